@@ -1,0 +1,1 @@
+"""Data sets as plain numpy (no framework), and the two pipelines that feed them to PyTorch and to TensorFlow."""

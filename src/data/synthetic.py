@@ -1,0 +1,38 @@
+"""synthetic: random images of any shape, number of classes and length; what benchmarks and quick checks use."""
+
+import numpy as np
+
+from src.data.base import Splits
+
+# Images are taken from a pool made once, so that reading costs one copy; the pool is kept below this many bytes.
+POOL_BYTES = 64 * 2**20
+
+
+class SyntheticSet:
+    """Sample i is image i % pool of a fixed pool; noise around a mean that depends on the class, so it can be learnt.
+
+    A pool smaller than the number of classes (large images) shows only the first `pool` classes.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, length: int) -> None:
+        self.shape, self.classes, self.length = shape, classes, length
+        pool = max(1, min(max(256, classes), POOL_BYTES // (4 * shape[0] * shape[1] * shape[2])))
+        random = np.random.default_rng(0)
+        # One mean per class and row: enough numbers to tell many classes apart even with a single channel.
+        means = random.standard_normal((classes, shape[0], 1, shape[2]), dtype=np.float32)
+        self.labels = np.arange(pool, dtype=np.int64) % classes
+        self.images = random.standard_normal((pool, *shape), dtype=np.float32) + means[self.labels]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        """See ImageSet.read."""
+        rows = indices % len(self.labels)
+        return self.images[rows], self.labels[rows]
+
+
+def open_synthetic(shape: tuple[int, int, int], classes: int, length: int, val_length: int) -> Splits:
+    """`length` samples to train on, `val_length` for each of val and test."""
+    held_out = SyntheticSet(shape, classes, val_length)
+    return Splits(train=SyntheticSet(shape, classes, length), val=held_out, test=held_out)

@@ -1,0 +1,50 @@
+"""Every error a user can cause, in one tree.
+
+    ProjectError            the message is one sentence for a person: what is wrong, why, what to do instead
+    ├── ConfigError         a configuration that can't work; `problems` lists all of them
+    ├── DataError           a data set that is missing, damaged or does not fit the configuration
+    ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
+    ├── TopologyError       the environment of this process does not say which rank it is
+    └── SubmitError         the scheduler is missing or refused the job
+
+`src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
+"""
+
+from collections.abc import Sequence
+
+REFUSED = 2
+"""Exit code of a request that was refused: one message was printed and nothing was written."""
+
+
+class ProjectError(Exception):
+    """Root of the tree: caught once, at the top of each entry script."""
+
+
+class ConfigError(ProjectError):
+    """All problems of a configuration at once.
+
+    Args:
+        problems: one sentence each.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        many = len(self.problems) > 1
+        head = f"{len(self.problems)} problems:\n" if many else ""
+        super().__init__(head + "\n".join(f"  - {p}" if many else p for p in self.problems))
+
+
+class DataError(ProjectError):
+    """A data set that is missing, damaged or does not fit the configuration."""
+
+
+class CheckpointError(ProjectError):
+    """A checkpoint or run folder that can't be written, read or resumed from."""
+
+
+class TopologyError(ProjectError):
+    """The environment of this process does not say which rank it is."""
+
+
+class SubmitError(ProjectError):
+    """The scheduler is missing or refused the job."""

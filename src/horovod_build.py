@@ -1,0 +1,97 @@
+"""Which Horovod belongs to this environment, and whether it is the one that is installed.
+
+Horovod's libraries are linked against the exact torch and TensorFlow they were compiled with. `make horovod`
+(tools/build_horovod.py) builds them and writes what they belong to into the version:
+`0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4`. Everything here reads metadata only: neither Horovod nor a
+framework is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+
+HOROVOD_VERSION = "0.28.1"  # the last release (2023)
+
+# The same import name comes in several distributions.
+_DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly"),
+}
+_SHORT = {"torch": "torch", "tensorflow": "tf"}
+_METADATA_KEY = {"torch": "pytorch", "tensorflow": "tensorflow"}  # in horovod/metadata.json
+
+
+def installed_frameworks() -> dict[str, str]:
+    """Version of each of torch and tensorflow that is installed: `{"torch": "2.13.0+cpu"}`."""
+    found = {}
+    for name, distributions in _DISTRIBUTIONS.items():
+        for distribution in distributions:
+            try:
+                found[name] = metadata.version(distribution)
+                break
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def horovod_version(frameworks: dict[str, str], flavours: tuple[str, ...] = ()) -> str:
+    """Full version of the build for these frameworks and flavours (`openmpi4.1.4`, `nccl2.28.3`).
+
+    The part after `+` follows the rules for local versions (packaging.python.org, version specifiers): lower
+    case, separated by dots, numbers without leading zeros; `2.6.0a0+nv25.01` becomes `2.6.0a0.nv25.1`.
+    """
+    parts = [_SHORT[name] + frameworks[name] for name in _SHORT if name in frameworks]
+    segments = re.split(r"[^a-z0-9]+", ".".join([*parts, *flavours]).lower())
+    return HOROVOD_VERSION + "+" + ".".join(str(int(s)) if s.isdigit() else s for s in segments)
+
+
+def installed_horovod() -> str | None:
+    """Version of the installed Horovod, or None."""
+    try:
+        return metadata.version("horovod")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool = False) -> str | None:
+    """What is wrong with the installed Horovod and what to type, or None when it can be used.
+
+    `framework` is "torch" or "tensorflow", None for every installed one; `mpi` and `nccl` ask whether the build
+    can be started by mpirun and can reduce on GPUs. A Horovod that a site installed (no `+` in its version) is
+    judged by what it notes about itself, `horovod/metadata.json`; its flavours are unknown and not judged.
+    """
+    version = installed_horovod()
+    if version is None:
+        return "Horovod is not installed: run `make horovod` (it builds once, a few minutes)."
+    built_for = _built_for()
+    for name, found in installed_frameworks().items():
+        if framework in (None, name) and built_for.get(name) != found:
+            return _mismatch(version, name, built_for.get(name), found)
+    if mpi and "+" in version and "mpi" not in version:
+        return (
+            f"Horovod {version} was built without MPI, so mpirun cannot start it: load or install an MPI "
+            "(mpicxx) and run `make horovod`, or use launch=horovodrun or launch=srun, which need none."
+        )
+    if nccl and "+" in version and "nccl" not in version:
+        return (
+            f"Horovod {version} was built without NCCL, so gradients of GPUs would go through the CPU: make "
+            "nvcc and nccl.h visible (CUDA_HOME, NCCL_HOME) and run `make horovod`."
+        )
+    return None
+
+
+def _built_for() -> dict[str, str]:
+    """Framework versions that the installed build was compiled with."""
+    path = metadata.distribution("horovod").locate_file("horovod/metadata.json")
+    try:
+        noted = json.loads(path.read_text())  # type: ignore[attr-defined]
+    except (OSError, ValueError):
+        return {}
+    return {name: noted[key] for name, key in _METADATA_KEY.items() if key in noted}
+
+
+def _mismatch(version: str, name: str, built_for: str | None, found: str) -> str:
+    what = f"for {name} {built_for}" if built_for else f"without {name}"
+    return f"Horovod {version} was built {what}, but {name} {found} is installed: run `make horovod`."

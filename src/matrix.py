@@ -1,0 +1,59 @@
+"""Which strategy works with which framework, how many nodes, and which way of starting the ranks: one table.
+
+The schema refuses what the table does not hold, the documentation prints it, the tests walk it.
+"""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from src.schema import Config
+
+FrameworkName = Literal["lightning", "keras"]
+StrategyName = Literal[
+    "auto", "single", "ddp", "dp", "fsdp", "horovod", "mirrored", "multiworker_mirrored"
+]
+LaunchName = Literal["auto", "srun", "torchrun", "mpirun", "horovodrun"]
+STARTERS = typing.get_args(LaunchName)[1:]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one strategy can do in one framework.
+
+    Attributes:
+        ranks: whether several ranks (processes) can share the work.
+        several_nodes: whether they may be on several nodes.
+        launch: which launch methods can start it inside a job.
+        about: one line for people.
+    """
+
+    ranks: bool
+    several_nodes: bool
+    launch: tuple[str, ...]
+    about: str
+
+
+MATRIX: dict[str, dict[str, Cell]] = {
+    "lightning": {
+        "single": Cell(False, False, ("srun",), "one process, one device"),
+        "ddp": Cell(True, True, STARTERS[:3], "torch DistributedDataParallel: one process per device"),
+    },
+    "keras": {
+        "single": Cell(False, False, ("srun",), "one process, one device"),
+    },
+}
+
+
+def problems(config: Config) -> list[str]:
+    """One sentence for each contradiction of framework, strategy, number of devices and launch method."""
+    table = MATRIX[config.framework]
+    name = config.strategy.name
+    if name != "auto" and name not in table:
+        others = [f for f, cells in MATRIX.items() if name in cells]
+        fix = f", or framework={others[0]}" if others else ""
+        return [f"strategy={name} does not work with framework={config.framework}; use strategy={'|'.join(['auto', *table])}{fix}."]
+    return []
