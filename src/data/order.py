@@ -20,7 +20,9 @@ def steps_per_epoch(length: int, batch_size: int) -> int:
 def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> None:
     """Raise DataError when the global `batch_size` cannot be dealt out to the ranks or exceeds the training split."""
     if batch_size < 1:
-        raise DataError(f"data.batch_size={batch_size} is not a positive number: type data.batch_size=32, for example.")
+        raise DataError(
+            f"data.batch_size={batch_size} is not a positive number: type data.batch_size=32, for example."
+        )
     if batch_size % world_size:
         lower = max(batch_size - batch_size % world_size, world_size)
         raise DataError(

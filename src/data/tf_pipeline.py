@@ -49,9 +49,15 @@ def tf_dataset(
     def batch(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         image, label, weight = tf.numpy_function(read, [position], (tf.float32, tf.int64, tf.float32))
         rows = batch_size // world_size
-        return tf.ensure_shape(image, (rows, *dataset.shape)), tf.ensure_shape(label, (rows,)), tf.ensure_shape(weight, (rows,))
+        return (
+            tf.ensure_shape(image, (rows, *dataset.shape)),
+            tf.ensure_shape(label, (rows,)),
+            tf.ensure_shape(weight, (rows,)),
+        )
 
-    positions = tf.data.Dataset.range(start_epoch * steps + start_step, ENDLESS if epochs is None else epochs * steps)
+    positions = tf.data.Dataset.range(
+        start_epoch * steps + start_step, ENDLESS if epochs is None else epochs * steps
+    )
     batches = positions.map(batch, num_parallel_calls=max(1, workers), deterministic=True)
     return batches.prefetch(2).with_options(_options())
 
