@@ -1,0 +1,102 @@
+"""The run folder: one run, one folder, whatever happens to the run.
+
+    results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  tensorboard/  checkpoints/
+"""
+
+import json
+import os
+import secrets
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from src.errors import CheckpointError
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The folder of the project."""
+
+
+class RunDir:
+    """A run folder that exists.
+
+    Attributes:
+        path: absolute path of the folder.
+        id: its name, such as 20261120-101502-a1b2.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.config = path / "config.yaml"
+        self.overrides = path / "overrides.txt"
+        self.info_file = path / "run.json"
+        self.metrics_csv = path / "metrics.csv"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoints = path / "checkpoints"
+
+    def info(self) -> dict[str, Any]:
+        """The content of run.json; empty where there is none yet."""
+        try:
+            return dict(json.loads(self.info_file.read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def update(self, **fields: Any) -> None:
+        """Merge `fields` into run.json. Only one process (rank 0, or the submission) may do so at a time."""
+        write_atomic(self.info_file, json.dumps({**self.info(), **fields}, indent=2) + "\n")
+
+
+def create(results: Path, name: str) -> RunDir:
+    """Make `results/<name>/<run id>` and point `results/latest` at it.
+
+    Two runs that start in the same second get two folders: the id ends in random digits and mkdir is exclusive.
+    """
+    while True:
+        path = results / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        point_latest(results, path)
+        return RunDir(path)
+
+
+def point_latest(results: Path, path: Path) -> None:
+    """Make the symbolic link `results/latest` name `path`, in one step."""
+    link = results / f".latest-{os.getpid()}-{secrets.token_hex(2)}"
+    link.symlink_to(os.path.relpath(path, results))
+    link.replace(results / "latest")
+
+
+def open_run(path: str | Path) -> RunDir:
+    """An existing run folder.
+
+    Raises:
+        CheckpointError: where the path is no run folder.
+    """
+    folder = Path(path).expanduser().resolve()
+    if not (folder / "config.yaml").is_file():
+        raise CheckpointError(f"{path} is no run folder (it has no config.yaml); name one like {example(folder)}.")
+    return RunDir(folder)
+
+
+def example(folder: Path) -> str:
+    """A run folder near `folder` to name in a message."""
+    near = sorted(p.parent for p in folder.glob("**/config.yaml") if p.parent.parent.name != "code") if folder.is_dir() else []
+    return str(near[-1]) if near else "results/latest"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a file in one step: a reader sees the old or the new text, never a part; it survives a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def now() -> str:
+    """The time for run.json: ISO 8601, UTC, seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

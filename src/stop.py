@@ -1,0 +1,31 @@
+"""Signals become a flag that the training loop reads: no step is torn by one."""
+
+import signal
+import sys
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class Stop:
+    """The wish to stop: Ctrl-C here, USR1 ahead of a time limit, TERM at preemption.
+
+    Attributes:
+        requested: name of the first signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+
+    def install(self) -> "Stop":
+        """Take over the signals of this process; call it from the main thread, before the frameworks start."""
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+        return self
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested == "SIGINT":
+            raise KeyboardInterrupt  # the second Ctrl-C means now
+        if self.requested is None:
+            self.requested = signal.Signals(number).name
+            print(f"\n{self.requested}: finishing this step and saving a checkpoint.", file=sys.stderr, flush=True)
