@@ -67,7 +67,7 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
         return "Horovod is not installed: run `make horovod` (it builds once, a few minutes)."
     built_for = _built_for()
     for name, found in installed_frameworks().items():
-        if framework in (None, name) and built_for.get(name) != found:
+        if framework in (None, name) and not _same(built_for.get(name), found):
             return _mismatch(version, name, built_for.get(name), found)
     if mpi and "+" in version and "mpi" not in version:
         return (
@@ -90,6 +90,15 @@ def _built_for() -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return {name: noted[key] for name, key in _METADATA_KEY.items() if key in noted}
+
+
+def _same(built_for: str | None, found: str) -> bool:
+    """Compare versions; the part after `+` only where both have one (torch 2.13.0 of PyPI calls itself
+    2.13.0+cu130)."""
+    if built_for is None:
+        return False
+    ours, theirs = built_for.partition("+"), found.partition("+")
+    return ours[0] == theirs[0] and (ours[2] == theirs[2] or not ours[2] or not theirs[2])
 
 
 def _mismatch(version: str, name: str, built_for: str | None, found: str) -> str:
