@@ -9,10 +9,15 @@ import numpy as np
 class ImageSet(Protocol):
     """Labelled images, read by index. `read` must be safe to call from several threads or forked workers at once."""
 
-    shape: tuple[int, int, int]
-    """Height and width in pixels, number of channels."""
-    classes: int
-    """Labels are 0 .. classes - 1."""
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height and width in pixels, number of channels."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Labels are 0 .. classes - 1."""
+        ...
 
     def __len__(self) -> int: ...
 

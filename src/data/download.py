@@ -1,0 +1,123 @@
+"""Fetching files from the first mirror that has them, checksummed; one process of a node does it, the others wait."""
+
+import fcntl
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO
+from urllib.request import urlopen
+
+from src.errors import DataError
+
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+
+TIMEOUT = 10
+"""Seconds to wait for a connection, and for each read."""
+
+CHUNK = 2**16
+"""Bytes per read."""
+
+
+def fetch(
+    folder: Path, checksums: Mapping[str, str], missing: Callable[[], list[str]], mirrors: tuple[str, ...]
+) -> None:
+    """Put the files that `missing()` lists into `folder`, each from the first of `mirrors` that has it whole.
+
+    `checksums` maps file names to MD5 sums. Raises DataError when no mirror does.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _only_one(folder / ".download.lock") as had_to_wait:
+            names = missing()
+            if names and had_to_wait:
+                # A rank that waited for a failed attempt would only wait through the same time-outs again.
+                raise DataError("another process of this run tried, see its message.")
+            for name in names:
+                _fetch_one(folder / name, checksums[name], mirrors)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written ({error.strerror}).") from error
+
+
+def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
+    failures = []
+    for mirror in mirrors:
+        problem = _try_mirror(mirror + target.name, target, checksum)
+        if problem is None:
+            return
+        failures.append(f"{mirror} {problem}")
+        print(f"{target.name}: {failures[-1]}", file=sys.stderr)
+    raise DataError(f"{target.name}: {', '.join(failures)}.")
+
+
+def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
+    """Fetch to a temporary name and rename when whole. Returns what went wrong, for a person, or None."""
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as part:
+        try:
+            try:
+                digest = _transfer(url, part)
+            except (OSError, HTTPException, ValueError) as error:
+                return f"failed ({error})"
+            if digest != checksum:
+                return f"sent a wrong or truncated file ({part.tell()} bytes, MD5 {digest} instead of {checksum})"
+            part.close()
+            os.chmod(part.name, 0o644)  # temporary files are for the owner alone; data is for the group
+            os.replace(part.name, target)
+            return None
+        finally:
+            Path(part.name).unlink(missing_ok=True)
+
+
+def _transfer(url: str, part: IO[bytes]) -> str:
+    """Copy the answer to `url` into `part`, with progress; returns its MD5 sum."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with (
+        urlopen(url, timeout=TIMEOUT) as answer,
+        _progress(url, answer.headers.get("Content-Length")) as advance,
+    ):
+        while chunk := answer.read(CHUNK):
+            part.write(chunk)
+            digest.update(chunk)
+            advance(len(chunk))
+    return digest.hexdigest()
+
+
+@contextmanager
+def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
+    """A function that is told each number of bytes: a bar on a terminal, one plain line elsewhere."""
+    if not sys.stderr.isatty():
+        print(f"fetching {url} ({length or 'unknown number of'} bytes)", file=sys.stderr)
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(url.rsplit("/", 1)[-1], total=int(length) if length else None)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def _only_one(lock: Path) -> Iterator[bool]:
+    """Hold `lock` alone; yields whether another process held it first. The system frees it when a process dies.
+
+    A file system without locks costs only duplicate work: files are renamed into place whole.
+    """
+    with lock.open("w") as handle:
+        had_to_wait = False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            had_to_wait = True
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield had_to_wait

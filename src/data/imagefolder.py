@@ -1,0 +1,120 @@
+"""imagefolder: pictures in the layout of ImageNet, `train/<class>/*.jpeg` and `val/<class>/*.jpeg`."""
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from src.data.base import Splits
+from src.data.transforms import prepare
+from src.errors import DataError
+
+EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
+"""In upper case too (ImageNet's are .JPEG); other files are passed over."""
+
+
+class ImageFolder:
+    """One split: the pictures below `folder`, whose sub-folders are the classes, in alphabetical order.
+
+    The folder is listed once; pictures are opened only when read. Augmentation depends on nothing but
+    (seed, epoch, index), so it is the same with any number of ranks or workers and after resuming.
+    """
+
+    def __init__(self, folder: Path, class_names: list[str], size: int, channels: int, seed: int) -> None:
+        files = [_pictures(folder / name) for name in class_names]
+        self.folder, self.class_names = folder, class_names
+        self.classes, self.shape, self.seed = len(class_names), (size, size, channels), seed
+        self.labels = np.repeat(np.arange(len(files), dtype=np.int64), [len(names) for names in files])
+        # One array of bytes: a list of a million strings would be copied into each worker by its reference counts.
+        self.names = np.array([name for names in files for name in names], dtype=np.bytes_)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, index: int) -> Path:
+        """The file of a sample."""
+        return self.folder / self.class_names[int(self.labels[index])] / os.fsdecode(self.names[index])
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        """See ImageSet.read."""
+        images = np.empty((len(indices), *self.shape), dtype=np.float32)
+        for image, index in zip(images, indices.tolist(), strict=True):
+            image[:] = self._read_one(
+                index, np.random.default_rng([self.seed, epoch, index]) if train else None
+            )
+        return images, self.labels[indices]
+
+    def _read_one(self, index: int, random: np.random.Generator | None) -> np.ndarray:
+        from PIL import Image
+
+        path = self.path(index)
+        try:
+            with Image.open(path) as image:
+                return prepare(image, self.shape[0], self.shape[2], random)
+        # What Pillow raises for damaged files of its many formats.
+        except (
+            OSError,
+            SyntaxError,
+            ValueError,
+            EOFError,
+            struct.error,
+            Image.DecompressionBombError,
+        ) as error:
+            reason = str(error).partition("\n")[0]
+            raise DataError(
+                f"{path} is not a picture that can be read ({reason}): replace or delete it."
+            ) from error
+
+
+def open_imagefolder(folder: Path, size: int, channels: int, seed: int) -> Splits:
+    """`train` and `val` below `folder`; `test` where there is one, else `val` again. Raises DataError."""
+    train = ImageFolder(folder / "train", _sub_folders(folder / "train"), size, channels, seed)
+    val = _held_out(folder / "val", train)
+    test = _held_out(folder / "test", train) if (folder / "test").is_dir() else val
+    return Splits(train, val, test)
+
+
+def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
+    """A split to evaluate on; its classes must be among those trained on, and keep their numbers."""
+    unknown = sorted(set(_sub_folders(folder)) - set(train.class_names))
+    if unknown:
+        raise DataError(
+            f"{folder / unknown[0]} is a class that {train.folder} does not have: "
+            "no model can learn it; add training pictures or delete that folder."
+        )
+    _, size, channels = train.shape
+    return ImageFolder(folder, train.class_names, size, channels, train.seed)
+
+
+def _sub_folders(folder: Path) -> list[str]:
+    """Names of the class folders, sorted."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(
+                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+            )
+    except OSError as error:
+        raise DataError(
+            f"{folder.absolute()} cannot be listed ({error.strerror}): data.dir must have train/<class>/ and "
+            "val/<class>/ with pictures in them."
+        ) from error
+    if not names:
+        raise DataError(
+            f"{folder.absolute()} has no class folders: pictures belong into {folder.name}/<class>/."
+        )
+    return names
+
+
+def _pictures(folder: Path) -> list[bytes]:
+    """File names of one class, sorted: `os.scandir` returns them in an order of its own on each file system."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.lower().endswith(EXTENSIONS))
+    except FileNotFoundError:
+        return []  # a class that was trained on need not be in every other split
+    if not names:
+        raise DataError(
+            f"{folder} is an empty class: it has no pictures ({', '.join(EXTENSIONS)}); add some or delete it."
+        )
+    return [os.fsencode(name) for name in names]

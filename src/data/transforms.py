@@ -1,0 +1,64 @@
+"""The usual ImageNet preparation with Pillow and numpy: a random crop and flip to train, a centre crop to evaluate."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Per channel over ImageNet's training images, as fractions of 255; grey images get the average over the channels.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+GREY_MEAN, GREY_STD = (0.449,), (0.226,)
+
+AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+"""Range of the crop's share of the image and of its width / height (Szegedy et al. 2015, "Going deeper ...")."""
+
+EVALUATION_MARGIN = 256 / 224
+"""To evaluate, the short side is scaled to this many times the crop (Krizhevsky et al. 2012)."""
+
+Box = tuple[float, float, float, float]
+
+
+def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
+    """A box (left, top, right, bottom) of random area and aspect ratio; after ten that do not fit, the central one."""
+    for _ in range(10):
+        area = width * height * random.uniform(*AREA)
+        ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
+            return left, top, left + w, top + h
+    ratio = min(max(width / height, RATIO[0]), RATIO[1])
+    return _centre(width, height, min(width, height * ratio), min(height, width / ratio))
+
+
+def central_crop(width: int, height: int) -> Box:
+    """The central square whose side is 224/256 of the short side: resizing it equals resizing all, then cropping."""
+    side = min(width, height) / EVALUATION_MARGIN
+    return _centre(width, height, side, side)
+
+
+def _centre(width: int, height: int, w: float, h: float) -> Box:
+    left, top = (width - w) / 2, (height - h) / 2
+    return left, top, left + w, top + h
+
+
+def prepare(image: "Image", size: int, channels: int, random: np.random.Generator | None) -> np.ndarray:
+    """Crop, resize, normalise: float32 [size, size, channels]. With `random`, augmented to train; else to evaluate."""
+    from PIL import Image as pillow
+
+    image = image.convert("RGB" if channels == 3 else "L")
+    box = random_crop(*image.size, random) if random else central_crop(*image.size)
+    image = image.resize((size, size), pillow.Resampling.BILINEAR, box=box)
+    if random and random.random() < 0.5:
+        image = image.transpose(pillow.Transpose.FLIP_LEFT_RIGHT)
+    return normalise(np.asarray(image).reshape(size, size, channels))
+
+
+def normalise(pixels: np.ndarray) -> np.ndarray:
+    """uint8 [..., C] to float32 with the mean 0 and deviation 1 of ImageNet, per channel."""
+    mean, std = (MEAN, STD) if pixels.shape[-1] == 3 else (GREY_MEAN, GREY_STD)
+    scale = 1 / (255 * np.array(std, dtype=np.float32))
+    return pixels * scale - np.array(mean, dtype=np.float32) / np.array(std, dtype=np.float32)
