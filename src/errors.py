@@ -15,6 +15,12 @@ from collections.abc import Sequence
 REFUSED = 2
 """Exit code of a request that was refused: one message was printed and nothing was written."""
 
+STOPPED = 75
+"""Exit code of a rank that a signal stopped after it had saved a checkpoint: sysexits.h's EX_TEMPFAIL, "try again later"."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT, as shells count."""
+
 
 class ProjectError(Exception):
     """Root of the tree: caught once, at the top of each entry script."""

@@ -48,6 +48,22 @@ MATRIX: dict[str, dict[str, Cell]] = {
 }
 
 
+def resolve_strategy(config: Config, devices: int, nodes: int) -> str:
+    """What `strategy=auto` means: `single` for one device, else the framework's own data parallelism.
+
+    Args:
+        devices: over all nodes.
+        nodes: nodes of the run.
+    """
+    if config.strategy.name != "auto":
+        return config.strategy.name
+    if devices == 1:
+        return "single"
+    if config.framework == "lightning":
+        return "ddp"
+    return "mirrored" if nodes == 1 else "multiworker_mirrored"
+
+
 def problems(config: Config) -> list[str]:
     """One sentence for each contradiction of framework, strategy, number of devices and launch method."""
     table = MATRIX[config.framework]
@@ -55,5 +71,6 @@ def problems(config: Config) -> list[str]:
     if name != "auto" and name not in table:
         others = [f for f, cells in MATRIX.items() if name in cells]
         fix = f", or framework={others[0]}" if others else ""
-        return [f"strategy={name} does not work with framework={config.framework}; use strategy={'|'.join(['auto', *table])}{fix}."]
+        options = "|".join(["auto", *table])
+        return [f"strategy={name} does not work with framework={config.framework}; use strategy={options}{fix}."]
     return []

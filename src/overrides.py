@@ -1,0 +1,133 @@
+"""Why Hydra could not compose: every problem of a command line at once, each with what to type instead.
+
+Hydra stops at the first fault. This is only run after it did: it looks at each argument by itself, then composes the rest
+so that the schema can speak too.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from src.errors import ConfigError
+from src.schema import load
+from src.strict import did_you_mean
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """The composed configuration as a plain tree, outside of a Hydra application."""
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = hydra.compose("train", overrides=list(overrides))
+        return dict(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+
+
+def diagnose(arguments: Sequence[str], first: Exception) -> list[str]:
+    """One sentence per problem of the overrides among `arguments`.
+
+    Args:
+        arguments: the command line after the program's name; flags are passed over.
+        first: what Hydra said; used when nothing clearer is found.
+    """
+    problems: list[str] = []
+    known_groups = groups()
+    selected, valued = [], []
+    for text in (a for a in arguments if not a.startswith("-")):
+        override = _parse(text, problems)
+        if override is None:
+            continue
+        key = override.key_or_group
+        if key in known_groups:
+            if _check_choice(override, known_groups[key], problems):
+                selected.append(text)
+        elif not key.startswith("hydra."):
+            valued.append((text, key, override))
+    tree = compose(_first_choices(selected))
+    good = list(selected)
+    for text, key, override in valued:
+        if override.is_add() or override.is_delete() or _check_key(key, tree, known_groups, problems):
+            good.append(text)
+    problems += _schema_problems(_first_choices(good))
+    return problems or [str(first).strip()]
+
+
+def groups() -> dict[str, list[str]]:
+    """The config groups and the choices of each."""
+    folders = (p for p in CONFIGS.rglob("*") if p.is_dir())
+    return {str(d.relative_to(CONFIGS)): sorted(f.stem for f in d.glob("*.yaml")) for d in folders}
+
+
+def _parse(text: str, problems: list[str]) -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException:
+        quoting = " A value with spaces or one of ,:={}[]()$ needs quotes inside the shell's: 'name=\"a b\"'."
+        problems.append(f"'{text}' is not of the form key=value.{quoting if '=' in text else ''}")
+        return None
+
+
+def _check_choice(override: Any, choices: list[str], problems: list[str]) -> bool:
+    before = len(problems)
+    for value in _values(override):
+        if value is not None and str(value) not in choices:
+            known = "" if len(choices) <= 12 else f" There are {', '.join(choices)}."
+            problems.append(
+                f"{override.key_or_group}={value} is not a choice{did_you_mean(str(value), choices)}{known}"
+            )
+    return len(problems) == before
+
+
+def _check_key(key: str, tree: dict[str, Any], known_groups: dict[str, list[str]], problems: list[str]) -> bool:
+    section: Any = tree
+    for depth, part in enumerate(key.split(".")):
+        if not isinstance(section, dict) or part not in section:
+            here = list(section) if isinstance(section, dict) else []
+            here += [] if depth else [g for g in known_groups if g not in here]
+            problems.append(f"'{key}' is not a key of the configuration{_nearest_key(key, part, depth, here)}")
+            return False
+        section = section[part]
+    return True
+
+
+def _nearest_key(key: str, part: str, depth: int, here: list[str]) -> str:
+    suggestion = did_you_mean(part, here)
+    prefix = ".".join(key.split(".")[:depth])
+    return suggestion.replace("Did you mean '", f"Did you mean '{prefix}.") if prefix else suggestion
+
+
+def _values(override: Any) -> list[Any]:
+    if override.is_sweep_override():
+        return list(override.sweep_iterator()) if override.is_discrete_sweep() else []
+    return [override.value()]
+
+
+def _first_choices(texts: list[str]) -> list[str]:
+    """Overrides with each sweep (a=1,2) cut to its first value: what one member of the sweep is composed from."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    out = []
+    for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
+        values = _values(override)
+        out.append(f"{override.input_line.split('=')[0]}={values[0]}" if override.is_sweep_override() and values else text)
+    return out
+
+
+def _schema_problems(overrides: list[str]) -> list[str]:
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        load(compose(overrides))
+    except ConfigError as error:
+        return error.problems
+    except (HydraException, OmegaConfBaseException) as error:
+        return [str(error).split("\n")[0]]
+    return []

@@ -1,0 +1,91 @@
+"""One rank of a run: read the frozen configuration, find out which rank this is, hand over to one framework's side."""
+
+import importlib
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from src.errors import INTERRUPTED, STOPPED, ProjectError
+from src.outcome import Outcome
+from src.rundir import RunDir, now, open_run
+from src.schema import Config, load
+from src.stop import Stop
+from src.summary import summary
+from src.topology import Topology, discover
+
+
+def frozen(run: RunDir) -> Config:
+    """The configuration that the run folder holds."""
+    import yaml
+
+    return load(yaml.safe_load(run.config.read_text()))
+
+
+def run_rank(run: RunDir | str | Path) -> int:
+    """Train as one rank of the run; returns the exit code.
+
+    0: done. `STOPPED`: a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
+    """
+    run = run if isinstance(run, RunDir) else open_run(run)
+    stop = Stop().install()
+    config, topology = frozen(run), discover()
+    first = topology.rank == 0
+    if first:
+        record_start(run, config, topology)
+    try:
+        outcome = train(config, run, topology, stop)
+    except BaseException as error:
+        return _failed(run, first, error)
+    if first:
+        record_end(run, outcome)
+        print(summary(run, config, stop.requested), flush=True)
+    if outcome.state == "completed":
+        return 0
+    return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
+
+
+def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+    """Import one framework's side, and only that one, and train."""
+    side = importlib.import_module(f"src.{config.framework}_side.run")
+    outcome: Outcome = side.train(config, run, topology, stop)
+    return outcome
+
+
+def record_start(run: RunDir, config: Config, topology: Topology) -> None:
+    """Write into run.json what only the running job knows."""
+    info = run.info()
+    again: dict[str, Any] = {"restarts": info.get("restarts", 0) + 1} if "started" in info else {"started": now(), "restarts": 0}
+    run.update(state="running", world_size=topology.world_size, hosts=hosts(), ended=None, **again)
+
+
+def hosts() -> list[str]:
+    """The nodes of this job, by the batch script's TRAIN_HOSTS (host:tasks,...); without a job this machine."""
+    listed = os.environ.get("TRAIN_HOSTS")
+    return [h.rpartition(":")[0] for h in listed.split(",")] if listed else [socket.gethostname()]
+
+
+def record_end(run: RunDir, outcome: Outcome) -> None:
+    """Write the end of the run, or of this part of it, into run.json."""
+    run.update(
+        state=outcome.state,
+        ended=now(),
+        epoch=outcome.epoch,
+        step=outcome.step,
+        metrics=outcome.metrics,
+        checkpoint=outcome.checkpoint,
+    )
+
+
+def _failed(run: RunDir, first: bool, error: BaseException) -> int:
+    if first:
+        run.update(state="failed", ended=now())
+    if isinstance(error, ProjectError):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    elif isinstance(error, KeyboardInterrupt):
+        print("interrupted.", file=sys.stderr, flush=True)
+    else:
+        traceback.print_exception(error)
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

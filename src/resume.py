@@ -1,0 +1,70 @@
+"""`resume=RUN`: the run's own frozen configuration, changed by nothing but what the new command line names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from src.errors import ConfigError
+from src.overrides import compose
+from src.rundir import RunDir, open_run
+
+FIXED = ("framework", "seed", "model.", "optimizer.name", "data.name", "data.batch_size", "name", "paths.results")
+"""Keys that a checkpoint depends on: with another value it would be another run."""
+
+FREE = ("resume", "dry_run")
+"""Keys that belong to one command, not to the run."""
+
+
+def saved_overrides(arguments: Sequence[str]) -> list[str]:
+    """The overrides that made the run named by `resume=...` among `arguments`; none without that argument.
+
+    Put before the new ones, they select the same groups, and the new ones win.
+    """
+    named = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
+    if not named or named[-1] in ("null", ""):
+        return []
+    return [line for line in open_run(named[-1].strip("'\"")).overrides.read_text().splitlines() if line]
+
+
+def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
+    """The run's frozen configuration with the changes that `tree` makes to what its own overrides compose to.
+
+    So a default that was edited since then does not change a run that goes on.
+
+    Raises:
+        ConfigError: where a change would make it another run.
+    """
+    import yaml
+
+    frozen = flatten(yaml.safe_load(run.config.read_text()))
+    before, after = flatten(compose(run.overrides.read_text().splitlines())), flatten(tree)
+    changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
+    gone = [k for k in before if k not in after]
+    refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
+    if refused:
+        raise ConfigError(
+            [f"{k}={changed[k]} can't be changed by resume= (the run has {frozen.get(k)}); start a new run instead." for k in refused]
+        )
+    return unflatten({**{k: v for k, v in frozen.items() if k not in gone}, **changed})
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'a': {'b': 1}} as {'a.b': 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """{'a.b': 1} as {'a': {'b': 1}}."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, last = key.split(".")
+        section = tree
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return tree

@@ -1,0 +1,103 @@
+"""From a composed configuration to a run folder, and training in it on this machine."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from src.devices import local_devices, local_ranks
+from src.errors import ConfigError
+from src.matrix import resolve_strategy
+from src.resume import resumed
+from src.rundir import ROOT, RunDir, create, open_run, write_atomic
+from src.schema import Config, load
+
+
+def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
+    """Check, make or reopen the run folder, train; returns the exit code.
+
+    Args:
+        tree: the composed configuration.
+        overrides: the command line, kept in the run folder.
+
+    Raises:
+        ConfigError: with all problems, before anything is written.
+    """
+    from src.local import refuse_second_start, run_here
+
+    run = open_run(tree["resume"]) if tree["resume"] else None
+    tree = resumed(tree, run) if run else dict(tree)
+    config = load(tree)
+    refuse_second_start()
+    check_here(config)
+    if config.dry_run:
+        print(resolved_numbers(config))
+        return 0
+    run = run or create(absolute(config.paths.results), config.name)
+    freeze(run, tree, overrides)
+    run.update(**identity(config), state="queued")
+    return run_here(config, run)
+
+
+def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Write the configuration that the ranks read: complete, resolved, with absolute paths."""
+    import yaml
+
+    paths = {k: str(absolute(v)) for k, v in tree["paths"].items()}
+    data = {k: str(absolute(v)) if k == "dir" else v for k, v in tree["data"].items()}
+    kept = [o for o in overrides if not o.startswith(("-", "resume=", "dry_run="))]
+    write_atomic(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
+    write_atomic(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """What run.json says of a run before it starts."""
+    devices = local_devices(config)
+    return {
+        "framework": config.framework,
+        "strategy": resolve_strategy(config, devices, nodes=1),
+        "launch": "local",
+        "cluster": config.cluster.name,
+        "world_size": devices,
+    }
+
+
+def check_here(config: Config) -> None:
+    """Refuse what one machine can't do.
+
+    Raises:
+        ConfigError: where the configuration asks for several nodes, or the ranks can't share the batch.
+    """
+    problems = []
+    if config.trainer.nodes > 1:
+        problems.append(
+            f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
+            "name one with cluster=..., or use trainer.nodes=1."
+        )
+    devices = local_devices(config)
+    if config.data.batch_size % devices:
+        problems.append(
+            f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
+            f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def resolved_numbers(config: Config) -> str:
+    """What `dry_run=true` shows for a run on this machine."""
+    devices = local_devices(config)
+    rows = {
+        "framework": config.framework,
+        "strategy": resolve_strategy(config, devices, nodes=1),
+        "processes": local_ranks(config),
+        "devices": devices,
+        "global batch": config.data.batch_size,
+        "batch per device": config.data.batch_size // devices,
+        "run folder": f"{absolute(config.paths.results) / config.name}/<run id>",
+    }
+    return "\n".join(f"{k:<18}{v}" for k, v in rows.items()) + "\ndry run: nothing was written or started."
+
+
+def absolute(path: str) -> Path:
+    """A path of the configuration: `~` expanded, a relative one taken below the project's folder."""
+    return ROOT / Path(path).expanduser()

@@ -1,0 +1,58 @@
+"""Train a model: here, or on the cluster that `cluster=` names.
+
+    python src/train.py                                   # here, now
+    python src/train.py cluster=neuron trainer.nodes=4    # submitted; returns at once
+    python src/train.py --run RUNDIR                      # one rank of a run that exists: what jobs start
+"""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folder: src, slurm and hydra_plugins import from it
+os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
+
+from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
+
+
+def application() -> None:
+    """Compose the configuration with Hydra, then run here. A cluster preset never comes here: its launcher submits."""
+    import hydra
+    from omegaconf import DictConfig, OmegaConf
+
+    @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
+    def train(cfg: DictConfig) -> None:
+        from src.start import start
+
+        tree = OmegaConf.to_container(cfg, resolve=True)
+        sys.exit(start(tree, sys.argv[1:]))
+
+    train()
+
+
+def main() -> int:
+    """The exit code; a refused request is `REFUSED` and one message."""
+    if sys.argv[1:2] == ["--run"]:
+        from src.rank import run_rank
+
+        return run_rank(sys.argv[2])
+    try:
+        from src.resume import saved_overrides
+
+        sys.argv[1:] = [*saved_overrides(sys.argv[1:]), *sys.argv[1:]]
+        application()
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return REFUSED
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("hydra", "omegaconf"):
+            raise
+        from src.overrides import diagnose
+
+        print(f"error: {ConfigError(diagnose(sys.argv[1:], error))}", file=sys.stderr)
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
