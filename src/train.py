@@ -15,19 +15,19 @@ os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that
 from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
 
 
-def application() -> None:
-    """Compose the configuration with Hydra, then run here. A cluster preset never comes here: its launcher submits."""
+def application() -> int:
+    """Compose the configuration with Hydra, then run here. With a cluster preset or `-m` Hydra's launcher did the rest."""
     import hydra
     from omegaconf import DictConfig, OmegaConf
 
-    @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
-    def train(cfg: DictConfig) -> None:
-        from src.start import start
+    composed: list[DictConfig] = []
+    # hydra.main calls back with the configuration, or a launcher does the work and it does not
+    hydra.main(version_base="1.3", config_path="../configs", config_name="train")(composed.append)()
+    if not composed:
+        return 0
+    from src.start import start
 
-        tree = OmegaConf.to_container(cfg, resolve=True)
-        sys.exit(start(tree, sys.argv[1:]))
-
-    train()
+    return start(OmegaConf.to_container(composed[0], resolve=True), sys.argv[1:])
 
 
 def main() -> int:
@@ -40,7 +40,7 @@ def main() -> int:
         from src.resume import saved_overrides
 
         sys.argv[1:] = [*saved_overrides(sys.argv[1:]), *sys.argv[1:]]
-        application()
+        return application()
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return REFUSED
@@ -51,7 +51,6 @@ def main() -> int:
 
         print(f"error: {ConfigError(diagnose(sys.argv[1:], error))}", file=sys.stderr)
         return REFUSED
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+# make help lists the targets. `make train` and `make test` do all the set-up they need.
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint format horovod system-packages
+PYTHON ?= python3
+ARGS ?=
+bin := .venv/bin
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup:  ## make .venv with the pinned requirements
+	@PYTHON='$(PYTHON)' tools/setup.sh
+
+train: setup  ## train here: Lightning on the bundled digits; ARGS='key=value ...' overrides
+	@$(bin)/python src/train.py $(ARGS)
+
+# In CI a missing tool is installed; on your machine its tests are skipped and say what to install.
+test: setup $(if $(CI),system-packages horovod)  ## every test; ARGS='-k name' selects
+	@$(bin)/python -m pytest -n 2 $(ARGS)
+
+lint: setup  ## ruff and mypy
+	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy
+
+format: setup  ## rewrite the code as ruff formats it
+	@$(bin)/ruff check --fix . ; $(bin)/ruff format .
+
+horovod: setup  ## build Horovod once for the installed torch and TensorFlow (about 4 minutes), then from the cache
+	@$(bin)/python tools/build_horovod.py
+
+system-packages:  ## as root on Debian: Slurm, Open MPI, compilers for the tests
+	@tools/system_packages.sh
