@@ -65,7 +65,8 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
                 return converted
     shown = "null" if value is None else f"'{value}'"
     names = [str(v) for kind in _alternatives(hint) for v in typing.get_args(kind)]
-    problems.append(f"{path}={shown} is not {describe(hint)}{did_you_mean(str(value), names)}")
+    near = nearest(str(value), names)
+    problems.append(f"{path}={shown} is not {describe(hint)}." + (f" Did you mean '{near}'?" if near else ""))
     return None
 
 
@@ -94,12 +95,17 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     return isinstance(value, kind), value
 
 
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `word` most likely is a slip of."""
+    return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a sentence: the nearest of `known`, or all of them when none is near and they are few."""
     names = list(known)
-    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    near = nearest(word, names)
     if near:
-        return f". Did you mean '{near[0]}'?"
+        return f". Did you mean '{near}'?"
     return f". Known: {', '.join(names)}." if names and len(names) <= 12 else "."
 
 

@@ -1,0 +1,68 @@
+"""Fixtures for every test: composed configurations, the command line as a user types it, and tools that may be missing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from src.overrides import compose
+from src.rundir import ROOT, RunDir, create
+from src.schema import Config, load
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def require(there: object, what: str) -> None:
+    """Skip with one line that says what to install; in CI a missing tool is a failure."""
+    if there:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"missing in CI: {what}")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session", name="require")
+def _require() -> Callable[[object, str], None]:
+    """`require(condition, "install ...")`."""
+    return require
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Callable[..., Config]:
+    """`make_config("data=mnist", "seed=3")`: the typed configuration that a command line gives."""
+    return lambda *overrides: load(compose(overrides))
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., tuple[Config, RunDir]]:
+    """`make_run("data=mnist")`: a configuration and a new run folder that holds it, as `src/train.py` makes one."""
+
+    def make(*overrides: str) -> tuple[Config, RunDir]:
+        from src.start import freeze
+
+        tree = compose([*overrides, f"paths.results={tmp_path / 'results'}"])
+        run = create(tmp_path / "results", tree["name"])
+        freeze(run, tree, list(overrides))
+        return load(tree), run
+
+    return make
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def train() -> Command:
+    """`train("framework=keras")`: run `python src/train.py ...` and return what it printed and its exit code."""
+
+    def run(
+        *arguments: str, python: Sequence[str] = (), env: dict[str, str] | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *python, str(ROOT / "src" / "train.py"), *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+
+    return run
