@@ -1,0 +1,89 @@
+"""Start a command in Linux namespaces of its own, and enter them again: unshare and nsenter of util-linux."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slurm.testbed.errors import TestbedError
+
+UNSHARE = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork", "--kill-child"]
+
+
+def start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `argv` in the background, out of reach of the terminal's Ctrl-C, output appended to `log`."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
+        )
+
+
+def capture(argv: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run `argv` and return its output; when time is up or on Ctrl-C, end everything that it started."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(argv, env=env, text=True, stdout=pipe, stderr=pipe, start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def child_of(pid: int) -> int:
+    """Wait for the first child of `pid` and return its id; `unshare --fork` and `nsenter --pid` have only one.
+
+    Raises:
+        TestbedError: the process ended without a child.
+    """
+    while alive(pid):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.003)
+    raise TestbedError(f"process {pid} ended before it started its namespaces: see the testbed's log folder")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill(pid: int) -> None:
+    """Kill a process and wait until it is gone. For process 1 of a namespace: everything in it goes too."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    while alive(pid):
+        time.sleep(0.003)
+
+
+def enter(pid: int, *, pid_namespace: bool, cwd: str | os.PathLike[str]) -> list[str]:
+    """The words to put before a command so that it runs in the namespaces of `pid`.
+
+    Without `pid_namespace` the command stays one process that gets its signals directly; with it, nsenter forks.
+    """
+    words = [
+        "nsenter",
+        "--target",
+        str(pid),
+        "--net",
+        "--uts",
+        "--mount",
+        "--ipc",
+        f"--wdns={os.fspath(cwd)}",
+    ]
+    return words + (["--pid"] if pid_namespace else [])
+
+
+def wait_for_own_network(pid: int, other: int) -> None:
+    """Wait until `pid` has left the network namespace of `other`."""
+    while os.readlink(f"/proc/{pid}/ns/net") == os.readlink(f"/proc/{other}/ns/net"):
+        time.sleep(0.003)

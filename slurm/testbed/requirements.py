@@ -1,0 +1,40 @@
+"""What the testbed needs of the machine, checked before anything is written."""
+
+import os
+import shutil
+from pathlib import Path
+
+PROGRAMS = {
+    "unshare": "util-linux",
+    "ip": "iproute2",
+    "munged": "munge",
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "sbatch": "slurm-wlm",
+}
+FOR_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}
+FOR_SSH = {"sshd": "openssh-server"}
+FOR_PBS = {"qsub": "slurm-wlm-torque"}
+
+
+def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False) -> str | None:
+    """One sentence about what this machine lacks and how to get it, or None when a testbed can start."""
+    if not os.path.isdir("/proc/self/ns"):
+        return "the testbed needs Linux with namespaces: use a Linux machine or container (privileged)"
+    packages = _missing_packages(PROGRAMS | (FOR_ACCOUNTING if accounting else {}) | _more(ssh, pbs))
+    if packages:
+        return f"the testbed needs Slurm's own programs: apt-get install -y {' '.join(packages)}"
+    if os.geteuid() != 0:
+        return "the testbed needs root, for network and mount namespaces: run the same command with sudo"
+    if not Path("/etc/slurm").is_dir():
+        return "the testbed mounts its own /etc/slurm and there is none: mkdir /etc/slurm"
+    return None
+
+
+def _more(ssh: bool, pbs: bool) -> dict[str, str]:
+    return (FOR_SSH if ssh else {}) | (FOR_PBS if pbs else {})
+
+
+def _missing_packages(programs: dict[str, str]) -> list[str]:
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    return sorted({package for program, package in programs.items() if not shutil.which(program, path=path)})

@@ -1,0 +1,72 @@
+"""Real Slurm clusters for the tests, several at once if need be; every pytest worker has its own.
+
+    testbed              4 nodes of the site `slurm`, up for the whole session
+    testbed_for(site)    the same for another site; keywords as for slurm.testbed.cluster.Testbed
+    shared_dir           an empty folder that all nodes of all testbeds see (pytest's tmp_path is below /tmp: they don't)
+
+A test that powers a node off boots it again. Testbeds end with pytest, however it ends.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm.testbed.cluster import Testbed
+from slurm.testbed.requirements import missing
+
+
+@pytest.fixture(scope="session")
+def slurm_root() -> Iterator[Path]:
+    """A folder for this session's testbeds and shared folders; readable by the testbeds' users."""
+    root = Path(tempfile.mkdtemp(prefix="slurm-testbed-tests-"))
+    root.chmod(0o755)
+    (root / "shared").mkdir()
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def testbed_for(slurm_root: Path) -> Iterator[Callable[..., Testbed]]:
+    """Start the testbed of a site, or return the one that is up with the same arguments."""
+    up: dict[tuple[object, ...], Testbed] = {}
+
+    def start(site: str = "slurm", **options: Any) -> Testbed:
+        key = (site, *sorted(options.items()))
+        if key not in up:
+            _skip_unless_possible()
+            folder = slurm_root / f"testbed-{len(up)}"
+            up[key] = Testbed(folder, site=site, share=[slurm_root / "shared"], **options)
+            up[key].up()
+        return up[key]
+
+    yield start
+    for testbed in up.values():
+        testbed.down()
+
+
+def _skip_unless_possible() -> None:
+    problem = missing(accounting=True, ssh=True, pbs=True)
+    if problem and os.environ.get("CI"):
+        pytest.fail(problem)
+    if problem:
+        pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
+def testbed(testbed_for: Callable[..., Testbed]) -> Testbed:
+    """Four nodes with eight untyped GPUs each."""
+    return testbed_for("slurm")
+
+
+@pytest.fixture
+def shared_dir(slurm_root: Path) -> Iterator[Path]:
+    """An empty folder on storage that every node sees; anyone may write to it."""
+    folder = Path(tempfile.mkdtemp(dir=slurm_root / "shared"))
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
