@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from src import matrix
 from src.errors import ConfigError
+from src.schema_cluster import Cluster, Container
 from src.strict import Choice, build
 
 LimitBatches = int | float
@@ -207,14 +208,6 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Where the job runs; `local` runs it here."""
-
-    name: str
-    scheduler: Literal["none", "slurm", "pbs"]
-
-
-@dataclass(frozen=True)
 class Monitor:
     """What is written for people to look at."""
 
@@ -248,8 +241,10 @@ class Config:
     dry_run: bool | Literal["test"]
     framework: matrix.FrameworkName
     launch: matrix.LaunchName
+    wait: bool
     strategy: Annotated[Strategy, Choice(PlainStrategy, HorovodStrategy, FsdpStrategy)]
     cluster: Cluster
+    container: Container
     data: Annotated[Data, Choice(DigitsData, MnistData, ImageFolderData, SyntheticData)]
     model: Annotated[Model, Choice(MlpModel, CnnModel, ResnetModel)]
     optimizer: Annotated[Optimizer, Choice(Sgd, AdamW)]
@@ -302,13 +297,19 @@ def _numbers(c: Config) -> list[str]:
         "checkpoint.every_n_epochs": c.checkpoint.every_n_epochs,
         "checkpoint.keep_last": c.checkpoint.keep_last,
     }
-    not_negative = {"data.workers": c.data.workers, "seed": c.seed, "schedule.warmup_epochs": c.schedule.warmup_epochs}
+    not_negative = {
+        "data.workers": c.data.workers,
+        "seed": c.seed,
+        "schedule.warmup_epochs": c.schedule.warmup_epochs,
+    }
     found = [f"{key}={value} must be at least 1." for key, value in at_least_one.items() if value < 1]
     found += [f"{key}={value} must not be negative." for key, value in not_negative.items() if value < 0]
     if c.optimizer.lr <= 0:
         found.append(f"optimizer.lr={c.optimizer.lr} must be above 0.")
     if t.gradient_clip_val is not None and t.gradient_clip_val <= 0:
-        found.append(f"trainer.gradient_clip_val={t.gradient_clip_val} must be above 0; null turns clipping off.")
+        found.append(
+            f"trainer.gradient_clip_val={t.gradient_clip_val} must be above 0; null turns clipping off."
+        )
     for loop in ("train", "val", "test"):
         limit = getattr(t, f"limit_{loop}_batches")
         if limit < 0 or (isinstance(limit, float) and limit > 1):
@@ -319,7 +320,10 @@ def _numbers(c: Config) -> list[str]:
 
 
 def _monitors(c: Config) -> list[str]:
-    keys = {"checkpoint.monitor": c.checkpoint.monitor, "trainer.early_stopping.monitor": c.trainer.early_stopping.monitor}
+    keys = {
+        "checkpoint.monitor": c.checkpoint.monitor,
+        "trainer.early_stopping.monitor": c.trainer.early_stopping.monitor,
+    }
     return [
         f"{key}={metric} is no metric of this project; use one of {', '.join(METRICS)}."
         for key, metric in keys.items()

@@ -25,7 +25,7 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
     """Build `cls` from `tree`; append one sentence to `problems` for whatever does not fit.
 
     Args:
-        cls: a dataclass whose fields have no defaults: defaults live in the YAML files.
+        cls: a dataclass; a field with a default (in rows of tables) may be left out.
         tree: keys and values of the section.
         problems: receives the sentences.
         path: dotted name of the section, for the messages.
@@ -34,12 +34,17 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
         The object, or None where a problem of this section made it impossible.
     """
     hints = _hints(cls)
+    optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}  # type: ignore[arg-type]
     before = len(problems)
     for key in tree:
         if key not in hints:
-            problems.append(f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints)}")
+            problems.append(
+                f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints)}"
+            )
     values = {}
     for key, hint in hints.items():
+        if key not in tree and key in optional:
+            continue
         if key not in tree:
             problems.append(f"'{_join(path, key)}' is missing; give it a value of type {describe(hint)}.")
         else:
@@ -54,12 +59,13 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if isinstance(value, Mapping):
             return build(typing.cast(type, hint), value, problems, path)
-    elif typing.get_origin(hint) is list:
-        if isinstance(value, list):
-            item = typing.get_args(hint)[0]
-            return [convert(item, v, problems, f"{path}[{i}]") for i, v in enumerate(value)]
+    elif isinstance(value, list) and (
+        lists := [h for h in _alternatives(hint) if typing.get_origin(h) is list]
+    ):
+        item = typing.get_args(lists[0])[0]
+        return [convert(item, v, problems, f"{path}[{i}]") for i, v in enumerate(value)]
     else:
-        for kind in _alternatives(hint):
+        for kind in (h for h in _alternatives(hint) if not _is_list(h)):
             fits, converted = _scalar(kind, value)
             if fits:
                 return converted
@@ -82,7 +88,9 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     if kind is type(None):
         return value is None, None
     if typing.get_origin(kind) is Literal:
-        for option in typing.get_args(kind):  # by text, so that precision=32 (a number in YAML) is the choice "32"
+        for option in typing.get_args(
+            kind
+        ):  # by text, so that precision=32 (a number in YAML) is the choice "32"
             if str(value) == str(option) and isinstance(value, bool) == isinstance(option, bool):
                 return True, option
         return False, None
@@ -90,7 +98,9 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
         return kind is bool and isinstance(value, bool), value
     if kind is float and isinstance(value, int):
         return True, float(value)
-    if kind is str and isinstance(value, (int, float)):  # name=2024: YAML reads a number where a word is meant
+    if kind is str and isinstance(
+        value, (int, float)
+    ):  # name=2024: YAML reads a number where a word is meant
         return True, str(value)
     return isinstance(value, kind), value
 
@@ -111,7 +121,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def describe(hint: Any) -> str:
     """A type in a user's words: 'a whole number or null', 'one of sgd, adamw'."""
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        type(None): "null",
+    }
     parts = []
     for kind in _alternatives(hint):
         if typing.get_origin(kind) is Literal:
@@ -128,6 +144,10 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return typing.get_args(hint)
     return (hint,)
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is list
 
 
 def _hints(cls: type) -> dict[str, Any]:
