@@ -1,1 +1,1 @@
-"""Data sets as plain numpy (no framework), and the two pipelines that feed them to PyTorch and to TensorFlow."""
+"""Data sets as plain numpy (no framework), and the pipelines that feed them to PyTorch and to TensorFlow."""

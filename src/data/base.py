@@ -7,7 +7,7 @@ import numpy as np
 
 
 class ImageSet(Protocol):
-    """Labelled images, read by index. `read` must be safe to call from several threads or forked workers at once."""
+    """Labelled images, read by index; `read` must be safe to call from several threads and forked workers."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -41,7 +41,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class ArraySet:
-    """A data set in memory: uint8 images [n, H, W, C] and labels int64 [n]; `read` returns (image * scale + shift)."""
+    """In memory: uint8 images [n, H, W, C], read as image * scale + shift, and labels int64 [n]."""
 
     images: np.ndarray
     labels: np.ndarray

@@ -1,15 +1,14 @@
-"""Fetching files from the first mirror that has them, checksummed; one process of a node does it, the others wait."""
+"""Fetching checksummed files from the first mirror that has them; one process does it, the others wait."""
 
 import fcntl
 import hashlib
 import os
+import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
 from urllib.request import urlopen
 
 from src.errors import DataError
@@ -59,31 +58,30 @@ def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
 
 def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
     """Fetch to a temporary name and rename when whole. Returns what went wrong, for a person, or None."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as part:
-        try:
-            try:
-                digest = _transfer(url, part)
-            except (OSError, HTTPException, ValueError) as error:
-                return f"failed ({error})"
-            if digest != checksum:
-                return f"sent a wrong or truncated file ({part.tell()} bytes, MD5 {digest} instead of {checksum})"
-            part.close()
-            os.chmod(part.name, 0o644)  # temporary files are for the owner alone; data is for the group
-            os.replace(part.name, target)
-            return None
-        finally:
-            Path(part.name).unlink(missing_ok=True)
+    part = target.with_name(f".{target.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        digest = _transfer(url, part)
+        if digest != checksum:
+            size = part.stat().st_size
+            return f"sent a wrong or truncated file ({size} bytes, MD5 {digest} instead of {checksum})"
+        os.replace(part, target)
+        return None
+    except (OSError, HTTPException, ValueError) as error:
+        return f"failed ({error})"
+    finally:
+        part.unlink(missing_ok=True)
 
 
-def _transfer(url: str, part: IO[bytes]) -> str:
-    """Copy the answer to `url` into `part`, with progress; returns its MD5 sum."""
+def _transfer(url: str, part: Path) -> str:
+    """Write the answer to `url` to the file `part`, with progress; returns its MD5 sum."""
     digest = hashlib.md5(usedforsecurity=False)
     with (
         urlopen(url, timeout=TIMEOUT) as answer,
+        part.open("wb") as file,
         _progress(url, answer.headers.get("Content-Length")) as advance,
     ):
         while chunk := answer.read(CHUNK):
-            part.write(chunk)
+            file.write(chunk)
             digest.update(chunk)
             advance(len(chunk))
     return digest.hexdigest()
@@ -107,7 +105,7 @@ def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _only_one(lock: Path) -> Iterator[bool]:
-    """Hold `lock` alone; yields whether another process held it first. The system frees it when a process dies.
+    """Hold `lock` alone; yields whether another process held it first. It is free again when a process dies.
 
     A file system without locks costs only duplicate work: files are renamed into place whole.
     """

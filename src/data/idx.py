@@ -1,6 +1,7 @@
 """Reading IDX files, the format of MNIST (described at http://yann.lecun.com/exdb/mnist): plain or gzip.
 
-Two zero bytes, a type code, the number of dimensions, each dimension as a big-endian 32-bit number, then the values.
+Two zero bytes, a type code, the number of dimensions, each dimension as a big-endian 32-bit number, then the
+values.
 """
 
 import gzip
@@ -34,7 +35,8 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         state = "truncated" if present < announced else "damaged"
         size = "x".join(map(str, shape))
         raise DataError(
-            f"{path} is {state}: its header announces {size} = {announced} values and it holds {present}; fetch it again."
+            f"{path} is {state}: its header announces {size} = {announced} values and it holds {present}; "
+            "fetch it again."
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 

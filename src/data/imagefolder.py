@@ -13,6 +13,9 @@ from src.errors import DataError
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
 """In upper case too (ImageNet's are .JPEG); other files are passed over."""
 
+DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
+"""What Pillow raises for damaged files of its many formats."""
+
 
 class ImageFolder:
     """One split: the pictures below `folder`, whose sub-folders are the classes, in alphabetical order.
@@ -26,7 +29,7 @@ class ImageFolder:
         self.folder, self.class_names = folder, class_names
         self.classes, self.shape, self.seed = len(class_names), (size, size, channels), seed
         self.labels = np.repeat(np.arange(len(files), dtype=np.int64), [len(names) for names in files])
-        # One array of bytes: a list of a million strings would be copied into each worker by its reference counts.
+        # An array of bytes: counting references to a million strings would copy them into each worker.
         self.names = np.array([name for names in files for name in names], dtype=np.bytes_)
 
     def __len__(self) -> int:
@@ -40,9 +43,8 @@ class ImageFolder:
         """See ImageSet.read."""
         images = np.empty((len(indices), *self.shape), dtype=np.float32)
         for image, index in zip(images, indices.tolist(), strict=True):
-            image[:] = self._read_one(
-                index, np.random.default_rng([self.seed, epoch, index]) if train else None
-            )
+            random = np.random.default_rng([self.seed, epoch, index]) if train else None
+            image[:] = self._read_one(index, random)
         return images, self.labels[indices]
 
     def _read_one(self, index: int, random: np.random.Generator | None) -> np.ndarray:
@@ -52,15 +54,7 @@ class ImageFolder:
         try:
             with Image.open(path) as image:
                 return prepare(image, self.shape[0], self.shape[2], random)
-        # What Pillow raises for damaged files of its many formats.
-        except (
-            OSError,
-            SyntaxError,
-            ValueError,
-            EOFError,
-            struct.error,
-            Image.DecompressionBombError,
-        ) as error:
+        except (*DAMAGED, Image.DecompressionBombError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(
                 f"{path} is not a picture that can be read ({reason}): replace or delete it."
@@ -107,7 +101,7 @@ def _sub_folders(folder: Path) -> list[str]:
 
 
 def _pictures(folder: Path) -> list[bytes]:
-    """File names of one class, sorted: `os.scandir` returns them in an order of its own on each file system."""
+    """File names of one class, sorted: each file system lists them in an order of its own."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.name.lower().endswith(EXTENSIONS))
@@ -115,6 +109,6 @@ def _pictures(folder: Path) -> list[bytes]:
         return []  # a class that was trained on need not be in every other split
     if not names:
         raise DataError(
-            f"{folder} is an empty class: it has no pictures ({', '.join(EXTENSIONS)}); add some or delete it."
+            f"{folder} is an empty class, without pictures ({', '.join(EXTENSIONS)}): add some or delete it."
         )
     return [os.fsencode(name) for name in names]

@@ -1,4 +1,4 @@
-"""mnist: 70,000 handwritten digits of 28x28 pixels, or any other data in the same four IDX files (Fashion-MNIST, ...)."""
+"""mnist: 70,000 handwritten digits of 28x28 pixels, or other data in the same four files."""
 
 from pathlib import Path
 
@@ -66,8 +66,8 @@ def _missing(folder: Path) -> list[str]:
 def _what_to_put(folder: Path) -> str:
     missing = _missing(folder)
     return (
-        f"MNIST is not complete: put {', '.join(missing)} (packed, or unpacked without .gz) into {folder.absolute()}, "
-        f"copied from a machine that has them or from {MIRRORS[0]}"
+        f"MNIST is not complete: put {', '.join(missing)} (packed, or unpacked without .gz) into "
+        f"{folder.absolute()}, copied from a machine that has them or from {MIRRORS[0]}"
     )
 
 
@@ -82,13 +82,15 @@ def _open_part(folder: Path, part: str) -> ArraySet:
             f"{image_file} holds {len(images)} images but {label_file.name} next to it {len(labels)} labels: "
             "put two files of one data set there."
         )
-    if len(labels) == 0:
-        raise DataError(f"{image_file} holds no images: put the original file there.")
+    if len(labels) < 2:
+        raise DataError(
+            f"{image_file} holds {len(labels)} images, too few to split: put the original file there."
+        )
     if labels.max() >= CLASSES:
         first = int(np.argmax(labels >= CLASSES))
         raise DataError(
-            f"{label_file} has a label out of range: sample {first} is labelled {labels[first]}, and labels go from 0 to "
-            f"{CLASSES - 1}; put the original file there."
+            f"{label_file} has a label out of range: sample {first} is labelled {labels[first]}, and labels "
+            f"go from 0 to {CLASSES - 1}; put the original file there."
         )
     return ArraySet(images[..., np.newaxis], labels.astype(np.int64), CLASSES, 1 / (255 * STD), -MEAN / STD)
 

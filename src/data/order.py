@@ -1,8 +1,8 @@
 """Which samples a rank sees in which step: pure functions of (seed, epoch, step, rank).
 
-The global batch of step s in epoch e is `permutation(seed, e)[s * B : (s + 1) * B]`, and rank r of W owns its rows
-`[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number of ranks, and going on in the middle of an
-epoch needs nothing but (epoch, step).
+The global batch of step s in epoch e is `permutation(seed, e)[s * B : (s + 1) * B]`, and rank r of W owns its
+rows `[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number of ranks, and going on in the
+middle of an epoch needs nothing but (epoch, step).
 """
 
 from functools import lru_cache
@@ -18,7 +18,7 @@ def steps_per_epoch(length: int, batch_size: int) -> int:
 
 
 def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> None:
-    """Raise DataError when the global `batch_size` cannot be dealt out to the ranks or exceeds the training split."""
+    """Raise DataError when the global `batch_size` cannot be shared by the ranks or is too large to train."""
     if batch_size < 1:
         raise DataError(
             f"data.batch_size={batch_size} is not a positive number: type data.batch_size=32, for example."
@@ -26,7 +26,7 @@ def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> N
     if batch_size % world_size:
         lower = max(batch_size - batch_size % world_size, world_size)
         raise DataError(
-            f"data.batch_size={batch_size} is the batch of all ranks together and cannot be dealt out evenly to "
+            f"data.batch_size={batch_size} is the batch of all ranks together and cannot be shared evenly by "
             f"{world_size} ranks: type a multiple of {world_size}, such as data.batch_size={lower}."
         )
     if train and batch_size > length:
@@ -40,8 +40,8 @@ def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> N
 def permutation(length: int, seed: int, epoch: int) -> np.ndarray:
     """The order of `length` samples in an epoch: int64 [length], read-only (it is shared by all callers).
 
-    Sorting raw PCG64 output instead of calling `Generator.permutation`: numpy keeps the raw streams of its bit
-    generators stable across versions, but not what a Generator makes of them (NEP 19).
+    Sorting raw PCG64 output instead of calling `Generator.permutation`: numpy keeps the raw streams of its
+    bit generators stable across versions, but not what a Generator makes of them (NEP 19).
     """
     order = np.argsort(np.random.PCG64([seed, epoch]).random_raw(length), kind="stable").astype(np.int64)
     order.flags.writeable = False
@@ -53,8 +53,9 @@ def batch_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """One rank's rows of a global batch: sample indices int64 [B/W] and their weights float32 [B/W].
 
-    Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and its n real
-    samples weigh B/n, so that the mean over rows of weight * loss, averaged over ranks, is the mean over the real ones.
+    Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and
+    its n real samples weigh B/n, so that the mean over rows of weight * loss, averaged over ranks, is the one
+    over real samples.
     """
     start = step * batch_size
     stop = min(start + batch_size, length)

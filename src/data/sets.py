@@ -13,7 +13,7 @@ from src.schema import Data, DigitsData, ImageFolderData, MnistData, SyntheticDa
 def open_splits(config: Data, seed: int = 0) -> Splits:
     """Open the data set that `config` names; `seed` is the run's, and only decides random augmentation.
 
-    Raises DataError when files are missing or do not fit together; a damaged picture is found when it is read.
+    Raises DataError when files are missing or do not fit together; a damaged picture is found when read.
     """
     match config:
         case DigitsData():

@@ -1,15 +1,15 @@
-"""synthetic: random images of any shape, number of classes and length; what benchmarks and quick checks use."""
+"""synthetic: random images of any shape, number of classes and length; what benchmarks use."""
 
 import numpy as np
 
 from src.data.base import Splits
 
-# Images are taken from a pool made once, so that reading costs one copy; the pool is kept below this many bytes.
+# Images come from a pool made once, so that reading costs one copy; the pool is kept below this many bytes.
 POOL_BYTES = 64 * 2**20
 
 
 class SyntheticSet:
-    """Sample i is image i % pool of a fixed pool; noise around a mean that depends on the class, so it can be learnt.
+    """Sample i is image i % pool of a fixed pool: noise around a mean per class, so that it can be learnt.
 
     A pool smaller than the number of classes (large images) shows only the first `pool` classes.
     """

@@ -28,7 +28,7 @@ def tf_dataset(
     epochs: int | None = None,
     limit_batches: int | None = None,
 ) -> tf.data.Dataset:
-    """This rank's batches: (image float32 [b, H, W, C], label int64 [b], weight float32 [b]) with b = batch_size / W.
+    """Batches of a rank: image float32 [b, H, W, C], label int64 [b], weight float32 [b], b = batch_size / W.
 
     `batch_size` is that of all ranks together. With `train`, samples are shuffled and augmented. Runs from
     (`start_epoch`, `start_step`) to the end of epoch `epochs` - 1, or without end; each epoch is cut to
@@ -63,7 +63,7 @@ def tf_dataset(
 
 
 def _options() -> tf.data.Options:
-    """Order is part of the contract, and the ranks have been dealt with: TensorFlow must not shard once more."""
+    """Order is part of the contract, and rows are this rank's already: TensorFlow must not shard again."""
     options = tf.data.Options()
     options.deterministic = True
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -72,7 +72,7 @@ def _options() -> tf.data.Options:
 
 @contextmanager
 def plain_data_errors() -> Iterator[None]:
-    """Raise the DataError that a reader raised, which TensorFlow passes on as text inside an error of its own."""
+    """Raise the DataError of a reader, which TensorFlow passes on as text inside an error of its own."""
     try:
         yield
     except tf.errors.OpError as error:

@@ -17,7 +17,7 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class StepSampler(Sampler[tuple[int, int]]):
     """The (epoch, step) pairs of one epoch. Workers learn the epoch from the pair, so they can outlive it.
 
-    `len` is always a whole epoch; only the epoch that a run goes on in (`start_epoch`) begins at `start_step`.
+    `len` is always a whole epoch; only `start_epoch`, where a run goes on, begins at `start_step`.
     """
 
     def __init__(self, steps: int, start_epoch: int = 0, start_step: int = 0) -> None:
@@ -84,10 +84,10 @@ def torch_loader(
     start_epoch: int = 0,
     start_step: int = 0,
 ) -> BatchLoader:
-    """This rank's batches: (image float32 [b, C, H, W], label int64 [b], weight float32 [b]) with b = batch_size / W.
+    """Batches of a rank: image float32 [b, C, H, W], label int64 [b], weight float32 [b], b = batch_size / W.
 
-    `batch_size` is that of all ranks together. With `train`, samples are shuffled and augmented. The sampler already
-    knows the ranks: a Trainer needs `use_distributed_sampler=False`. Raises DataError.
+    `batch_size` is that of all ranks together. With `train`, samples are shuffled and augmented. Batches are
+    already this rank's: a Trainer needs `use_distributed_sampler=False`. Raises DataError.
     """
     check_batch(len(dataset), batch_size, world_size, train)
     return BatchLoader(

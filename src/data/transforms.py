@@ -1,4 +1,4 @@
-"""The usual ImageNet preparation with Pillow and numpy: a random crop and flip to train, a centre crop to evaluate."""
+"""The usual preparation of ImageNet: a random crop and flip to train, the central crop to evaluate."""
 
 import math
 from typing import TYPE_CHECKING
@@ -8,12 +8,12 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Per channel over ImageNet's training images, as fractions of 255; grey images get the average over the channels.
+# Per channel over ImageNet's training images, as fractions of 255; grey ones get the average over channels.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-"""Range of the crop's share of the image and of its width / height (Szegedy et al. 2015, "Going deeper ...")."""
+"""Range of the crop's share of the image and of its width / height (Szegedy et al. 2015)."""
 
 EVALUATION_MARGIN = 256 / 224
 """To evaluate, the short side is scaled to this many times the crop (Krizhevsky et al. 2012)."""
@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]
 
 
 def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
-    """A box (left, top, right, bottom) of random area and aspect ratio; after ten that do not fit, the central one."""
+    """A (left, top, right, bottom) of random area and ratio; after ten that do not fit, the central one."""
     for _ in range(10):
         area = width * height * random.uniform(*AREA)
         ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -35,7 +35,7 @@ def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
 
 
 def central_crop(width: int, height: int) -> Box:
-    """The central square whose side is 224/256 of the short side: resizing it equals resizing all, then cropping."""
+    """The central square of 224/256 of the short side: resizing it equals resizing all, then cropping."""
     side = min(width, height) / EVALUATION_MARGIN
     return _centre(width, height, side, side)
 
@@ -46,7 +46,7 @@ def _centre(width: int, height: int, w: float, h: float) -> Box:
 
 
 def prepare(image: "Image", size: int, channels: int, random: np.random.Generator | None) -> np.ndarray:
-    """Crop, resize, normalise: float32 [size, size, channels]. With `random`, augmented to train; else to evaluate."""
+    """Crop, resize, normalise: float32 [size, size, channels]; randomly with `random`, else centrally."""
     from PIL import Image as pillow
 
     image = image.convert("RGB" if channels == 3 else "L")

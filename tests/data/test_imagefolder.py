@@ -1,0 +1,124 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from src.data.imagefolder import open_imagefolder
+from src.data.transforms import prepare
+from src.errors import DataError
+
+
+def open_small(folder: Path, channels: int = 3, seed: int = 0):
+    return open_imagefolder(folder, 32, channels, seed)
+
+
+def test_classes_are_folders_in_alphabetical_order(picture_dir: Path) -> None:
+    splits = open_small(picture_dir)
+    assert (len(splits.train), len(splits.val), splits.train.classes) == (12, 6, 3)
+    for i in range(12):
+        assert splits.train.path(i).parent.name == ["cat", "dog", "eel"][splits.train.labels[i]]
+        assert splits.train.path(i).is_file()
+
+
+def test_test_is_val_unless_it_has_a_folder(picture_dir: Path) -> None:
+    splits = open_small(picture_dir)
+    assert splits.test is splits.val
+    shutil.copytree(picture_dir / "train" / "eel", picture_dir / "test" / "eel")
+    assert open_small(picture_dir).test.labels.tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_evaluation_reads_each_file(picture_dir: Path, channels: int) -> None:
+    val = open_small(picture_dir, channels).val
+    images, labels = val.read(np.array([5, 0]), epoch=0, train=False)
+    assert images.shape == (2, 32, 32, channels) and images.dtype == np.float32 and labels.tolist() == [2, 0]
+    with Image.open(val.path(5)) as picture:
+        np.testing.assert_array_equal(images[0], prepare(picture, 32, channels, None))
+
+
+def test_augmentation_depends_on_seed_epoch_and_index_only(picture_dir: Path) -> None:
+    train = open_small(picture_dir).train
+    together = train.read(np.arange(12), epoch=1, train=True)[0]
+    for i in range(12):
+        np.testing.assert_array_equal(train.read(np.array([i]), epoch=1, train=True)[0][0], together[i])
+    assert not np.array_equal(together, train.read(np.arange(12), epoch=2, train=True)[0])
+    assert not np.array_equal(together, open_small(picture_dir, seed=1).train.read(np.arange(12), 1, True)[0])
+
+
+def test_a_damaged_picture_is_found_when_read(picture_dir: Path) -> None:
+    train = open_small(picture_dir).train
+    for index, keep in ((0, 0), (4, 300), (8, 2)):
+        train.path(index).write_bytes(train.path(index).read_bytes()[:keep])
+        with pytest.raises(
+            DataError, match=f"{train.path(index).name} is not a picture that can be read"
+        ) as caught:
+            train.read(np.array([index]), epoch=0, train=True)
+        assert "\n" not in str(caught.value)
+    train.read(np.array([1, 2, 3]), epoch=0, train=True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a picture", b"\x89PNG\r\n\x1a\n" + bytes(50), b"\xff\xd8\xff" + bytes(50)]
+)
+def test_pictures_of_nonsense(picture_dir: Path, content: bytes) -> None:
+    train = open_small(picture_dir).train
+    train.path(2).write_bytes(content)
+    with pytest.raises(DataError, match=train.path(2).name):
+        train.read(np.array([2]), epoch=0, train=True)
+
+
+def test_a_picture_that_vanished(picture_dir: Path) -> None:
+    train = open_small(picture_dir).train
+    train.path(3).unlink()
+    with pytest.raises(DataError, match=train.path(3).name):
+        train.read(np.array([3]), epoch=0, train=True)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_empty_class(picture_dir: Path, split: str) -> None:
+    shutil.rmtree(picture_dir / split / "dog")
+    (picture_dir / split / "dog").mkdir()
+    (picture_dir / split / "dog" / "readme.txt").touch()
+    with pytest.raises(DataError, match=f"{split}/dog is an empty class"):
+        open_small(picture_dir)
+
+
+def test_class_that_is_not_trained_on(picture_dir: Path) -> None:
+    shutil.rmtree(picture_dir / "train" / "dog")
+    with pytest.raises(DataError, match=r"val/dog is a class that .*train does not have"):
+        open_small(picture_dir)
+
+
+def test_class_that_is_not_evaluated_keeps_the_numbers(picture_dir: Path) -> None:
+    shutil.rmtree(picture_dir / "val" / "dog")
+    val = open_small(picture_dir).val
+    assert val.labels.tolist() == [0, 0, 2, 2] and val.classes == 3
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_missing_split(picture_dir: Path, split: str) -> None:
+    shutil.rmtree(picture_dir / split)
+    with pytest.raises(
+        DataError, match=f"{picture_dir / split} cannot be listed .*data.dir must have train/<class>/"
+    ):
+        open_small(picture_dir)
+
+
+def test_pictures_without_class_folders(picture_dir: Path) -> None:
+    shutil.rmtree(picture_dir / "train")
+    shutil.copytree(picture_dir / "val" / "dog", picture_dir / "train")
+    with pytest.raises(DataError, match=r"train has no class folders: pictures belong into train/<class>/"):
+        open_small(picture_dir)
+
+
+def test_hidden_files_and_names_of_any_kind(picture_dir: Path) -> None:
+    (picture_dir / "train" / ".cache").mkdir()
+    (picture_dir / "train" / "LICENSE").touch()
+    source = picture_dir / "train" / "dog" / "dog_0.JPEG"
+    source.rename(source.with_name("ein Hünd, 'quoted'.JPG"))
+    train = open_small(picture_dir).train
+    assert train.classes == 3
+    assert train.path(7).name == "ein Hünd, 'quoted'.JPG"
+    train.read(np.array([7]), epoch=0, train=True)

@@ -1,0 +1,134 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from src.data.digits import open_digits
+from src.data.imagefolder import open_imagefolder
+from src.data.tf_pipeline import plain_data_errors, tf_dataset
+from src.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+
+
+def arrays(dataset: tf.data.Dataset) -> list[np.ndarray]:
+    """Images, labels and weights of all batches, each stacked."""
+    return [np.stack(part) for part in zip(*dataset.as_numpy_iterator(), strict=True)]
+
+
+def in_new_process(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code from the repository root: a process has only one of the frameworks."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+TORCH_EPOCHS = """
+import sys
+import numpy as np
+from pathlib import Path
+from src.data.imagefolder import open_imagefolder
+from src.data.torch_loader import torch_loader
+
+folder, out = sys.argv[1:]
+train = open_imagefolder(Path(folder), 16, 3, 0).train
+where = dict(rank=1, world_size=2, start_epoch=1, start_step=1)
+loader = torch_loader(train, batch_size=8, seed=4, train=True, workers=2, **where)
+batches = list(loader)
+loader.sampler.set_epoch(2)
+batches += list(loader)
+image, label, weight = (np.stack(part) for part in zip(*batches))
+assert "tensorflow" not in sys.modules
+np.savez(out, image=image.transpose(0, 1, 3, 4, 2), label=label, weight=weight)
+"""
+
+
+def test_same_batches_as_torch_bit_for_bit(picture_dir: Path, tmp_path: Path) -> None:
+    done = in_new_process(TORCH_EPOCHS, picture_dir, tmp_path / "torch.npz")
+    assert done.returncode == 0, done.stderr
+    train = open_imagefolder(picture_dir, 16, 3, 0).train
+    where = {"rank": 1, "world_size": 2, "start_epoch": 1, "start_step": 1, "epochs": 3}
+    ours = arrays(tf_dataset(train, batch_size=8, seed=4, train=True, workers=2, **where))
+    theirs = np.load(tmp_path / "torch.npz")
+    assert len(ours[1]) == 3
+    for array, name in zip(ours, ("image", "label", "weight"), strict=True):
+        np.testing.assert_array_equal(array, theirs[name])
+
+
+def test_shapes_are_static_and_evaluation_covers_the_set_once() -> None:
+    val = open_digits().val
+    dataset = tf_dataset(val, batch_size=64, seed=0, train=False, epochs=1)
+    assert [tuple(spec.shape) for spec in dataset.element_spec] == [(64, 8, 8, 1), (64,), (64,)]
+    assert int(dataset.cardinality()) == 3
+    _, labels, weights = arrays(dataset)
+    assert labels[weights > 0].tolist() == val.labels.tolist()
+
+
+def test_endless_unless_told() -> None:
+    dataset = tf_dataset(open_digits().train, batch_size=1024, seed=0, train=True)
+    assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert len(list(dataset.take(7))) == 7
+
+
+def test_an_epoch_cut_short_is_followed_by_the_next() -> None:
+    train = open_digits().train
+    _, labels, _ = arrays(tf_dataset(train, batch_size=128, seed=0, train=True, epochs=2, limit_batches=3))
+    _, whole, _ = arrays(tf_dataset(train, batch_size=128, seed=0, train=True, epochs=2))
+    np.testing.assert_array_equal(labels, np.concatenate([whole[:3], whole[10:13]]))
+
+
+def test_no_sharding_by_tensorflow_on_top() -> None:
+    """Inside tf.distribute the pipeline's own rows arrive, all of them."""
+    val = open_digits().val
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    build = lambda context: tf_dataset(val, batch_size=64, seed=0, train=False, epochs=1)  # noqa: E731
+    labels = np.stack([label.numpy() for _, label, _ in strategy.distribute_datasets_from_function(build)])
+    np.testing.assert_array_equal(labels, arrays(build(None))[1])
+
+
+DAMAGED = """
+import sys
+from pathlib import Path
+from src.data.imagefolder import open_imagefolder
+from src.data.tf_pipeline import plain_data_errors, tf_dataset
+from src.errors import DataError
+
+train = open_imagefolder(Path(sys.argv[1]), 16, 3, 0).train
+try:
+    with plain_data_errors():
+        list(tf_dataset(train, batch_size=4, seed=0, train=True, epochs=1))
+except DataError as error:
+    print(error)
+"""
+
+
+def test_a_damaged_picture_is_one_sentence_and_nothing_else(picture_dir: Path) -> None:
+    path = picture_dir / "train" / "cat" / "cat_3.jpeg"
+    path.write_bytes(b"nonsense")
+    done = in_new_process(DAMAGED, picture_dir, TF_CPP_MIN_LOG_LEVEL="2")
+    assert (
+        done.stdout.startswith(f"{path} is not a picture that can be read") and done.stdout.count("\n") == 1
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_other_errors_of_tensorflow_stay_what_they_are() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError), plain_data_errors():
+        tf.debugging.assert_equal(1, 2)
+
+
+def test_impossible_batches_are_refused() -> None:
+    train = open_digits().train
+    with pytest.raises(DataError, match="larger than the training split"):
+        tf_dataset(train, batch_size=2048, seed=0, train=True)
+    with pytest.raises(DataError, match="3 ranks"):
+        tf_dataset(train, batch_size=64, seed=0, train=True, world_size=3)

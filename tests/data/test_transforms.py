@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from src.data.transforms import AREA, MEAN, RATIO, STD, central_crop, normalise, prepare, random_crop
+
+
+@pytest.mark.parametrize("size", [(500, 375), (100, 400), (64, 64)])
+def test_random_crops_lie_inside_and_keep_the_ranges(size: tuple[int, int]) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        left, top, right, bottom = random_crop(*size, random)
+        width, height = right - left, bottom - top
+        assert left >= 0 and top >= 0 and right <= size[0] and bottom <= size[1]
+        assert AREA[0] * 0.9 <= width * height / (size[0] * size[1]) <= AREA[1]
+        assert RATIO[0] * 0.9 <= width / height <= RATIO[1] * 1.1
+
+
+def test_random_crops_vary_over_their_ranges() -> None:
+    random = np.random.default_rng(0)
+    boxes = np.array([random_crop(400, 400, random) for _ in range(500)])
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) / 400**2
+    assert areas.min() < 0.12 and areas.max() > 0.85
+    assert boxes[:, 0].min() == 0 and boxes[:, 0].max() > 200
+
+
+def test_extreme_shapes_get_the_central_crop() -> None:
+    left, top, right, bottom = random_crop(1000, 1, np.random.default_rng(0))
+    assert (
+        (top, bottom) == (0, 1)
+        and right - left == pytest.approx(4 / 3)
+        and left + right == pytest.approx(1000)
+    )
+
+
+def test_evaluation_equals_resizing_the_short_side_then_cropping() -> None:
+    ramp = np.add.outer(np.arange(384) / 384, np.arange(512) / 512) * 127
+    image = Image.fromarray(ramp.astype(np.uint8))
+    expected = image.resize((341, 256), Image.Resampling.BILINEAR).crop((58, 16, 58 + 224, 16 + 224))
+    ours = image.resize((224, 224), Image.Resampling.BILINEAR, box=central_crop(512, 384))
+    assert np.abs(np.asarray(expected, int) - np.asarray(ours, int)).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_kind_of_picture_gets_the_asked_shape(mode: str, channels: int) -> None:
+    prepared = prepare(Image.new(mode, (40, 30)), 24, channels, np.random.default_rng(0))
+    assert prepared.shape == (24, 24, channels) and prepared.dtype == np.float32
+
+
+def test_half_of_the_training_pictures_are_flipped() -> None:
+    ramp = Image.fromarray(np.tile(np.arange(256, dtype=np.uint8), (256, 1)))
+    prepared = [prepare(ramp, 16, 1, np.random.default_rng(i)) for i in range(100)]
+    assert 30 < sum(image[0, 0, 0] > image[0, -1, 0] for image in prepared) < 70
+    assert prepare(ramp, 16, 1, None)[0, 0, 0] < prepare(ramp, 16, 1, None)[0, -1, 0]
+
+
+def test_normalise_is_the_published_formula() -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(4, 4, 3), dtype=np.uint8)
+    np.testing.assert_allclose(normalise(pixels), (pixels / 255 - MEAN) / STD, rtol=1e-4, atol=1e-5)
