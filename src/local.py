@@ -52,7 +52,9 @@ def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
     return [
         subprocess.Popen(
-            command, env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)}, start_new_session=True
+            command,
+            env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            start_new_session=True,
         )
         for r in range(ranks)
     ]
@@ -97,7 +99,10 @@ def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, 
             process.wait()
     status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     if code not in (75, 130):
-        print(f"rank {rank} of {len(processes)} ended with {status}; the other ranks were ended.", file=sys.stderr)
+        print(
+            f"rank {rank} of {len(processes)} ended with {status}; the other ranks were ended.",
+            file=sys.stderr,
+        )
     return 128 - code if code < 0 else code
 
 

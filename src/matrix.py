@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from src.schema import Config
 
 FrameworkName = Literal["lightning", "keras"]
-StrategyName = Literal[
-    "auto", "single", "ddp", "dp", "fsdp", "horovod", "mirrored", "multiworker_mirrored"
-]
+StrategyName = Literal["auto", "single", "ddp", "dp", "fsdp", "horovod", "mirrored", "multiworker_mirrored"]
 LaunchName = Literal["auto", "srun", "torchrun", "mpirun", "horovodrun"]
 STARTERS = typing.get_args(LaunchName)[1:]
 
@@ -72,5 +70,7 @@ def problems(config: Config) -> list[str]:
         others = [f for f, cells in MATRIX.items() if name in cells]
         fix = f", or framework={others[0]}" if others else ""
         options = "|".join(["auto", *table])
-        return [f"strategy={name} does not work with framework={config.framework}; use strategy={options}{fix}."]
+        return [
+            f"strategy={name} does not work with framework={config.framework}; use strategy={options}{fix}."
+        ]
     return []

@@ -1,7 +1,7 @@
-"""Why Hydra could not compose: every problem of a command line at once, each with what to type instead.
+"""Why a command line was refused: every problem of it at once, each with what to type instead.
 
-Hydra stops at the first fault. This is only run after it did: it looks at each argument by itself, then composes the rest
-so that the schema can speak too.
+Hydra stops at the first fault, and a value of the wrong type hides contradictions. This is only run after a refusal: it
+looks at each argument by itself, then composes the rest so that the schema can speak too.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
         return dict(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
 
 
-def diagnose(arguments: Sequence[str], first: Exception) -> list[str]:
-    """One sentence per problem of the overrides among `arguments`.
+def diagnose(arguments: Sequence[str], first: Exception) -> ConfigError:
+    """An error with one sentence per problem of the overrides among `arguments`.
 
     Args:
         arguments: the command line after the program's name; flags are passed over.
-        first: what Hydra said; used when nothing clearer is found.
+        first: what was raised; its own problems stay in the list, and Hydra's words are used when nothing clearer is found.
     """
     problems: list[str] = []
     known_groups = groups()
@@ -53,7 +53,8 @@ def diagnose(arguments: Sequence[str], first: Exception) -> list[str]:
         if override.is_add() or override.is_delete() or _check_key(key, tree, known_groups, problems):
             good.append(text)
     problems += _schema_problems(_first_choices(good))
-    return problems or [str(first).strip()]
+    known = first.problems if isinstance(first, ConfigError) else []
+    return ConfigError([*known, *(p for p in problems if p not in known)] or [str(first).strip()])
 
 
 def groups() -> dict[str, list[str]]:
@@ -85,13 +86,17 @@ def _check_choice(override: Any, choices: list[str], problems: list[str]) -> boo
     return len(problems) == before
 
 
-def _check_key(key: str, tree: dict[str, Any], known_groups: dict[str, list[str]], problems: list[str]) -> bool:
+def _check_key(
+    key: str, tree: dict[str, Any], known_groups: dict[str, list[str]], problems: list[str]
+) -> bool:
     section: Any = tree
     for depth, part in enumerate(key.split(".")):
         if not isinstance(section, dict) or part not in section:
             here = list(section) if isinstance(section, dict) else []
             here += [] if depth else [g for g in known_groups if g not in here]
-            problems.append(f"'{key}' is not a key of the configuration{_nearest_key(key, part, depth, here)}")
+            problems.append(
+                f"'{key}' is not a key of the configuration{_nearest_key(key, part, depth, here)}"
+            )
             return False
         section = section[part]
     return True
@@ -116,11 +121,27 @@ def _first_choices(texts: list[str]) -> list[str]:
     out = []
     for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
         values = _values(override)
-        out.append(f"{override.input_line.split('=')[0]}={values[0]}" if override.is_sweep_override() and values else text)
+        out.append(
+            f"{override.input_line.split('=')[0]}={values[0]}"
+            if override.is_sweep_override() and values
+            else text
+        )
     return out
 
 
 def _schema_problems(overrides: list[str]) -> list[str]:
+    """What the schema says, again without the overrides it named until it names none: a wrong type hides what comes later."""
+    found: list[str] = []
+    while True:
+        new = [p for p in _load_problems(overrides) if p not in found]
+        named = [o for o in overrides if any(p.startswith(o.split("=")[0] + "=") for p in new)]
+        found += new
+        overrides = [o for o in overrides if o not in named]
+        if not named:
+            return found
+
+
+def _load_problems(overrides: list[str]) -> list[str]:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 

@@ -57,7 +57,9 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
 def record_start(run: RunDir, config: Config, topology: Topology) -> None:
     """Write into run.json what only the running job knows."""
     info = run.info()
-    again: dict[str, Any] = {"restarts": info.get("restarts", 0) + 1} if "started" in info else {"started": now(), "restarts": 0}
+    again: dict[str, Any] = (
+        {"restarts": info.get("restarts", 0) + 1} if "started" in info else {"started": now(), "restarts": 0}
+    )
     run.update(state="running", world_size=topology.world_size, hosts=hosts(), ended=None, **again)
 
 

@@ -7,7 +7,16 @@ from src.errors import ConfigError
 from src.overrides import compose
 from src.rundir import RunDir, open_run
 
-FIXED = ("framework", "seed", "model.", "optimizer.name", "data.name", "data.batch_size", "name", "paths.results")
+FIXED = (
+    "framework",
+    "seed",
+    "model.",
+    "optimizer.name",
+    "data.name",
+    "data.batch_size",
+    "name",
+    "paths.results",
+)
 """Keys that a checkpoint depends on: with another value it would be another run."""
 
 FREE = ("resume", "dry_run")
@@ -42,7 +51,10 @@ def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
     refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
     if refused:
         raise ConfigError(
-            [f"{k}={changed[k]} can't be changed by resume= (the run has {frozen.get(k)}); start a new run instead." for k in refused]
+            [
+                f"{k}={changed[k]} can't be changed by resume= (the run has {frozen.get(k)}); start a new run instead."
+                for k in refused
+            ]
         )
     return unflatten({**{k: v for k, v in frozen.items() if k not in gone}, **changed})
 

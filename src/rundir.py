@@ -1,6 +1,6 @@
 """The run folder: one run, one folder, whatever happens to the run.
 
-    results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  tensorboard/  checkpoints/
+results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  tensorboard/  checkpoints/
 """
 
 import json
@@ -77,13 +77,19 @@ def open_run(path: str | Path) -> RunDir:
     """
     folder = Path(path).expanduser().resolve()
     if not (folder / "config.yaml").is_file():
-        raise CheckpointError(f"{path} is no run folder (it has no config.yaml); name one like {example(folder)}.")
+        raise CheckpointError(
+            f"{path} is no run folder (it has no config.yaml); name one like {example(folder)}."
+        )
     return RunDir(folder)
 
 
 def example(folder: Path) -> str:
     """A run folder near `folder` to name in a message."""
-    near = sorted(p.parent for p in folder.glob("**/config.yaml") if p.parent.parent.name != "code") if folder.is_dir() else []
+    near = (
+        sorted(p.parent for p in folder.glob("**/config.yaml") if p.parent.parent.name != "code")
+        if folder.is_dir()
+        else []
+    )
     return str(near[-1]) if near else "results/latest"
 
 

@@ -5,7 +5,7 @@ The YAML files hold every default; these classes hold types and meaning. `load` 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -255,15 +255,19 @@ class Config:
     paths: Paths
 
 
+Check = Callable[[Config], list[str]]
+"""One sentence for each thing that can't work."""
+
 METRICS = ("train/loss", "train/acc", "val/loss", "val/acc")
 """What `checkpoint.monitor` and `trainer.early_stopping.monitor` may name."""
 
 
-def load(tree: Mapping[str, Any]) -> Config:
+def load(tree: Mapping[str, Any], *checks: Check) -> Config:
     """The typed configuration.
 
     Args:
         tree: the composed configuration as plain dicts and lists (`OmegaConf.to_container(cfg, resolve=True)`).
+        checks: further checks of where it is to run, so that their problems come in the same list.
 
     Raises:
         ConfigError: with all problems, each with what to type instead.
@@ -271,7 +275,7 @@ def load(tree: Mapping[str, Any]) -> Config:
     problems: list[str] = []
     config = build(Config, tree, problems)
     if config is not None:
-        problems += cross_checks(config)
+        problems += [*cross_checks(config), *(p for check in checks for p in check(config))]
     if config is None or problems:
         raise ConfigError(problems)
     return config

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from src.devices import local_devices, local_ranks
-from src.errors import ConfigError
 from src.matrix import resolve_strategy
 from src.resume import resumed
 from src.rundir import ROOT, RunDir, create, open_run, write_atomic
@@ -26,9 +25,8 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
     run = open_run(tree["resume"]) if tree["resume"] else None
     tree = resumed(tree, run) if run else dict(tree)
-    config = load(tree)
+    config = load(tree, here_problems)
     refuse_second_start()
-    check_here(config)
     if config.dry_run:
         print(resolved_numbers(config))
         return 0
@@ -61,12 +59,8 @@ def identity(config: Config) -> dict[str, Any]:
     }
 
 
-def check_here(config: Config) -> None:
-    """Refuse what one machine can't do.
-
-    Raises:
-        ConfigError: where the configuration asks for several nodes, or the ranks can't share the batch.
-    """
+def here_problems(config: Config) -> list[str]:
+    """What one machine can't do: several nodes, or a batch that its devices can't share."""
     problems = []
     if config.trainer.nodes > 1:
         problems.append(
@@ -74,13 +68,12 @@ def check_here(config: Config) -> None:
             "name one with cluster=..., or use trainer.nodes=1."
         )
     devices = local_devices(config)
-    if config.data.batch_size % devices:
+    if devices > 0 and config.data.batch_size % devices:
         problems.append(
             f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
             f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
         )
-    if problems:
-        raise ConfigError(problems)
+    return problems
 
 
 def resolved_numbers(config: Config) -> str:

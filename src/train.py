@@ -1,15 +1,17 @@
 """Train a model: here, or on the cluster that `cluster=` names.
 
-    python src/train.py                                   # here, now
-    python src/train.py cluster=neuron trainer.nodes=4    # submitted; returns at once
-    python src/train.py --run RUNDIR                      # one rank of a run that exists: what jobs start
+python src/train.py                                   # here, now
+python src/train.py cluster=neuron trainer.nodes=4    # submitted; returns at once
+python src/train.py --run RUNDIR                      # one rank of a run that exists: what jobs start
 """
 
 import os
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folder: src, slurm and hydra_plugins import from it
+sys.path[0] = str(
+    Path(__file__).resolve().parent.parent
+)  # the project's folder: src, slurm and hydra_plugins import from it
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
 
 from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
@@ -41,15 +43,14 @@ def main() -> int:
 
         sys.argv[1:] = [*saved_overrides(sys.argv[1:]), *sys.argv[1:]]
         return application()
-    except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return REFUSED
     except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("hydra", "omegaconf"):
-            raise
-        from src.overrides import diagnose
+        if isinstance(error, ConfigError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
+            from src.overrides import diagnose
 
-        print(f"error: {ConfigError(diagnose(sys.argv[1:], error))}", file=sys.stderr)
+            error = diagnose(sys.argv[1:], error)
+        if not isinstance(error, ProjectError):
+            raise
+        print(f"error: {error}", file=sys.stderr)
         return REFUSED
 
 

@@ -32,7 +32,10 @@ def imports(name: str) -> set[str]:
     """Every module the file imports anywhere, functions included, as dotted names; imports for types alone are left out."""
     tree = ast.parse((ROOT / name).read_text())
     typing_only = {
-        id(n) for b in ast.walk(tree) if isinstance(b, ast.If) and "TYPE_CHECKING" in ast.dump(b.test) for n in ast.walk(b)
+        id(n)
+        for b in ast.walk(tree)
+        if isinstance(b, ast.If) and "TYPE_CHECKING" in ast.dump(b.test)
+        for n in ast.walk(b)
     }
     found = set()
     for node in ast.walk(tree):
@@ -69,7 +72,17 @@ def test_sides_do_not_import_each_other(name: str) -> None:
     assert reached <= allowed.get(side, {"data", "light"})
 
 
-BASE = {"errors", "stop", "topology", "rundir", "publish", "strict", "outcome"}
+BASE = {
+    "errors",
+    "stop",
+    "topology",
+    "rundir",
+    "publish",
+    "strict",
+    "outcome",
+    "hostlist",
+    "starter_variables",
+}
 
 
 @pytest.mark.parametrize("name", [f"src/{b}.py" for b in sorted(BASE) if (ROOT / f"src/{b}.py").exists()])
@@ -95,7 +108,9 @@ def loaded(arguments: list[str], env: dict[str, str] | None = None) -> set[str]:
     return {line.split("|")[-1].strip().split(".")[0] for line in lines}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["dry_run=true"], ["framework=keras", "dry_run=true"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--cfg", "job"], ["dry_run=true"], ["framework=keras", "dry_run=true"]]
+)
 def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
     modules = loaded(arguments)
     assert "hydra" in modules
@@ -117,5 +132,3 @@ def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     assert imports("a.py") == {"typing", "typing.TYPE_CHECKING", "torch.nn"}
-
-

@@ -10,7 +10,13 @@ from src.checkpoint_store import CheckpointStore, Saved
 def save(store: CheckpointStore, step: int, value: float | None = None, text: str = "weights") -> Saved:
     temporary = store.begin(step)
     (temporary / "model.ckpt").write_text(f"{text} {step}")
-    facts = {"epoch": 0, "batch": step, "metrics": {"val/acc": value or 0.0}, "value": value, "framework": "lightning"}
+    facts = {
+        "epoch": 0,
+        "batch": step,
+        "metrics": {"val/acc": value or 0.0},
+        "value": value,
+        "framework": "lightning",
+    }
     return store.commit(temporary, step=step, **facts)
 
 
@@ -43,7 +49,9 @@ def test_smallest_is_best_with_mode_min(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "manifest"])
-def test_a_damaged_one_is_passed_over(store: CheckpointStore, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_one_is_passed_over(
+    store: CheckpointStore, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     save(store, 1)
     path = save(store, 2).path
     file = path / "model.ckpt"

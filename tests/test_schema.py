@@ -25,7 +25,9 @@ def test_defaults(make_config: Make) -> None:
     assert config.checkpoint.monitor in METRICS
 
 
-@pytest.mark.parametrize("choice", [c for c in CHOICES if not c.startswith(("strategy=", "cluster=", "container="))])
+@pytest.mark.parametrize(
+    "choice", [c for c in CHOICES if not c.startswith(("strategy=", "cluster=", "container="))]
+)
 def test_every_choice_composes(make_config: Make, choice: str) -> None:
     group, name = choice.split("=")
     config = make_config(choice)
@@ -54,7 +56,10 @@ def test_all_contradictions_at_once() -> None:
     found = refused("data.batch_size=0", "optimizer.lr=-1", "checkpoint.monitor=val/accuracy", "name=a/b")
     assert len(found) == 4
     assert "data.batch_size=0 must be at least 1." in found
-    assert any("checkpoint.monitor=val/accuracy is no metric of this project; use one of train/loss" in p for p in found)
+    assert any(
+        "checkpoint.monitor=val/accuracy is no metric of this project; use one of train/loss" in p
+        for p in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,5 +76,3 @@ def test_all_contradictions_at_once() -> None:
 def test_bad_values(override: str, says: str) -> None:
     (problem,) = refused(override)
     assert says in problem
-
-

@@ -79,7 +79,9 @@ def test_booleans_are_not_numbers() -> None:
 
 
 def test_choice_names_the_nearest() -> None:
-    assert problems_of(colour={"name": "bleu", "pale": True}) == ["colour=bleu is not a choice. Did you mean 'blue'?"]
+    assert problems_of(colour={"name": "bleu", "pale": True}) == [
+        "colour=bleu is not a choice. Did you mean 'blue'?"
+    ]
     assert "Did you mean 'pale'?" in problems_of(colour={"name": "blue", "pales": True})[0]
 
 

@@ -1,0 +1,105 @@
+"""What a wrong command line is answered: every problem in one message, exit code 2, nothing written, no traceback."""
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from src.overrides import groups
+
+Train = Callable[..., "CompletedProcess[str]"]
+
+
+def refused(train: Train, tmp_path: Path, *arguments: str) -> list[str]:
+    done = train(*arguments, f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "results").exists()
+    lines = done.stderr.strip().splitlines()
+    return [
+        line.removeprefix("error: ").removeprefix("  - ") for line in lines if not line.endswith("problems:")
+    ]
+
+
+def test_misspelt_key(train: Train, tmp_path: Path) -> None:
+    (problem,) = refused(train, tmp_path, "trainer.max_epoch=3")
+    assert problem == (
+        "'trainer.max_epoch' is not a key of the configuration. Did you mean 'trainer.max_epochs'?"
+    )
+
+
+def test_misspelt_value(train: Train, tmp_path: Path) -> None:
+    (problem,) = refused(train, tmp_path, "framework=kears")
+    assert problem == "framework='kears' is not one of lightning, keras. Did you mean 'keras'?"
+
+
+@pytest.mark.parametrize(
+    "argument, says",
+    [
+        ("optimiser=sgd", "Did you mean 'optimizer'?"),
+        ("strategy=dpp", "strategy=dpp is not a choice. Did you mean 'ddp'?"),
+        ("model=resnet19", "Did you mean 'resnet18'?"),
+        ("data.dir=x", "'data.dir' is not a key of the configuration. Known: name, batch_size, workers."),
+        ("+trainer.epochs=3", "'trainer.epochs' is not a key"),
+        ("~seed", "'seed' is missing"),
+        ("foo", "'foo' is not of the form key=value."),
+        ("trainer=3", "trainer"),
+        ("trainer.nodes=2", "name one with cluster=..., or use trainer.nodes=1."),
+        ("trainer.devices=5", "use data.batch_size=95."),
+        ("resume=nowhere", "nowhere is no run folder"),
+    ],
+)
+def test_one_sentence(train: Train, tmp_path: Path, argument: str, says: str) -> None:
+    (problem,) = refused(train, tmp_path, argument)
+    assert says in problem
+
+
+def test_everything_at_once(train: Train, tmp_path: Path) -> None:
+    wrong = (
+        "framework=keras strategy=ddp trainer.max_epochs=abc trainer.nodes=0 modell=cnn data.batch_size=0 foo"
+    )
+    found = refused(train, tmp_path, *wrong.split())
+    assert len(found) == 6
+    for part in (
+        "strategy=ddp does not work",
+        "max_epochs='abc'",
+        "trainer.nodes=0",
+        "'model'?",
+        "batch_size=0",
+        "'foo'",
+    ):
+        assert any(part in p for p in found), part
+
+
+def test_groups_are_the_folders() -> None:
+    known = groups()
+    assert {"data", "model", "optimizer", "schedule", "strategy", "cluster", "experiment"} <= set(known)
+    assert known["data"] == ["digits", "imagefolder", "mnist", "synthetic"]
+
+
+def test_help_is_a_page_for_people(train: Train) -> None:
+    done = train("--help")
+    assert done.returncode == 0
+    for part in (
+        "Six commands to try",
+        "data: digits, imagefolder, mnist, synthetic",
+        "max_epochs: 15",
+        "Exit codes",
+    ):
+        assert part in done.stdout
+    commands = [line for line in done.stdout.splitlines() if line.strip().startswith("python src/train.py")]
+    assert len(commands) == 6
+
+
+def test_cfg_job_shows_the_overridden_value(train: Train) -> None:
+    done = train("--cfg", "job", "trainer.max_epochs=7")
+    assert "max_epochs: 7" in done.stdout
+
+
+def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
+    done = train("dry_run=true", "trainer.devices=2", f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 0
+    assert "batch per device  48" in done.stdout
+    assert list(tmp_path.iterdir()) == []
