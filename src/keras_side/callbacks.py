@@ -1,0 +1,128 @@
+"""What happens between the steps of `fit`: position, metrics, validation, early stopping, checkpoints, the wish to stop."""
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from src.checkpoint_store import CheckpointStore, Saved
+from src.keras_side.checkpoint import save
+from src.keras_side.classifier import Classifier
+from src.keras_side.report import Report
+from src.keras_side.state import State
+from src.plan import Plan
+from src.schedules import factor, scaled_lr
+from src.schema import Config
+from src.stop import Stop
+
+
+class Loop(keras.callbacks.Callback):
+    """The order of events around the steps; Keras hands it no logs, numbers come from the model's tally.
+
+    Reading the tally waits for the device and, with several ranks, is an exchange; so it is read every
+    `log_every_n_steps` steps and at the end of an epoch, and the wish of any rank to stop travels with it.
+
+    Attributes:
+        saved: the newest checkpoint, None where there is none.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        plan: Plan,
+        state: State,
+        model: Classifier,
+        report: Report,
+        store: CheckpointStore | None,
+        stop: Stop,
+        validation: Callable[[], tf.data.Dataset],
+    ) -> None:
+        super().__init__()
+        self.config, self.plan, self.state, self.classifier = config, plan, state, model
+        self.report, self.store, self.stop, self.validation = report, store, stop, validation
+        self.saved: Saved | None = None
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """After each optimizer step."""
+        state, every = self.state, self.config.checkpoint.every_n_steps
+        before = state.batch
+        state.advance(self.plan)
+        fresh = None
+        if state.pending or state.step % self.config.trainer.log_every_n_steps == 0:
+            fresh = self.measured("train") | {"lr": self.learning_rate()}
+            if not state.pending:  # at the end of the epoch, in one row with the validation
+                self.report.write(state.step, state.epoch, fresh)
+        for number in range(before, state.batch):
+            self.report.progress.batch(state.epoch, number, fresh)
+        if every and state.step % every == 0 and not state.pending:
+            self.save()
+        self.look_at_flag()
+        if state.preempted:
+            self.classifier.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        """After the last step of an epoch, or the one in which `fit` was stopped."""
+        if self.state.pending and not self.state.preempted:
+            self.end_epoch()
+
+    def end_epoch(self) -> None:
+        """Validation, early stopping, checkpoint. Where a signal comes first, a resumed run begins with this."""
+        state, trainer, epoch = self.state, self.config.trainer, self.state.epoch
+        last = state.step >= self.plan.total_steps
+        names = ["train/loss", "train/acc", "lr"]
+        if self.plan.val_batches and (last or (epoch + 1) % trainer.check_val_every_n_epoch == 0):
+            self.evaluate("val", self.validation(), self.plan.val_batches)
+            if state.preempted:
+                return
+            names += ["val/loss", "val/acc"]
+            if trainer.early_stopping.patience is not None:
+                state.judge(trainer.early_stopping)
+        metrics = {name: state.metrics[name] for name in names if name in state.metrics}
+        self.report.write(state.step, epoch, metrics)
+        self.report.progress.validated(epoch, metrics)
+        state.close_epoch(self.plan)
+        over = state.over(self.plan, trainer.early_stopping)
+        if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:
+            self.save(metrics.get(self.config.checkpoint.monitor))
+        if over:
+            self.classifier.stop_training = True
+
+    def on_test_batch_end(self, batch: int, logs: object = None) -> None:
+        """A validation need not be finished either."""
+        self.look_at_flag()
+        if self.state.preempted:
+            self.classifier.stop_evaluating = True
+
+    def evaluate(self, part: str, data: tf.data.Dataset, batches: int) -> None:
+        """Measure `<part>/loss` and `<part>/acc` over some batches, into the state's metrics."""
+        self.classifier.tally.take()
+        self.classifier.evaluate(data, steps=batches, verbose=0, callbacks=[self])
+        self.measured(part)
+
+    def measured(self, part: str) -> dict[str, float]:
+        """Mean loss and accuracy since the last call, over all ranks; every rank must call it at the same step."""
+        wish = float(self.stop.requested is not None)
+        sums = self.classifier.strategy.sum([*self.classifier.tally.take(), wish])
+        loss, right, samples, wishes = sums
+        self.state.preempted |= wishes > 0
+        fresh = {f"{part}/loss": loss / samples, f"{part}/acc": right / samples} if samples else {}
+        self.state.metrics |= fresh
+        return fresh
+
+    def look_at_flag(self) -> None:
+        """A process that is alone needs nobody's agreement to stop."""
+        if self.classifier.strategy.processes == 1:
+            self.state.preempted |= self.stop.requested is not None
+
+    def learning_rate(self) -> float:
+        """Of the step that is just done."""
+        o, plan = self.config.optimizer, self.plan
+        base = scaled_lr(o.lr, o.scale_lr, self.classifier.strategy.replicas)
+        return base * factor(
+            self.config.schedule, self.state.step - 1, plan.steps_per_epoch, plan.total_steps
+        )
+
+    def save(self, value: float | None = None) -> None:
+        """Write a checkpoint; `value` is the newly measured one of `checkpoint.monitor`."""
+        if self.store:
+            self.saved = save(self.store, self.classifier, self.state, value)

@@ -1,0 +1,66 @@
+"""Checkpoints of a Keras run: every variable bit for bit, and where the run stands."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from src.checkpoint_store import CheckpointStore, Saved
+from src.errors import CheckpointError
+from src.keras_side.state import State
+
+Arrays = dict[str, np.ndarray]
+"""Values of variables by their paths, such as conv2d/kernel."""
+
+
+def values(variables: list[keras.Variable]) -> Arrays:
+    """The values of variables; of a model's, these are its weights, moving statistics and states of seed generators."""
+    return {v.path: v.numpy() for v in variables}
+
+
+def save(store: CheckpointStore, model: keras.Model, state: State, value: float | None) -> Saved:
+    """Write a checkpoint.
+
+    Args:
+        value: of `checkpoint.monitor`, None where it was not measured at this step.
+    """
+    folder = store.begin(state.step)
+    np.savez(folder / "weights.npz", **values(model.variables))
+    np.savez(folder / "optimizer.npz", **values(model.optimizer.variables))
+    rest = {"pending": state.pending, "best": state.best, "bad": state.bad}
+    (folder / "state.json").write_text(json.dumps(rest))
+    position = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
+    return store.commit(folder, **position, metrics=dict(state.metrics), value=value, framework="keras")
+
+
+def restore(saved: Saved, model: keras.Model) -> State:
+    """Put the variables of a checkpoint into model and optimizer; returns where the run stood.
+
+    Raises:
+        CheckpointError: where the checkpoint is of another framework, model, optimizer or precision.
+    """
+    if saved.framework != "keras":
+        raise CheckpointError(
+            f"{saved.path} was written with framework={saved.framework}; go on with that, or start a new run."
+        )
+    restore_weights(saved.path, model)
+    _assign(model.optimizer.variables, saved.path / "optimizer.npz", "optimizer or precision")
+    rest = json.loads((saved.path / "state.json").read_text())
+    return State(saved.epoch, saved.batch, saved.step, dict(saved.metrics), **rest)
+
+
+def restore_weights(folder: Path, model: keras.Model) -> None:
+    """Put the weights of the checkpoint in `folder` into a model of the same architecture. Raises CheckpointError."""
+    _assign(model.variables, folder / "weights.npz", "model")
+
+
+def _assign(variables: list[keras.Variable], file: Path, what: str) -> None:
+    with np.load(file) as arrays:
+        stored = {name: arrays[name] for name in arrays.files}
+    if {v.path: tuple(v.shape) for v in variables} != {name: a.shape for name, a in stored.items()}:
+        raise CheckpointError(
+            f"{file} was written with another {what}; use the configuration that the run began with."
+        )
+    for variable in variables:
+        variable.assign(stored[variable.path])

@@ -1,0 +1,181 @@
+"""One rank of a Keras run, from the configuration to the outcome."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from src import keras_side as _  # isort: skip  # chooses the backend: before Keras is imported
+
+import keras
+import tensorflow as tf
+
+from src.checkpoint_store import CheckpointStore
+from src.data.base import ImageSet, Splits
+from src.data.sets import open_splits
+from src.data.tf_pipeline import plain_data_errors, tf_dataset
+from src.keras_side.callbacks import Loop
+from src.keras_side.checkpoint import restore, restore_weights
+from src.keras_side.classifier import Classifier
+from src.keras_side.optim import make_optimizer
+from src.keras_side.report import Report
+from src.keras_side.state import State
+from src.keras_side.strategies import Strategy, make_strategy
+from src.models.keras import build_model
+from src.outcome import Outcome
+from src.plan import Plan, make_plan
+from src.progress import Progress
+from src.rundir import RunDir
+from src.schema import Config
+from src.stop import Stop
+from src.topology import Topology
+
+POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
+"""Keras' names of `trainer.precision`."""
+
+
+def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+    """Train in the run folder from where it stands, then test the best weights. Every rank calls it.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: see there.
+    """
+    strategy = make_strategy(config, topology)
+    keras.utils.clear_session()  # layer names, and so the paths of variables, count from the start
+    keras.utils.set_random_seed(config.seed)
+    splits = open_splits(config.data, config.seed)
+    plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), strategy.replicas)
+    model = make_model(config, plan, strategy, splits)
+    store = CheckpointStore(run.checkpoints, config.checkpoint.mode, config.checkpoint.keep_last)
+    newest = store.newest_good()
+    state = restore(newest, model) if newest else State()
+    writes = strategy.rank == 0 and not config.trainer.fast_dev_run
+    with (
+        Progress(config.monitor.progress if strategy.rank == 0 else "none", plan) as progress,
+        plain_data_errors(),
+    ):
+        report = Report(config, run, progress, state.step, writes)
+
+        def batches(part: ImageSet, limit: int) -> tf.data.Dataset:
+            return evaluation_data(config, strategy, part, limit)
+
+        loop = Loop(
+            config,
+            plan,
+            state,
+            model,
+            report,
+            store if writes else None,
+            stop,
+            lambda: batches(splits.val, plan.val_batches),
+        )
+        loop.saved = newest
+        fit(config, plan, strategy, model, loop, splits.train)
+        if not state.preempted and plan.test_batches:
+            test(loop, store, batches(splits.test, plan.test_batches))
+    checkpoint = str(loop.saved.path) if loop.saved else None
+    return Outcome(
+        "preempted" if state.preempted else "completed", state.epoch, state.step, state.metrics, checkpoint
+    )
+
+
+def make_model(config: Config, plan: Plan, strategy: Strategy, splits: Splits) -> Classifier:
+    """Model and optimizer, all variables created and the same on all ranks."""
+    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
+        network = build_model(config.model, splits.train.shape, splits.train.classes)
+        model = Classifier(network, strategy, plan.accumulate)
+        model.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
+        model.optimizer.build(model.trainable_variables)
+    strategy.synchronize([*model.variables, *model.optimizer.variables])
+    return model
+
+
+@contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Layers made within the block compute in this precision; nothing else changes."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def fit(
+    config: Config, plan: Plan, strategy: Strategy, model: Classifier, loop: Loop, data: ImageSet
+) -> None:
+    """Train from the state's position to the end, or to a signal; then a checkpoint says where it stopped."""
+    state = loop.state
+    if state.pending:
+        loop.end_epoch()
+    while not (state.preempted or state.over(plan, config.trainer.early_stopping)):
+        steps, epochs = next_stretch(state, plan)
+        model.fit(
+            training_data(config, plan, strategy, data, state),
+            initial_epoch=state.epoch,
+            epochs=state.epoch + epochs,
+            steps_per_epoch=steps,
+            callbacks=[loop],
+            verbose=0,
+            shuffle=False,
+        )
+    if state.preempted:
+        loop.save()
+
+
+def next_stretch(state: State, plan: Plan) -> tuple[int, int]:
+    """Steps per epoch and number of epochs that one call of `fit` can do: whole epochs, or what is left of one."""
+    left = plan.total_steps - state.step
+    if state.batch or left < plan.steps_per_epoch:
+        return min(left, (plan.train_batches - state.batch) // plan.accumulate), 1
+    return plan.steps_per_epoch, left // plan.steps_per_epoch
+
+
+def training_data(
+    config: Config, plan: Plan, strategy: Strategy, data: ImageSet, state: State
+) -> tf.data.Dataset:
+    """Endless batches from the state's position on; stacks of them where gradients are accumulated."""
+
+    def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+        batches = tf_dataset(
+            data,
+            batch_size=config.data.batch_size,
+            seed=config.seed,
+            train=True,
+            rank=rank,
+            world_size=world_size,
+            workers=config.data.workers,
+            start_epoch=state.epoch,
+            start_step=state.batch,
+            limit_batches=plan.train_batches,
+        )
+        return batches if plan.accumulate == 1 else batches.batch(plan.accumulate, drop_remainder=True)
+
+    return strategy.dataset(of_rank)
+
+
+def evaluation_data(config: Config, strategy: Strategy, data: ImageSet, limit: int) -> tf.data.Dataset:
+    """The first `limit` batches in their own order."""
+
+    def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+        return tf_dataset(
+            data,
+            batch_size=config.data.batch_size,
+            seed=config.seed,
+            train=False,
+            rank=rank,
+            world_size=world_size,
+            workers=config.data.workers,
+            epochs=1,
+            limit_batches=limit,
+        )
+
+    return strategy.dataset(of_rank)
+
+
+def test(loop: Loop, store: CheckpointStore, data: tf.data.Dataset) -> None:
+    """Measure `test/loss` and `test/acc` with the best checkpoint's weights; without one, with the present ones."""
+    best = store.best()
+    if best:
+        restore_weights(best.path, loop.classifier)
+    loop.evaluate("test", data, loop.plan.test_batches)
+    metrics = {name: value for name, value in loop.state.metrics.items() if name.startswith("test/")}
+    loop.report.write(loop.state.step, max(0, loop.state.epoch - 1), metrics)

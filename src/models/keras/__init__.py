@@ -1,0 +1,29 @@
+"""Models for Keras: `build_model` turns the `model` part of the configuration into a `keras.Model`."""
+
+from src import keras_side as _  # isort: skip  # chooses the backend: before Keras is imported
+
+import keras
+
+from src.models.keras.cnn import cnn
+from src.models.keras.mlp import mlp
+from src.models.keras.resnet import resnet
+from src.schema import CnnModel, MlpModel, Model, ResnetModel
+
+
+def build_model(config: Model, shape: tuple[int, int, int], classes: int) -> keras.Model:
+    """A new model that turns images float32 [b, H, W, C] into logits float32 [b, classes].
+
+    Args:
+        config: which model, and its sizes.
+        shape: height and width in pixels, number of channels.
+        classes: number of classes.
+    """
+    image = keras.Input(shape)
+    match config:
+        case MlpModel():
+            logits = mlp(image, config, classes)
+        case CnnModel():
+            logits = cnn(image, config, classes)
+        case ResnetModel():
+            logits = resnet(image, config, classes)
+    return keras.Model(image, logits, name=config.name)

@@ -1,0 +1,60 @@
+"""Residual networks of He et al. (2016), https://arxiv.org/abs/1512.03385, with the stride in the 3x3 convolution (v1.5)."""
+
+import keras
+from keras import layers
+
+from src.schema import ResnetModel
+
+BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
+"""Residual blocks of each of the four stages; a stage has twice the filters of the one before, from 64."""
+
+
+def resnet(image: keras.KerasTensor, config: ResnetModel, classes: int) -> keras.KerasTensor:
+    """Images [b, H, W, C] to logits [b, classes]; the images are halved five times, three times with `small_images`."""
+    block = bottleneck if config.name == "resnet50" else basic
+    x = stem(image, config.small_images)
+    for stage, count in enumerate(BLOCKS[config.name]):
+        for number in range(count):
+            x = block(x, 64 * 2**stage, stride=2 if stage and not number else 1)
+    x = layers.GlobalAveragePooling2D()(x)
+    return layers.Dense(classes, dtype="float32")(x)  # float32 with any precision: the loss needs it
+
+
+def stem(image: keras.KerasTensor, small_images: bool) -> keras.KerasTensor:
+    """The first convolution: 7x7 at half size and a pooling to a quarter, or 3x3 at full size for small images."""
+    if small_images:
+        return layers.ReLU()(conv_norm(image, 64, 3))
+    x = layers.ReLU()(conv_norm(image, 64, 7, stride=2))
+    return layers.MaxPooling2D(3, strides=2)(
+        layers.ZeroPadding2D(1)(x)
+    )  # after ReLU, zeros never win the maximum
+
+
+def basic(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTensor:
+    """Two 3x3 convolutions and the shortcut (resnet18)."""
+    y = layers.ReLU()(conv_norm(x, filters, 3, stride))
+    y = conv_norm(y, filters, 3)
+    return layers.ReLU()(layers.Add()([shortcut(x, filters, stride), y]))
+
+
+def bottleneck(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTensor:
+    """1x1, 3x3 and 1x1 convolutions, four times wider at the end, and the shortcut (resnet50)."""
+    y = layers.ReLU()(conv_norm(x, filters, 1))
+    y = layers.ReLU()(conv_norm(y, filters, 3, stride))
+    y = conv_norm(y, 4 * filters, 1)
+    return layers.ReLU()(layers.Add()([shortcut(x, 4 * filters, stride), y]))
+
+
+def shortcut(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTensor:
+    """`x` itself, or projected by a 1x1 convolution where the block changes its shape."""
+    return x if stride == 1 and x.shape[-1] == filters else conv_norm(x, filters, 1, stride)
+
+
+def conv_norm(x: keras.KerasTensor, filters: int, size: int, stride: int = 1) -> keras.KerasTensor:
+    """Convolution without bias, then batch normalisation; the padding is the same on all four sides."""
+    he = keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="untruncated_normal")
+    padding = "same" if stride == 1 else "valid"  # with a stride, "same" would pad right and bottom only
+    if stride > 1 and size > 1:
+        x = layers.ZeroPadding2D(size // 2)(x)
+    x = layers.Conv2D(filters, size, stride, padding, use_bias=False, kernel_initializer=he)(x)
+    return layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)
