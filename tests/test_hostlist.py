@@ -1,0 +1,64 @@
+"""Host lists against what `scontrol show hostnames` printed for them, and against scontrol itself where it
+runs.
+"""
+
+import shutil
+import subprocess
+
+import pytest
+
+from src.errors import TopologyError
+from src.hostlist import expand_hosts, expand_tasks, first_host
+
+# As printed by Slurm 22.05.
+LISTS = {
+    "node1": ["node1"],
+    "node1,node10,login": ["node1", "node10", "login"],
+    "gpu[0012-0014,20]": ["gpu0012", "gpu0013", "gpu0014", "gpu20"],
+    "gpu[0099-0101]": ["gpu0099", "gpu0100", "gpu0101"],
+    "rack[1-2]node[3-4]": ["rack1node3", "rack1node4", "rack2node3", "rack2node4"],
+    "alvis2-08,alvis3-[01-02]": ["alvis2-08", "alvis3-01", "alvis3-02"],
+    "a[8-11],b[1,3]": ["a8", "a9", "a10", "a11", "b1", "b3"],
+}
+
+
+@pytest.mark.parametrize(("hosts", "names"), LISTS.items())
+def test_expand(hosts, names):
+    assert expand_hosts(hosts) == names
+
+
+@pytest.mark.parametrize(("hosts", "names"), LISTS.items())
+def test_first_host_is_the_first_of_all(hosts, names):
+    assert first_host(hosts) == names[0]
+
+
+def test_first_host_of_a_huge_list_is_found_without_expanding_it():
+    assert first_host("n[0000000001-9999999999]x[1-999999]") == "n0000000001x1"
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("hosts", LISTS)
+def test_scontrol_says_the_same(hosts, require):
+    require(shutil.which("scontrol"), "apt-get install slurm-client")
+    shown = subprocess.run(["scontrol", "show", "hostnames", hosts], capture_output=True, text=True)
+    require(shown.returncode == 0, "a slurm.conf that scontrol can read: start the testbed")
+    assert shown.stdout.split() == expand_hosts(hosts)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "counts"), [("4", [4]), ("2,1", [2, 1]), ("2(x3),1", [2, 2, 2, 1]), ("7,1(x2)", [7, 1, 1])]
+)
+def test_tasks(tasks, counts):
+    assert expand_tasks(tasks) == counts
+
+
+@pytest.mark.parametrize("hosts", ["", "gpu[01-04", "a,,b", "gpu[]", "gpu[a-b]", "gpu]1["])
+def test_bad_hosts_get_one_sentence(hosts):
+    with pytest.raises(TopologyError, match="such as"):
+        expand_hosts(hosts)
+
+
+@pytest.mark.parametrize("tasks", ["", "2(x", "two", "2,", "-1"])
+def test_bad_tasks_get_one_sentence(tasks):
+    with pytest.raises(TopologyError, match="such as"):
+        expand_tasks(tasks)
