@@ -1,0 +1,1 @@
+"""Training with PyTorch Lightning; `run.train` is the way in."""

@@ -1,0 +1,132 @@
+"""What happens around the loop: metrics, display, early stopping, and the agreement of all ranks to stop."""
+
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from src.lightning_side.module import Classifier
+from src.lightning_side.optim import learning_rate
+from src.metrics_log import CsvLog
+from src.plan import Plan
+from src.progress import Progress
+from src.schema import Config, EarlyStopping
+from src.stop import Stop
+
+
+class Reporter(pl.Callback):
+    """Reduces the totals over the ranks, every few steps and at an epoch's end; writes and shows the metrics.
+
+    The wish of any rank to stop travels in the same reduction, so all ranks know of it at the same step and
+    no step needs an exchange of its own. A single rank looks at its flag after each step.
+
+    Attributes:
+        csv: metrics.csv, on rank 0 and where metrics are kept.
+        metrics: newest value of each metric.
+        of_epoch: metrics at the end of the present epoch: of its last steps, and of the validation if any.
+        stopping: all ranks have agreed to stop.
+    """
+
+    def __init__(self, config: Config, plan: Plan, stop: Stop, progress: Progress) -> None:
+        self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
+        self.csv: CsvLog | None = None
+        self.metrics: dict[str, float] = {}
+        self.of_epoch: dict[str, float] = {}
+        self.stopping = False
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After a batch: report if it is time to."""
+        fresh = (
+            self._step_end(trainer, pl_module, batch_idx)
+            if (batch_idx + 1) % self.plan.accumulate == 0
+            else None
+        )
+        self.progress.batch(trainer.current_epoch, batch_idx, fresh)
+
+    def _step_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
+    ) -> dict[str, float] | None:
+        step = trainer.global_step
+        if step >= self.plan.total_steps:
+            trainer.should_stop = True  # where max_steps ends the run in the middle of an epoch
+        if trainer.world_size == 1:
+            self.stopping = self.stop.requested is not None
+        last = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
+        if not last and step % self.config.trainer.log_every_n_steps:
+            return None
+        lr = learning_rate(self.config, self.plan, step - 1, trainer.world_size)
+        fresh = {**self._reduce(trainer, module, "train"), "lr": lr}
+        if last:
+            self.of_epoch = fresh
+        else:
+            self._write(trainer, trainer.current_epoch + 1, fresh)
+        return fresh
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reduce the metrics of the validation."""
+        self.of_epoch |= self._reduce(trainer, pl_module, "val")
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write one row for the end of the epoch."""
+        self._write(trainer, trainer.current_epoch + 1, self.of_epoch)
+        self.progress.validated(trainer.current_epoch, self.of_epoch)
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reduce and write the metrics of the test."""
+        self._write(trainer, trainer.current_epoch, self._reduce(trainer, pl_module, "test"))
+
+    def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
+        """Metrics over all ranks, and the agreement to stop: one reduction, one wait for the device."""
+        assert isinstance(module, Classifier)
+        totals = module.train_totals if part == "train" else module.eval_totals
+        wish = torch.tensor([float(self.stop.requested is not None)], device=module.device)
+        sums = trainer.strategy.reduce(torch.cat([totals.take(module.device), wish]), reduce_op="sum")
+        loss, right, count, wishes = sums.tolist()
+        self.stopping = wishes > 0
+        fresh = {f"{part}/loss": loss / max(1.0, count), f"{part}/acc": right / max(1.0, count)}
+        self.metrics |= fresh
+        return fresh
+
+    def _write(self, trainer: pl.Trainer, epoch: int, metrics: dict[str, float]) -> None:
+        if trainer.logger:
+            trainer.logger.log_metrics(metrics, step=trainer.global_step)
+        if self.csv:
+            self.csv.write(trainer.global_step, epoch, metrics)
+
+
+class EarlyStop(pl.Callback):
+    """Ends the training when a metric has not improved in `patience` epochs that have it."""
+
+    def __init__(self, rule: EarlyStopping, reporter: Reporter) -> None:
+        self.rule, self.reporter = rule, reporter
+        self.best, self.waited = math.inf, 0
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Judge the epoch, if it was validated."""
+        value = self.reporter.of_epoch.get(self.rule.monitor)
+        if value is None:
+            return
+        value *= 1 if self.rule.mode == "min" else -1
+        improved = value < self.best - self.rule.min_delta
+        self.best, self.waited = (value, 0) if improved else (self.best, self.waited + 1)
+        self._end_if_over(trainer)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """What the next part of the run has to know."""
+        checkpoint["early_stop"] = {"best": self.best, "waited": self.waited}
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take it up again; a run that had stopped early is over."""
+        self.best, self.waited = checkpoint["early_stop"]["best"], checkpoint["early_stop"]["waited"]
+        self._end_if_over(trainer)
+
+    def _end_if_over(self, trainer: pl.Trainer) -> None:
+        if self.rule.patience is not None and self.waited >= max(1, self.rule.patience):
+            trainer.should_stop = True

@@ -1,0 +1,109 @@
+"""Train with Lightning: data, model, Trainer, resume, fit, test."""
+
+from typing import Literal
+
+from src.checkpoint_store import CheckpointStore
+from src.data.base import ImageSet, Splits
+from src.data.sets import open_splits
+from src.data.torch_loader import BatchLoader, torch_loader
+from src.lightning_side.callbacks import EarlyStop, Reporter
+from src.lightning_side.checkpoint import FILE, Saver, Stopped
+from src.lightning_side.device import pick_device
+from src.lightning_side.module import Classifier
+from src.lightning_side.random_state import RandomState, seed_everything
+from src.lightning_side.tensorboard import TensorBoard
+from src.lightning_side.trainer import Trainer, make_trainer
+from src.metrics_log import CsvLog
+from src.models.lightning import build_model
+from src.outcome import Outcome
+from src.plan import Plan, make_plan
+from src.progress import Progress
+from src.rundir import RunDir
+from src.schema import Config
+from src.stop import Stop
+from src.topology import Topology
+
+
+def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+    """Train in the run folder, from its newest checkpoint where it has one, and test the best weights.
+
+    Args:
+        topology: which rank this process is.
+        stop: its flag ends the training after the step it is in, with a checkpoint.
+
+    Raises:
+        ConfigError, DataError: what can't be trained, before training begins or at the damaged sample.
+    """
+    seed_everything(config.seed)
+    splits = open_splits(config.data, config.seed)
+    plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), topology.world_size)
+    network = build_model(config.model, splits.train.shape, splits.train.classes)
+    module = Classifier(network, config, plan, topology.world_size)
+    trainer = make_trainer(config, plan, topology, pick_device(config, topology))
+    trainer.strategy.setup_environment()  # from here on the ranks know each other
+
+    kind = config.monitor.progress if trainer.is_global_zero else "none"
+    with Progress(kind, plan, topology.world_size) as progress:
+        reporter = Reporter(config, plan, stop, progress)
+        saver = attach(trainer, config, plan, run, reporter)
+        state = fit_and_test(trainer, module, saver, config, splits, topology)
+    return Outcome(
+        state=state,
+        epoch=trainer.global_step // plan.steps_per_epoch,
+        step=trainer.global_step,
+        metrics=reporter.metrics,
+        checkpoint=str(saver.newest.path) if saver.newest else None,
+    )
+
+
+def attach(trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: Reporter) -> Saver:
+    """Give the Trainer its callbacks and logs, continued at the newest good checkpoint of the run."""
+    keep = not config.trainer.fast_dev_run
+    store = CheckpointStore(run.checkpoints, config.checkpoint.mode, config.checkpoint.keep_last)
+    saved = trainer.strategy.broadcast(store.newest_good() if keep and trainer.is_global_zero else None)
+    saver = Saver(config.checkpoint, plan, store, reporter, saved)
+    trainer.callbacks += [
+        RandomState(config.seed),
+        reporter,
+        EarlyStop(config.trainer.early_stopping, reporter),
+    ]
+    if keep:
+        trainer.callbacks.append(saver)  # last: it saves what the others have decided
+        step = saved.step if saved else 0
+        if config.monitor.tensorboard:
+            trainer.logger = TensorBoard(run.tensorboard, step)
+        if config.monitor.csv and trainer.is_global_zero:
+            reporter.csv = CsvLog(run.metrics_csv)
+            reporter.csv.resume(step)
+    return saver
+
+
+def fit_and_test(
+    trainer: Trainer, module: Classifier, saver: Saver, config: Config, splits: Splits, topology: Topology
+) -> Literal["completed", "preempted"]:
+    """Train from the checkpoint of `saver`, then test the weights of the best one."""
+
+    def loader(split: ImageSet, training: bool = False) -> BatchLoader:
+        epoch, batch = saver.start if training else (0, 0)
+        return torch_loader(
+            split,
+            batch_size=config.data.batch_size,
+            seed=config.seed,
+            train=training,
+            rank=topology.rank,
+            world_size=topology.world_size,
+            workers=config.data.workers,
+            start_epoch=epoch,
+            start_step=batch,
+        )
+
+    newest = saver.newest.path / FILE if saver.newest else None
+    try:
+        trainer.fit(
+            module, loader(splits.train, True), loader(splits.val), ckpt_path=newest, weights_only=True
+        )
+    except Stopped:
+        return "preempted"
+    best = saver.best(trainer)
+    trainer.test(module, loader(splits.test), ckpt_path=best, weights_only=True, verbose=False)
+    return "completed"

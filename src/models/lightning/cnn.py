@@ -1,0 +1,23 @@
+"""A small convolutional network for small images."""
+
+from torch import nn
+
+
+def cnn(shape: tuple[int, int, int], classes: int, width: int, dropout: float) -> nn.Sequential:
+    """Two convolutions, of `width` and 2 * `width` channels, and a hidden layer; `shape` is H, W, C."""
+    height, across, channels = shape
+    return nn.Sequential(
+        *_convolution(channels, width),
+        *_convolution(width, 2 * width),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(2 * width * (height // 2) * (across // 2), 128),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(128, classes),
+    )
+
+
+def _convolution(inputs: int, outputs: int) -> list[nn.Module]:
+    """The normalisation that follows brings its own bias."""
+    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
