@@ -1,4 +1,4 @@
-"""Training with Keras 3 on TensorFlow. Importing this package loads TensorFlow, quietly, with the settings it needs."""
+"""Training with Keras 3 on TensorFlow; importing this package loads TensorFlow, quietly."""
 
 import os
 import re

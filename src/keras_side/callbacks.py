@@ -1,4 +1,4 @@
-"""What happens between the steps of `fit`: position, metrics, validation, early stopping, checkpoints, the wish to stop."""
+"""What happens between the steps of `fit`: metrics, validation, early stopping, checkpoints, stopping."""
 
 from collections.abc import Callable
 
@@ -50,6 +50,7 @@ class Loop(keras.callbacks.Callback):
         fresh = None
         if state.pending or state.step % self.config.trainer.log_every_n_steps == 0:
             fresh = self.measured("train") | {"lr": self.learning_rate()}
+            state.metrics |= fresh
             if not state.pending:  # at the end of the epoch, in one row with the validation
                 self.report.write(state.step, state.epoch, fresh)
         for number in range(before, state.batch):
@@ -57,16 +58,17 @@ class Loop(keras.callbacks.Callback):
         if every and state.step % every == 0 and not state.pending:
             self.save()
         self.look_at_flag()
-        if state.preempted:
-            self.classifier.stop_training = True
+        self.classifier.stop_training = state.preempted
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
         """After the last step of an epoch, or the one in which `fit` was stopped."""
         if self.state.pending and not self.state.preempted:
             self.end_epoch()
+        over = self.state.over(self.plan, self.config.trainer.early_stopping)
+        self.classifier.stop_training = over or self.state.preempted
 
     def end_epoch(self) -> None:
-        """Validation, early stopping, checkpoint. Where a signal comes first, a resumed run begins with this."""
+        """Validation, early stopping, checkpoint; a run that was stopped before this resumes with it."""
         state, trainer, epoch = self.state, self.config.trainer, self.state.epoch
         last = state.step >= self.plan.total_steps
         names = ["train/loss", "train/acc", "lr"]
@@ -84,8 +86,6 @@ class Loop(keras.callbacks.Callback):
         over = state.over(self.plan, trainer.early_stopping)
         if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:
             self.save(metrics.get(self.config.checkpoint.monitor))
-        if over:
-            self.classifier.stop_training = True
 
     def on_test_batch_end(self, batch: int, logs: object = None) -> None:
         """A validation need not be finished either."""
@@ -94,20 +94,20 @@ class Loop(keras.callbacks.Callback):
             self.classifier.stop_evaluating = True
 
     def evaluate(self, part: str, data: tf.data.Dataset, batches: int) -> None:
-        """Measure `<part>/loss` and `<part>/acc` over some batches, into the state's metrics."""
+        """Measure `<part>/loss` and `<part>/acc` over some batches, into the state's metrics, unless a signal comes."""
         self.classifier.tally.take()
         self.classifier.evaluate(data, steps=batches, verbose=0, callbacks=[self])
-        self.measured(part)
+        fresh = self.measured(part)
+        if not self.state.preempted:
+            self.state.metrics |= fresh
 
     def measured(self, part: str) -> dict[str, float]:
-        """Mean loss and accuracy since the last call, over all ranks; every rank must call it at the same step."""
+        """Mean loss and accuracy since the last call, over all ranks; all must call it at the same step."""
         wish = float(self.stop.requested is not None)
         sums = self.classifier.strategy.sum([*self.classifier.tally.take(), wish])
         loss, right, samples, wishes = sums
         self.state.preempted |= wishes > 0
-        fresh = {f"{part}/loss": loss / samples, f"{part}/acc": right / samples} if samples else {}
-        self.state.metrics |= fresh
-        return fresh
+        return {f"{part}/loss": loss / samples, f"{part}/acc": right / samples} if samples else {}
 
     def look_at_flag(self) -> None:
         """A process that is alone needs nobody's agreement to stop."""

@@ -15,7 +15,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def values(variables: list[keras.Variable]) -> Arrays:
-    """The values of variables; of a model's, these are its weights, moving statistics and states of seed generators."""
+    """Values of variables; a model's are its weights, moving statistics and states of seed generators."""
     return {v.path: v.numpy() for v in variables}
 
 
@@ -51,7 +51,7 @@ def restore(saved: Saved, model: keras.Model) -> State:
 
 
 def restore_weights(folder: Path, model: keras.Model) -> None:
-    """Put the weights of the checkpoint in `folder` into a model of the same architecture. Raises CheckpointError."""
+    """Put the weights of the checkpoint in `folder` into the same model. Raises CheckpointError."""
     _assign(model.variables, folder / "weights.npz", "model")
 
 

@@ -10,9 +10,12 @@ from src.keras_side.strategies import Strategy
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 """Images float32 [b, H, W, C], labels int64 [b], weights float32 [b]; with accumulation [k, b, ...] each."""
 
+StepFunction = Callable[[Iterator[Batch]], dict[str, float]]
+"""Trains or tests on the next batch."""
+
 
 class Tally:
-    """Sums over the samples of this process since they were last taken, kept on the device: taking them waits for it.
+    """Sums over this process' samples since they were last taken, on the device: taking them waits for it.
 
     Each replica has its own, so counting needs no communication.
     """
@@ -26,7 +29,7 @@ class Tally:
         )
 
     def add(self, losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> None:
-        """Count a batch: losses [b], labels [b], logits [b, classes]; rows of weight 0 are padding and don't count."""
+        """Count a batch: losses [b], labels [b], logits [b, classes]; rows of weight 0 are padding."""
         real = tf.cast(weights > 0, tf.float64)
         right = tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float64)
         counts = [
@@ -37,7 +40,7 @@ class Tally:
         self.sums.assign_add(tf.stack(counts))
 
     def take(self) -> list[float]:
-        """Sum of the losses, number of correct answers, number of samples; counting begins again from nothing."""
+        """Sum of the losses, number of right answers, number of samples; the sums then begin again at 0."""
         replicas = tf.distribute.get_strategy().experimental_local_results(self.sums)
         taken = sum(replica.numpy() for replica in replicas)
         for replica in replicas:
@@ -48,7 +51,7 @@ class Tally:
 class Classifier(keras.Model):
     """A model with what training needs: weighted cross-entropy, gradient accumulation, exact metrics.
 
-    The loss is the mean over rows of weight * cross-entropy; averaged over ranks it is the mean over the real samples.
+    The loss is the mean over rows of weight * cross-entropy; averaged over ranks, that of all real samples.
 
     Args:
         model: images to logits.
@@ -57,13 +60,15 @@ class Classifier(keras.Model):
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy, accumulate: int) -> None:
-        super().__init__(model.inputs, model.outputs, name=model.name)
+        super().__init__(model.input, model.output, name=model.name)
+        self.train_function: StepFunction | None
+        self.test_function: StepFunction | None
         self.strategy, self.accumulate = strategy, accumulate
         self.tally = Tally()
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """None of Keras' own: the tally replaces them, so that no step waits for the device to report a number."""
+        """None of Keras' own: the tally replaces them, so that no step waits for the device."""
         return []
 
     def train_step(self, data: Batch) -> None:
@@ -87,7 +92,7 @@ class Classifier(keras.Model):
         return tape.gradient(loss, self.trainable_variables)
 
     def accumulated(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
-        """The summed gradients of a stack of batches, one batch in memory at a time and nothing on the wire."""
+        """The summed gradients of a stack of batches, one in memory at a time and nothing on the wire."""
 
         def more(number: tf.Tensor, sums: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
             fresh = self.gradients(images[number], labels[number], weights[number])
@@ -97,7 +102,7 @@ class Classifier(keras.Model):
         return tf.while_loop(lambda number, _: number < self.accumulate, more, (tf.constant(1), first))[1]
 
     def make_train_function(self, force: bool = False) -> None:
-        """What `fit` calls for each step. Keras' own returns metrics each time, and reduces them over the replicas."""
+        """What `fit` calls for each step; Keras' own reads all metrics each time, over all replicas."""
         if self.train_function is None or force:
             self.train_function = self._function(self.train_step)
 
@@ -106,7 +111,7 @@ class Classifier(keras.Model):
         if self.test_function is None or force:
             self.test_function = self._function(self.test_step)
 
-    def _function(self, step: Callable[[Batch], None]) -> Callable[[Iterator[Batch]], dict[str, float]]:
+    def _function(self, step: Callable[[Batch], None]) -> StepFunction:
         @tf.function(autograph=False)
         def run(iterator: Iterator[Batch]) -> None:
             self.distribute_strategy.run(step, args=(next(iterator),))

@@ -11,7 +11,7 @@ from src.schema import Config, Optimizer, Schedule
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """`lr` times `src.schedules.factor`, in TensorFlow's operations: part of the step, without a word from Python.
+    """`lr` times `src.schedules.factor` in TensorFlow's operations: part of the step's graph.
 
     Args:
         lr: the highest learning rate.
@@ -44,10 +44,10 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class SGD(keras.optimizers.SGD):
-    """Keras' SGD with PyTorch's arithmetic: weight decay is added to the gradient, momentum gathers gradients.
+    """Keras' SGD with PyTorch's arithmetic: decay is added to the gradient, momentum gathers gradients.
 
     g = gradient + decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m if nesterov else m).
-    Keras' own decays apart from the momentum and gathers lr * g, which differs as soon as the learning rate changes.
+    Keras' own decays past the momentum and gathers lr * g, which differs once the learning rate changes.
     """
 
     def __init__(self, decay: float = 0.0, **options: object) -> None:

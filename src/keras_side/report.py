@@ -18,8 +18,8 @@ class TensorBoard:
 
     Args:
         folder: of the event files.
-        step: optimizer steps done before; what an earlier part of the run wrote after them is taken back, so that a
-            resumed run shows one curve.
+        step: optimizer steps done before; what an earlier part of the run wrote after them is taken back, so
+            that a resumed run shows one curve.
     """
 
     def __init__(self, folder: str, step: int) -> None:

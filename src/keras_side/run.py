@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from src import keras_side as _  # isort: skip  # chooses the backend: before Keras is imported
+import src.keras_side  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
 
 import keras
 import tensorflow as tf
@@ -122,7 +122,7 @@ def fit(
 
 
 def next_stretch(state: State, plan: Plan) -> tuple[int, int]:
-    """Steps per epoch and number of epochs that one call of `fit` can do: whole epochs, or what is left of one."""
+    """Steps per epoch and number of epochs for one call of `fit`: whole epochs, or what is left of one."""
     left = plan.total_steps - state.step
     if state.batch or left < plan.steps_per_epoch:
         return min(left, (plan.train_batches - state.batch) // plan.accumulate), 1
@@ -172,10 +172,12 @@ def evaluation_data(config: Config, strategy: Strategy, data: ImageSet, limit: i
 
 
 def test(loop: Loop, store: CheckpointStore, data: tf.data.Dataset) -> None:
-    """Measure `test/loss` and `test/acc` with the best checkpoint's weights; without one, with the present ones."""
+    """Measure `test/loss` and `test/acc` with the best checkpoint's weights, or the present ones."""
     best = store.best()
     if best:
         restore_weights(best.path, loop.classifier)
     loop.evaluate("test", data, loop.plan.test_batches)
+    if loop.state.preempted:
+        return
     metrics = {name: value for name, value in loop.state.metrics.items() if name.startswith("test/")}
     loop.report.write(loop.state.step, max(0, loop.state.epoch - 1), metrics)

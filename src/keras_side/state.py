@@ -1,4 +1,4 @@
-"""Where a run stands: its position, newest metrics, early stopping. What a checkpoint holds besides variables."""
+"""Where a run stands: position, newest metrics, early stopping; what a checkpoint holds besides variables."""
 
 from dataclasses import dataclass, field
 

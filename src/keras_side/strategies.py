@@ -36,7 +36,7 @@ class Strategy:
         return gradients
 
     def sum(self, values: list[float]) -> list[float]:
-        """The sums over processes of a few numbers; called outside of the step, on all of them, which then have met."""
+        """The sums over processes of a few numbers; called outside of the step, by all of them."""
         return values
 
     def synchronize(self, variables: list[tf.Variable]) -> None:
@@ -44,13 +44,13 @@ class Strategy:
 
 
 def make_strategy(config: Config, topology: Topology) -> Strategy:
-    """The strategy of the configuration. Call it before anything else of TensorFlow: it chooses the devices."""
+    """The strategy of the configuration; made before anything else of TensorFlow: it chooses devices."""
     use_devices(config, topology.local_rank)
     return Strategy()
 
 
 def use_devices(config: Config, local_rank: int) -> None:
-    """Show TensorFlow this rank's GPU only, none with `trainer.accelerator=cpu`, and don't take all of its memory."""
+    """Show TensorFlow this rank's GPU only, none with `trainer.accelerator=cpu`; leave memory to others."""
     gpus = tf.config.list_physical_devices("GPU")
     if config.trainer.accelerator == "cpu":
         gpus = []

@@ -1,6 +1,8 @@
 """Models for Keras: `build_model` turns the `model` part of the configuration into a `keras.Model`."""
 
-from src import keras_side as _  # isort: skip  # chooses the backend: before Keras is imported
+import src.keras_side  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
+
+import math
 
 import keras
 
@@ -27,3 +29,8 @@ def build_model(config: Model, shape: tuple[int, int, int], classes: int) -> ker
         case ResnetModel():
             logits = resnet(image, config, classes)
     return keras.Model(image, logits, name=config.name)
+
+
+def parameter_count(model: keras.Model) -> int:
+    """Number of trainable parameters."""
+    return sum(math.prod(v.shape) for v in model.trainable_variables)

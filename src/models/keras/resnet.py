@@ -1,4 +1,8 @@
-"""Residual networks of He et al. (2016), https://arxiv.org/abs/1512.03385, with the stride in the 3x3 convolution (v1.5)."""
+"""ResNet-18 and ResNet-50: He et al. (2016), https://arxiv.org/abs/1512.03385.
+
+A bottleneck strides in its 3x3 convolution (the variant known as v1.5), and weights start as in
+He et al. (2015), https://arxiv.org/abs/1502.01852, for the outputs of a layer.
+"""
 
 import keras
 from keras import layers
@@ -10,7 +14,7 @@ BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 
 
 def resnet(image: keras.KerasTensor, config: ResnetModel, classes: int) -> keras.KerasTensor:
-    """Images [b, H, W, C] to logits [b, classes]; the images are halved five times, three times with `small_images`."""
+    """Images [b, H, W, C] to logits [b, classes]; halved five times, or three times with `small_images`."""
     block = bottleneck if config.name == "resnet50" else basic
     x = stem(image, config.small_images)
     for stage, count in enumerate(BLOCKS[config.name]):
@@ -21,7 +25,7 @@ def resnet(image: keras.KerasTensor, config: ResnetModel, classes: int) -> keras
 
 
 def stem(image: keras.KerasTensor, small_images: bool) -> keras.KerasTensor:
-    """The first convolution: 7x7 at half size and a pooling to a quarter, or 3x3 at full size for small images."""
+    """The first convolution: 7x7 and pooling to a quarter of the size; 3x3 at full size for small images."""
     if small_images:
         return layers.ReLU()(conv_norm(image, 64, 3))
     x = layers.ReLU()(conv_norm(image, 64, 7, stride=2))

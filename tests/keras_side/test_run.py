@@ -1,0 +1,148 @@
+"""Training on this machine: it learns, it stops when asked to, and it goes on bit for bit where it stood."""
+
+import csv
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.outcome import Outcome
+from src.rundir import RunDir, open_run
+from src.schema import Config
+from src.stop import Stop
+from src.topology import Topology
+
+SMALL = (
+    "framework=keras",
+    "monitor.progress=none",
+    "trainer.max_epochs=4",
+    "trainer.limit_train_batches=6",
+    "trainer.log_every_n_steps=2",
+    "data.batch_size=32",
+)
+EVERYTHING = (
+    "model.width=4",
+    "model.dropout=0.3",
+    "trainer.accumulate_grad_batches=2",
+    "trainer.gradient_clip_val=1.0",
+    "trainer.early_stopping.patience=3",
+    "checkpoint.every_n_steps=2",
+)
+
+
+def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
+    from src.keras_side.run import train
+
+    return train(config, run, Topology(), stop or Stop())
+
+
+def arrays(folder: str | Path | None) -> dict[str, np.ndarray]:
+    """All variables of a checkpoint."""
+    found: dict[str, np.ndarray] = {}
+    for name in ("weights", "optimizer"):
+        with np.load(Path(str(folder)) / f"{name}.npz") as file:
+            found |= {f"{name}/{key}": file[key] for key in file.files}
+    return found
+
+
+def assert_same_bits(one: str | None, other: str | None) -> None:
+    first, second = arrays(one), arrays(other)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name].tobytes() != second[name].tobytes()] == []
+
+
+def rows(run: RunDir) -> list[dict[str, str]]:
+    with open(run.metrics_csv, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
+    """`signal_at("on_train_batch_end", 5)`: send this process a real SIGUSR1 just before that call number 5."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+
+    def prepare(event: str, count: int) -> Stop:
+        from src.keras_side.callbacks import Loop
+
+        original, calls = getattr(Loop, event), 0
+
+        def wrapped(self: object, batch: int, logs: object = None) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == count:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            original(self, batch, logs)
+
+        monkeypatch.setattr(Loop, event, wrapped)
+        return Stop().install()
+
+    yield prepare
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "event", "count", "step", "position"),
+    [
+        (EVERYTHING, "on_train_batch_end", 4, 4, (1, 2)),  # in the middle of the second epoch
+        (EVERYTHING, "on_train_batch_end", 6, 6, (1, 6)),  # after its last step: before the validation
+        (EVERYTHING, "on_test_batch_end", 8, 6, (1, 6)),  # in the middle of the validation
+        (
+            ("model.width=4", "optimizer=sgd", "trainer.precision=16-mixed"),
+            "on_train_batch_end",
+            7,
+            7,
+            (1, 1),
+        ),
+        (
+            ("model=mlp", "trainer.precision=bf16-mixed", "schedule=step"),
+            "on_train_batch_end",
+            20,
+            20,
+            (3, 2),
+        ),
+    ],
+    ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed"],
+)
+def test_a_stopped_run_goes_on_bit_for_bit(
+    make_run, signal_at, monkeypatch, overrides, event: str, count: int, step: int, position: tuple[int, int]
+) -> None:
+    config, whole = make_run(*SMALL, *overrides)
+    expected = run_keras(config, whole)
+    assert expected.state == "completed"
+
+    _, parts = make_run(*SMALL, *overrides)
+    with monkeypatch.context():
+        stopped = run_keras(config, parts, signal_at(event, count))
+    assert stopped.state == "preempted"
+    assert stopped.step == step
+    from src.checkpoint_store import load_manifest
+
+    saved = load_manifest(Path(str(stopped.checkpoint)))
+    assert (saved.epoch, saved.batch) == position
+    ended = run_keras(config, open_run(parts.path))
+
+    assert (ended.state, ended.epoch, ended.step) == ("completed", expected.epoch, expected.step)
+    assert_same_bits(expected.checkpoint, ended.checkpoint)
+    for name in ("val/loss", "val/acc", "test/loss", "test/acc"):
+        assert ended.metrics[name] == expected.metrics[name]
+    steps = [row["step"] for row in rows(whole)]
+    assert [row["step"] for row in rows(parts)] == steps
+    assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]
+
+
+def test_the_same_seed_gives_the_same_bits(make_run) -> None:
+    config, one = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
+    _, other = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
+    assert_same_bits(run_keras(config, one).checkpoint, run_keras(config, other).checkpoint)
+
+
+def test_a_completed_run_is_only_tested_again(make_run) -> None:
+    config, run = make_run(*SMALL, "trainer.max_epochs=1")
+    first = run_keras(config, run)
+    again = run_keras(config, open_run(run.path))
+    assert (again.step, again.metrics["test/acc"]) == (first.step, first.metrics["test/acc"])
+    assert again.checkpoint == first.checkpoint

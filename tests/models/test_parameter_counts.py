@@ -1,0 +1,45 @@
+"""A model of the same name has the same number of trainable parameters on both sides."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from src.rundir import ROOT
+
+COUNT = """
+import json
+from src.overrides import compose
+from src.schema import load
+from src.models.{side} import build_model, parameter_count
+counts = {{}}
+for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "resnet50"):
+    for channels in (1, 3):
+        config = load(compose(["model=" + model.split()[0], *model.split()[1:]]))
+        counts[f"{{model}} {{channels}}"] = parameter_count(build_model(config.model, (28, 28, channels), 10))
+print(json.dumps(counts))
+"""
+
+
+def counts(side: str) -> dict[str, int]:
+    """In a process of its own: the two frameworks never meet."""
+    command = [sys.executable, "-c", COUNT.format(side=side)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def keras_counts() -> dict[str, int]:
+    return counts("keras")
+
+
+def test_both_sides_agree(keras_counts: dict[str, int]) -> None:
+    assert counts("lightning") == keras_counts
+
+
+def test_resnets_are_the_published_ones(keras_counts: dict[str, int]) -> None:
+    """torchvision's resnet18 and resnet50 have 11,689,512 and 25,557,032 parameters with 1000 classes."""
+    assert keras_counts["resnet18 3"] == 11_689_512 - 990 * (512 + 1)
+    assert keras_counts["resnet50 3"] == 25_557_032 - 990 * (2048 + 1)
