@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from src.plan import Plan
+from src.throughput import Throughput
 
 LINE_EVERY = 10.0
 """Seconds between two plain lines within an epoch."""
@@ -30,6 +31,7 @@ class Progress:
             kind = "bar" if sys.stdout.isatty() else "plain"
         self.kind, self.plan = kind, plan
         self.images = plan.rows * world_size  # per batch, over all ranks
+        self.throughput = Throughput(self.images, world_size)
         self.metrics: dict[str, float] = {}
         self.bar = _Bar(plan) if kind == "bar" else None
         self._restart_clock()
@@ -45,12 +47,16 @@ class Progress:
     ) -> None:
         if self.bar:
             self.bar.display.stop()
+        rates = self.throughput.summary() if kind is None else None
+        if rates:
+            self.note(f"training speed: {rates}")
 
     def batch(self, epoch: int, batch: int, metrics: Mapping[str, float] | None = None) -> None:
         """A training batch is done; both numbers count from 0. Costs next to nothing between two displays."""
         if self.kind == "none":
             return
         self.metrics.update(metrics or {})
+        self.throughput.batch(waited=bool(metrics))
         self._batches += 1
         self._last = time.monotonic()
         if self._last - self._shown >= (DRAW_EVERY if self.bar else LINE_EVERY):
@@ -66,6 +72,7 @@ class Progress:
         if self.bar:
             self.bar.display.console.print(self.line(epoch, self.plan.train_batches - 1), highlight=False)
         self._restart_clock()
+        self.throughput.pause()
         self._shown = self._began
 
     def note(self, text: str) -> None:

@@ -1,0 +1,43 @@
+"""Images per second of training, measured between the moments when the training thread has waited for the device."""
+
+import statistics
+import time
+
+
+class Throughput:
+    """Rates of the intervals between two metric reports; a report reads values back, so the device is done by then.
+
+    The first interval is left out: it holds compilation, memory set-up and the start of the input pipeline.
+
+    Args:
+        images: of one batch, over all ranks.
+        world_size: ranks that train together.
+    """
+
+    def __init__(self, images: int, world_size: int) -> None:
+        self.images, self.world_size = images, world_size
+        self.rates: list[float] = []
+        self._batches = 0
+        self._since: float | None = None
+
+    def batch(self, waited: bool) -> None:
+        """A batch was trained; `waited`: the device has finished it."""
+        self._batches += 1
+        if not waited:
+            return
+        now = time.perf_counter()
+        if self._since is not None and now > self._since:
+            self.rates.append(self._batches * self.images / (now - self._since))
+        self._batches, self._since = 0, now
+
+    def pause(self) -> None:
+        """Validation or a checkpoint comes between: the interval that is open does not count."""
+        self._batches, self._since = 0, None
+
+    def summary(self) -> str | None:
+        """Mean and 1.96 sigma (95 % of a normal distribution) per device and in all; None before two intervals."""
+        if len(self.rates) < 2:
+            return None
+        mean, spread = statistics.mean(self.rates), 1.96 * statistics.stdev(self.rates)
+        each = f"{mean / self.world_size:.1f} +- {spread / self.world_size:.1f} images/s per device"
+        return f"{each}, {mean:.1f} +- {spread:.1f} on {self.world_size} in {len(self.rates)} intervals"
