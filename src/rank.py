@@ -33,6 +33,8 @@ def run_rank(run: RunDir | str | Path) -> int:
     stop = Stop().install()
     config, topology = frozen(run), discover()
     first = topology.rank == 0
+    if config.monitor.ranks:
+        print(who(topology), flush=True)
     if first:
         record_start(run, config, topology)
     try:
@@ -61,6 +63,14 @@ def record_start(run: RunDir, config: Config, topology: Topology) -> None:
         {"restarts": info.get("restarts", 0) + 1} if "started" in info else {"started": now(), "restarts": 0}
     )
     run.update(state="running", world_size=topology.world_size, hosts=hosts(), ended=None, **again)
+
+
+def who(topology: Topology) -> str:
+    """One line about this rank."""
+    return (
+        f"rank {topology.rank} of {topology.world_size}: local rank {topology.local_rank} of "
+        f"{topology.local_world_size} on node {topology.node_rank} ({socket.gethostname()}), started by {topology.source}"
+    )
 
 
 def hosts() -> list[str]:
