@@ -30,32 +30,35 @@ class Reporter(pl.Callback):
 
     def __init__(self, config: Config, plan: Plan, stop: Stop, progress: Progress) -> None:
         self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
+        self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
         self.metrics: dict[str, float] = {}
         self.of_epoch: dict[str, float] = {}
         self.stopping = False
 
+    def go_on(self, metrics: dict[str, float]) -> None:
+        """Begin with the metrics that the checkpoint has, for a run that goes on."""
+        self.metrics = dict(metrics)
+        self.of_epoch = {name: value for name, value in metrics.items() if name.startswith("train/")}
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After a batch: report if it is time to."""
-        fresh = (
-            self._step_end(trainer, pl_module, batch_idx)
-            if (batch_idx + 1) % self.plan.accumulate == 0
-            else None
-        )
+        """After a batch, and so perhaps after an optimizer step."""
+        stepped = (batch_idx + 1) % self.plan.accumulate == 0
+        fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         self.progress.batch(trainer.current_epoch, batch_idx, fresh)
 
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
     ) -> dict[str, float] | None:
+        """Report if it is time to: returns the metrics."""
         step = trainer.global_step
         if step >= self.plan.total_steps:
             trainer.should_stop = True  # where max_steps ends the run in the middle of an epoch
-        if trainer.world_size == 1:
-            self.stopping = self.stop.requested is not None
         last = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
-        if not last and step % self.config.trainer.log_every_n_steps:
+        if not last and step % self.every:
+            self._look_alone(trainer)
             return None
         lr = learning_rate(self.config, self.plan, step - 1, trainer.world_size)
         fresh = {**self._reduce(trainer, module, "train"), "lr": lr}
@@ -64,6 +67,16 @@ class Reporter(pl.Callback):
         else:
             self._write(trainer, trainer.current_epoch + 1, fresh)
         return fresh
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A validation may be long: the ranks agree as often as in training."""
+        if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
+            self.stopping = trainer.strategy.reduce(self._wish(pl_module), reduce_op="sum").item() > 0
+        self._look_alone(trainer)
+
+    on_test_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation."""
@@ -82,13 +95,21 @@ class Reporter(pl.Callback):
         """Metrics over all ranks, and the agreement to stop: one reduction, one wait for the device."""
         assert isinstance(module, Classifier)
         totals = module.train_totals if part == "train" else module.eval_totals
-        wish = torch.tensor([float(self.stop.requested is not None)], device=module.device)
-        sums = trainer.strategy.reduce(torch.cat([totals.take(module.device), wish]), reduce_op="sum")
+        own = torch.cat([totals.take(module.device), self._wish(module)])
+        sums: torch.Tensor = trainer.strategy.reduce(own, reduce_op="sum")
         loss, right, count, wishes = sums.tolist()
         self.stopping = wishes > 0
         fresh = {f"{part}/loss": loss / max(1.0, count), f"{part}/acc": right / max(1.0, count)}
         self.metrics |= fresh
         return fresh
+
+    def _wish(self, module: pl.LightningModule) -> torch.Tensor:
+        return torch.tensor([float(self.stop.requested is not None)], device=module.device)
+
+    def _look_alone(self, trainer: pl.Trainer) -> None:
+        """A single rank needs nobody's agreement."""
+        if trainer.world_size == 1:
+            self.stopping = self.stop.requested is not None
 
     def _write(self, trainer: pl.Trainer, epoch: int, metrics: dict[str, float]) -> None:
         if trainer.logger:
@@ -98,7 +119,7 @@ class Reporter(pl.Callback):
 
 
 class EarlyStop(pl.Callback):
-    """Ends the training when a metric has not improved in `patience` epochs that have it."""
+    """Ends the training when a metric has not improved for `patience` validations."""
 
     def __init__(self, rule: EarlyStopping, reporter: Reporter) -> None:
         self.rule, self.reporter = rule, reporter
@@ -106,9 +127,9 @@ class EarlyStop(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Judge the epoch, if it was validated."""
-        value = self.reporter.of_epoch.get(self.rule.monitor)
-        if value is None:
+        if "val/loss" not in self.reporter.of_epoch:
             return
+        value = self.reporter.of_epoch[self.rule.monitor]
         value *= 1 if self.rule.mode == "min" else -1
         improved = value < self.best - self.rule.min_delta
         self.best, self.waited = (value, 0) if improved else (self.best, self.waited + 1)

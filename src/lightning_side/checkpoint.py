@@ -9,14 +9,14 @@ from src.checkpoint_store import CheckpointStore, Saved
 from src.lightning_side.callbacks import Reporter
 from src.lightning_side.position import position, set_loops
 from src.plan import Plan
-from src.schema import Checkpoint
+from src.schema import Config
 
 FILE = "model.ckpt"
 """Lightning's file in the folder of a checkpoint: weights, optimizer, schedule, loops, random states."""
 
 
 class Stopped(Exception):
-    """Leaves the Trainer after the checkpoint of a stop is written, before it validates or trains on."""
+    """Leaves the Trainer when the ranks have agreed to stop and the checkpoint is written."""
 
 
 class Saver(pl.Callback):
@@ -32,34 +32,44 @@ class Saver(pl.Callback):
     """
 
     def __init__(
-        self, config: Checkpoint, plan: Plan, store: CheckpointStore, reporter: Reporter, saved: Saved | None
+        self, config: Config, plan: Plan, store: CheckpointStore, reporter: Reporter, saved: Saved | None
     ) -> None:
         self.config, self.plan, self.store, self.reporter = config, plan, store, reporter
         self.newest = saved
-        reporter.metrics |= saved.metrics if saved else {}
-        self.start = position(saved, plan)
+        self.start = position(saved, config.trainer, plan)
+        if saved:
+            reporter.go_on(saved.metrics)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Go on at the position that the manifest names."""
-        set_loops(checkpoint["loops"]["fit_loop"], *self.start)
+        set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """In mid-epoch, after an optimizer step. The end of an epoch waits for its validation.
+        """After an optimizer step within an epoch; at its end there is a validation to wait for.
 
         Raises:
             Stopped: after a stop.
         """
-        done = batch_idx + 1
-        if done % self.plan.accumulate or done == self.plan.train_batches or trainer.should_stop:
+        epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
+        if epoch_over or (batch_idx + 1) % self.plan.accumulate:
             return
-        every = self.config.every_n_steps
+        every = self.config.checkpoint.every_n_steps
         if self.reporter.stopping or (every and trainer.global_step % every == 0):
             self._save(trainer, value=None)
-        if self.reporter.stopping:
+        self._leave_if_stopping()
+
+    def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
+        """A validation need not be finished: the run resumes with it.
+
+        Raises:
+            Stopped: after a stop.
+        """
+        if self.reporter.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
+            self._save(trainer, value=None)
             raise Stopped
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -69,27 +79,33 @@ class Saver(pl.Callback):
             Stopped: after a stop.
         """
         epochs = trainer.current_epoch + 1
-        stopping = self.reporter.stopping
-        if (
-            epochs % self.config.every_n_epochs == 0
-            or epochs == self.plan.max_epochs
-            or trainer.should_stop
-            or stopping
-        ):
-            self._save(trainer, value=self.reporter.of_epoch.get(self.config.monitor))
-        if stopping:
-            raise Stopped
+        over = trainer.should_stop or epochs == self.plan.max_epochs
+        if over or self.reporter.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
+            self._save(trainer, value=self.reporter.of_epoch.get(self.config.checkpoint.monitor))
+        self._leave_if_stopping()
+
+    def on_test_batch_start(self, *args: Any) -> None:
+        """The test need not be finished either, and leaves nothing to save.
+
+        Raises:
+            Stopped: after a stop.
+        """
+        self._leave_if_stopping()
 
     def best(self, trainer: pl.Trainer) -> Path | None:
         """File of the checkpoint to test, the same on all ranks: the best one, else the newest, else None."""
-        best = self.store.best() or self.newest if trainer.is_global_zero else None
-        best = trainer.strategy.broadcast(best)
-        return best.path / FILE if best else None
+        found = (self.store.best() or self.newest) if trainer.is_global_zero else None
+        found = trainer.strategy.broadcast(found)
+        return found.path / FILE if found else None
+
+    def _leave_if_stopping(self) -> None:
+        if self.reporter.stopping:
+            raise Stopped
 
     def _save(self, trainer: pl.Trainer, value: float | None) -> None:
         """Write a checkpoint; `value` is the metric of `checkpoint.monitor` for these very weights."""
         step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-        if batch == self.plan.train_batches:
+        if batch == self.plan.train_batches and not trainer.validating:
             epoch, batch = epoch + 1, 0
         folder: Path = trainer.strategy.broadcast(self.store.begin(step) if trainer.is_global_zero else None)
         trainer.save_checkpoint(folder / FILE)

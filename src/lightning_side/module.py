@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from src.data.torch_loader import Batch
-from src.lightning_side.optim import make_optimizer, make_schedule
+from src.lightning_side.optim import apply_settings, learning_rate, make_optimizer
 from src.plan import Plan
 from src.schema import Config
 
@@ -62,11 +62,19 @@ class Classifier(pl.LightningModule):
         """As for validation."""
         self._losses(batch, self.eval_totals)
 
-    def configure_optimizers(self) -> dict[str, object]:
-        """Optimizer, and the schedule that moves its learning rate at each optimizer step."""
-        optimizer = make_optimizer(self.config.optimizer, self.parameters(), self.ranks)
-        schedule = make_schedule(self.config.schedule, optimizer, self.plan)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimizer of the configuration."""
+        return make_optimizer(self.config.optimizer, self.parameters())
+
+    def on_train_start(self) -> None:
+        """A run may go on with other settings than it was saved with."""
+        apply_settings(self.config.optimizer, self.optimizers())
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Set the learning rate: a function of the step alone, so there is no scheduler to restore."""
+        lr = learning_rate(self.config, self.plan, self.global_step, self.ranks)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
 
     def _losses(self, batch: Batch, totals: Totals) -> Tensor:
         image, label, weight = batch

@@ -1,4 +1,4 @@
-"""Optimizers and the learning rate over the run."""
+"""Optimizers and their learning rate over the run."""
 
 from collections.abc import Iterable
 
@@ -6,25 +6,27 @@ from torch import nn, optim
 
 from src.plan import Plan
 from src.schedules import factor, scaled_lr
-from src.schema import AdamW, Config, Optimizer, Schedule, Sgd
+from src.schema import AdamW, Config, Optimizer, Sgd
 
 
-def make_optimizer(config: Optimizer, parameters: Iterable[nn.Parameter], world_size: int) -> optim.Optimizer:
-    """The optimizer that `config` names, its learning rate scaled for the number of ranks."""
-    lr = scaled_lr(config.lr, config.scale_lr, world_size)
+def make_optimizer(config: Optimizer, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    """The optimizer that `config` names; its learning rate is set anew at each step."""
     match config:
-        case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
+        case Sgd(lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay):
             return optim.SGD(parameters, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
-        case AdamW(betas=[beta1, beta2], eps=eps, weight_decay=decay):
+        case AdamW(lr=lr, betas=[beta1, beta2], eps=eps, weight_decay=decay):
             return optim.AdamW(parameters, lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
     raise NotImplementedError(config.name)
 
 
-def make_schedule(config: Schedule, optimizer: optim.Optimizer, plan: Plan) -> optim.lr_scheduler.LambdaLR:
-    """`src.schedules.factor`, as torch wants it; step it once per optimizer step."""
-    return optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: factor(config, step, plan.steps_per_epoch, plan.total_steps)
-    )
+def apply_settings(config: Optimizer, optimizer: optim.Optimizer) -> None:
+    """Give a restored optimizer the settings of `config`, which may have changed since it was saved.
+
+    The learning rate is left alone: it is set at each step.
+    """
+    settings = make_optimizer(config, [nn.Parameter()]).param_groups[0]
+    for group in optimizer.param_groups:
+        group.update({name: value for name, value in settings.items() if name not in ("params", "lr")})
 
 
 def learning_rate(config: Config, plan: Plan, step: int, world_size: int) -> float:

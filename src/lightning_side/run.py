@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import torch
+
 from src.checkpoint_store import CheckpointStore
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
@@ -49,7 +51,7 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         state = fit_and_test(trainer, module, saver, config, splits, topology)
     return Outcome(
         state=state,
-        epoch=trainer.global_step // plan.steps_per_epoch,
+        epoch=saver.newest.epoch if saver.newest else trainer.current_epoch,
         step=trainer.global_step,
         metrics=reporter.metrics,
         checkpoint=str(saver.newest.path) if saver.newest else None,
@@ -61,7 +63,7 @@ def attach(trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: 
     keep = not config.trainer.fast_dev_run
     store = CheckpointStore(run.checkpoints, config.checkpoint.mode, config.checkpoint.keep_last)
     saved = trainer.strategy.broadcast(store.newest_good() if keep and trainer.is_global_zero else None)
-    saver = Saver(config.checkpoint, plan, store, reporter, saved)
+    saver = Saver(config, plan, store, reporter, saved)
     trainer.callbacks += [
         RandomState(config.seed),
         reporter,
@@ -85,7 +87,7 @@ def fit_and_test(
 
     def loader(split: ImageSet, training: bool = False) -> BatchLoader:
         epoch, batch = saver.start if training else (0, 0)
-        return torch_loader(
+        made = torch_loader(
             split,
             batch_size=config.data.batch_size,
             seed=config.seed,
@@ -96,14 +98,18 @@ def fit_and_test(
             start_epoch=epoch,
             start_step=batch,
         )
+        # It draws a number whenever it starts. Not from the numbers of the model: an epoch that is gone on with
+        # starts twice.
+        made.generator = torch.Generator()
+        return made
 
-    newest = saver.newest.path / FILE if saver.newest else None
+    newest, plan = saver.newest.path / FILE if saver.newest else None, saver.plan
+    training, validation = loader(splits.train, True), loader(splits.val)
     try:
-        trainer.fit(
-            module, loader(splits.train, True), loader(splits.val), ckpt_path=newest, weights_only=True
-        )
+        trainer.fit(module, training, validation, ckpt_path=newest, weights_only=True)
+        if plan.test_batches:
+            best = saver.best(trainer)
+            trainer.test(module, loader(splits.test), ckpt_path=best, weights_only=True, verbose=False)
     except Stopped:
         return "preempted"
-    best = saver.best(trainer)
-    trainer.test(module, loader(splits.test), ckpt_path=best, weights_only=True, verbose=False)
     return "completed"

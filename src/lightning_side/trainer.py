@@ -9,7 +9,7 @@ import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
-from src.lightning_side.environment import TopologyEnvironment
+from src.lightning_side.position import validation_due
 from src.lightning_side.strategies import make_strategy
 from src.plan import Plan
 from src.schema import Config
@@ -30,21 +30,26 @@ class Trainer(pl.Trainer):
     the ranks agree to stop where they reduce their metrics anyway (`callbacks.Reporter`).
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, config: Config, plan: Plan, **options: Any) -> None:
         super().__init__(**options)
         self._signal_connector = NoSignals(self)
-        self.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        loop = self.fit_loop.epoch_loop
+        loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        loop._should_check_val_epoch = lambda: validation_due(  # type: ignore[method-assign]
+            config.trainer, plan, self.current_epoch, self.global_step
+        )
 
 
 def make_trainer(config: Config, plan: Plan, topology: Topology, device: torch.device) -> Trainer:
     """The Trainer of one rank, as yet without callbacks and logger. Its limits come from the plan."""
     silence()
     return Trainer(
+        config,
+        plan,
         accelerator=device.type,
         devices=1 if device.type == "cpu" else [device.index],
         num_nodes=topology.nodes,
         strategy=make_strategy(config, topology, device),
-        plugins=[TopologyEnvironment(topology)] if topology.world_size == 1 else None,
         precision="32-true" if config.trainer.precision == "32" else config.trainer.precision,
         max_epochs=plan.max_epochs,
         limit_train_batches=plan.train_batches,
@@ -52,7 +57,6 @@ def make_trainer(config: Config, plan: Plan, topology: Topology, device: torch.d
         limit_test_batches=plan.test_batches,
         accumulate_grad_batches=plan.accumulate,
         gradient_clip_val=config.trainer.gradient_clip_val,
-        check_val_every_n_epoch=config.trainer.check_val_every_n_epoch,
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
         num_sanity_val_steps=0,
