@@ -1,0 +1,14 @@
+"""Hydra's plugins of this project. Hydra imports every plugin at every start, so nothing heavy is imported here.
+
+launcher  slurm    composed configurations in, one submitted job out (cluster=... of every preset but local)
+          here     the members of a sweep on this machine, one after the other
+sweeper   product  all combinations; unlike Hydra's own it writes no file and composes each member once
+"""
+
+from hydra.core.config_store import ConfigStore
+
+_store = ConfigStore.instance()
+_here = "hydra_plugins.slurm_launcher"
+_store.store(group="hydra/launcher", name="slurm", node={"_target_": f"{_here}.launcher.SlurmLauncher"})
+_store.store(group="hydra/launcher", name="here", node={"_target_": f"{_here}.launcher.HereLauncher"})
+_store.store(group="hydra/sweeper", name="product", node={"_target_": f"{_here}.sweeper.ProductSweeper"})

@@ -1,0 +1,20 @@
+"""All combinations of the values on the command line."""
+
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+
+class ProductSweeper(BasicSweeper):
+    """Hydra's basic sweeper without its multirun.yaml: a refused or dry run writes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(max_batch_size=None)
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Hand all members to the launcher at once."""
+        assert self.hydra_context and self.launcher
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        [members] = self.split_arguments(parser.parse_overrides(arguments), max_batch_size=None)
+        return self.launcher.launch(members, initial_job_idx=0)

@@ -1,0 +1,69 @@
+"""What `dry_run=true` shows, and what a submission says."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm import units
+from slurm.job import Job
+from src.summary import shown, tool
+
+
+def table(job: Job) -> str:
+    """The resolved numbers, one per line."""
+    gpu = (job.cluster.gpu_type or "") + (" " if job.cluster.gpu_type else "")
+    per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
+    rows = {
+        "cluster": f"{job.cluster.name} ({job.cluster.scheduler})",
+        "nodes": job.nodes,
+        "GPUs": f"{gpu}{per_node} per node, {sum(job.devices)} in all"
+        if job.gpus
+        else "none (trainer.accelerator=cpu)",
+        "tasks": f"{job.tasks} ({job.launch})",
+        "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_task * max(job.ranks)} per node",
+        "memory": f"{units.short_size(job.mem)} per node" if job.mem else "the scheduler's default",
+        "time": units.clock(job.time) if job.time else "the scheduler's default",
+        "framework": job.framework,
+        "strategy": job.strategy,
+        "world size": f"{job.world_size} rank{'s' if job.world_size > 1 else ''}",
+        "batch": f"{job.batch} in all, {job.batch / job.world_size:g} per rank",
+    }
+    if job.container.name != "none":
+        rows["container"] = f"{job.container.name} {job.container.image}"
+    if job.members is not None:
+        throttle = f", {job.cluster.max_running} at once" if job.cluster.max_running else ""
+        rows["array"] = f"{len(job.members)} members{throttle}"
+    if job.cluster.chain > 1:
+        rows["chain"] = f"{job.cluster.chain} jobs in a row"
+    return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
+
+
+def report(script: str, job: Job, problems: Sequence[str], notes: Sequence[str]) -> str:
+    """The whole output of a dry run."""
+    parts = [script, table(job)]
+    if notes:
+        parts.append("\n".join(f"note: {n}" for n in notes))
+    if problems:
+        parts.append("It would be refused now:\n" + "\n".join(f"  - {p}" for p in problems))
+    return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
+
+
+def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]) -> str:
+    """What a person reads after a submission: the job, where everything is, what to type next."""
+    jobs = f"{tool('python')} src/jobs.py"
+    many = len(runs) > 1
+    folder = f"{job.run}-*" if many else shown(runs[0])
+    name = runs[0].name.rpartition("-")[0] if many else runs[0].name
+    nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
+    array = f", an array of {len(runs)}" if many else ""
+    rows = {
+        f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
+        "Run folder": folder if many else shlex.quote(folder),
+        "Log": log,
+        "Next": f"{jobs} status {name}",
+        "": f"{jobs} logs -f {name}",
+        " ": f"{jobs} cancel {name}",
+    }
+    [(first, what), *rest] = rows.items()
+    lines = [f"{first} {what}"] + [f"{k + ':' if k.strip() else '':<13}{v}" for k, v in rest]
+    return "\n".join(lines + [f"note: {n}" for n in notes])

@@ -1,0 +1,246 @@
+"""What one job needs, resolved: every number that the script, the site rules and the dry run speak of.
+
+Config (what was asked for)  ->  make_job  ->  Job (what the scheduler is told)  ->  render  ->  the script
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm import units
+from src.errors import ConfigError
+from src.matrix import MATRIX, STARTERS, Cell, resolve_strategy
+from src.schema import Config
+from src.schema_cluster import Cluster, Container, NodeType
+
+CPUS_OF_UNKNOWN_NODES = 4
+"""CPUs per rank where neither the user nor the preset says how many a node has: enough to feed one GPU."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, or one array of jobs that differ in nothing that the scheduler sees.
+
+    Attributes:
+        name: of the job.
+        cluster: options that are handed through as they are: account, partition, modules, ...
+        node: the kind of node it will get, where the preset knows.
+        ranks: ranks on each node; (2, 1) is an uneven job.
+        devices: GPUs (or CPU processes) on each node; differs from `ranks` where one rank drives several GPUs.
+        gpus: whether GPUs are asked for.
+        cpus_per_task: for each rank.
+        mem: per node in MiB, or None to leave it to the scheduler.
+        time: limit in seconds, or None.
+        constraint: features joined by &, or None.
+        launch: srun, torchrun, mpirun or horovodrun.
+        container: what the ranks run in.
+        python: the interpreter of the ranks, as the script writes it.
+        run: the run folder; of an array without its "-<member>" at the end.
+        code: folder of the code snapshot.
+        mounts: folders that a container must see.
+        members: numbers of the members of an array; None for a single job.
+        batch: images in one batch over all ranks.
+        framework, strategy: for people to read.
+    """
+
+    name: str
+    cluster: Cluster
+    node: NodeType | None
+    ranks: tuple[int, ...]
+    devices: tuple[int, ...]
+    gpus: bool
+    cpus_per_task: int
+    mem: int | None
+    time: int | None
+    constraint: str | None
+    launch: str
+    container: Container
+    python: str
+    run: str
+    code: str
+    mounts: tuple[str, ...]
+    members: tuple[int, ...] | None
+    batch: int
+    framework: str
+    strategy: str
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes."""
+        return len(self.ranks)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all nodes."""
+        return sum(self.ranks)
+
+    @property
+    def even(self) -> bool:
+        """Whether every node has as many ranks as the others."""
+        return len(set(self.devices)) == 1
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that the scheduler is told of: one per rank, or one per node where torchrun starts the ranks.
+
+        An uneven job always has one per rank: that is what makes the scheduler place as many GPUs as ranks.
+        """
+        return self.nodes if self.launch == "torchrun" and self.even else self.world_size
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Tasks on each node of an even job."""
+        return self.tasks // self.nodes
+
+    @property
+    def cpus_of_task(self) -> int:
+        """CPUs of one of `tasks`."""
+        return self.cpus_per_task * (self.world_size // self.tasks)
+
+    @property
+    def batch_per_rank(self) -> int:
+        """Images of one rank in one batch."""
+        return self.batch // self.world_size
+
+
+def make_job(config: Config, run: str, code: str, members: Sequence[int] | None = None) -> Job:
+    """Resolve a configuration into a job.
+
+    Args:
+        config: of one run, or of the first member of an array.
+        run: absolute path of the run folder (of an array: the part that all members share).
+        code: absolute path of the code snapshot.
+        members: numbers of an array's members.
+
+    Raises:
+        ConfigError: where a number can't be read at all; what the site forbids is left to `slurm.sites`.
+    """
+    c = config.cluster
+    devices = devices_per_node(config)
+    if not devices or min(devices) < 0 or max(devices) < 1:
+        raise ConfigError([])  # the schema says what is wrong with the numbers
+    strategy = resolve_strategy(config, sum(devices), len(devices))
+    one_rank_drives_all = not cell(config.framework, strategy).ranks
+    ranks = (1,) * len(devices) if one_rank_drives_all else devices
+    node = node_type(c, max(devices))
+    problems: list[str] = []
+    share = _cpus(c, node) * (max(devices) if one_rank_drives_all else 1)
+    mem, time = _memory(c, node, max(devices), problems), _time(c, problems)
+    if problems:
+        raise ConfigError(problems)
+    return Job(
+        name=config.name,
+        cluster=c,
+        node=node,
+        ranks=ranks,
+        devices=devices,
+        gpus=config.trainer.accelerator != "cpu",
+        cpus_per_task=share,
+        mem=mem,
+        time=time,
+        constraint=constraint(c),
+        launch=launch_method(config, strategy),
+        container=config.container,
+        python=interpreter(config),
+        run=run,
+        code=code,
+        mounts=_mounts(config),
+        members=tuple(members) if members is not None else None,
+        batch=config.data.batch_size,
+        framework=config.framework,
+        strategy=strategy,
+    )
+
+
+def devices_per_node(config: Config) -> tuple[int, ...]:
+    """GPUs on each node: `trainer.devices` on all, or `trainer.total_devices` spread so that the first nodes get more.
+
+    `auto` is the whole node where the preset knows it, else 1.
+    """
+    t = config.trainer
+    if t.total_devices is not None:
+        each, more = divmod(t.total_devices, t.nodes)
+        return tuple(each + (i < more) for i in range(t.nodes))
+    if t.devices != "auto":
+        return (t.devices,) * t.nodes
+    node = node_type(config.cluster, 1)
+    return (node.gpus if node else 1,) * t.nodes
+
+
+def node_type(cluster: Cluster, devices: int) -> NodeType | None:
+    """The first kind of node that fits the partition, the GPU type and the number of GPUs; else the largest that nearly does."""
+    fits = [
+        n
+        for n in cluster.site.nodes
+        if (n.partition is None or n.partition == cluster.partition)
+        and (n.gpu_type is None or cluster.gpu_type is None or n.gpu_type == cluster.gpu_type)
+    ]
+    enough = [n for n in fits if n.gpus >= devices]
+    return enough[0] if enough else max(fits, key=lambda n: n.gpus, default=None)
+
+
+def launch_method(config: Config, strategy: str) -> str:
+    """`launch`, or what `auto` means: the preset's method if the strategy knows it, else the strategy's first."""
+    if config.launch != "auto":
+        return config.launch
+    known = cell(config.framework, strategy).launch
+    usable = [m for m in known if config.cluster.scheduler != "pbs" or m != "srun"]
+    return config.cluster.launch if config.cluster.launch in usable or not usable else usable[0]
+
+
+def constraint(cluster: Cluster) -> str | None:
+    """All features at once: of two --constraint lines only the last would count."""
+    wanted = cluster.constraint
+    features = [wanted] if isinstance(wanted, str) else wanted or []
+    if len(features) > 1:  # a | b inside a list needs brackets to be joined
+        features = [f"({f})" if "|" in f and f[0] not in "[(" else f for f in features]
+    return "&".join(dict.fromkeys(features)) or None
+
+
+def interpreter(config: Config) -> str:
+    """The Python of the ranks: the container's, the activated environment's, else the one that submits."""
+    if config.container.name != "none":
+        return config.container.python
+    return "python" if config.cluster.conda or config.cluster.venv else sys.executable
+
+
+def cell(framework: str, strategy: str) -> Cell:
+    """What the strategy can do; of one that the framework does not have, the schema speaks, so here it can do all."""
+    return MATRIX[framework].get(strategy, Cell(True, True, STARTERS, ""))
+
+
+def _cpus(c: Cluster, node: NodeType | None) -> int:
+    if c.cpus_per_task is not None:
+        return c.cpus_per_task
+    return max(1, node.cpus // node.gpus) if node and node.cpus else CPUS_OF_UNKNOWN_NODES
+
+
+def _memory(c: Cluster, node: NodeType | None, devices: int, problems: list[str]) -> int | None:
+    try:
+        if c.mem is not None:
+            return units.megabytes(c.mem)
+        if c.mem_per_gpu is not None:
+            return units.megabytes(c.mem_per_gpu) * devices
+    except ValueError as error:
+        key = "mem" if c.mem is not None else "mem_per_gpu"
+        problems.append(f"cluster.{key}: {error}")
+    if node and node.mem and c.site.takes_mem:
+        return min(units.megabytes(node.mem), units.megabytes(node.mem) * devices // node.gpus)
+    return None
+
+
+def _time(c: Cluster, problems: list[str]) -> int | None:
+    try:
+        return None if c.time is None else units.seconds(c.time)
+    except ValueError as error:
+        problems.append(f"cluster.time: {error}")
+        return None
+
+
+def _mounts(config: Config) -> tuple[str, ...]:
+    """Folders keep their paths inside the container, so that every path of the configuration holds on both sides."""
+    if config.container.name == "none":
+        return ()
+    data = [config.paths.data] if Path(config.paths.data).is_dir() else []
+    return (config.paths.results, *data, *config.container.mounts)

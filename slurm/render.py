@@ -1,0 +1,105 @@
+"""A job as the text of its batch script: pure, the same job gives the same text.
+
+The templates in `slurm/templates` are read as they are: shell, with the numbers left open. Whatever comes from the user
+passes a filter: `sh` for the shell, `option` for a line that the scheduler reads.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from slurm import units
+from slurm.job import Job
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def render(job: Job) -> str:
+    """The batch script of `job`."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "sh": shlex.quote,
+        "option": option,
+        "variable": variable,
+        "members": ranges,
+        "clock": units.clock,
+        "short_size": units.short_size,
+    }
+    c = job.cluster
+    return environment.get_template(f"{c.scheduler}.sh.j2").render(
+        job=job,
+        c=c,
+        login=bool(c.modules or c.conda),  # a login shell knows `module` and `conda`
+        log=log_path(job),
+        gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
+        pyxis=pyxis(job),
+        apptainer=apptainer(job),
+        horovodrun=str(PurePosixPath(job.python).parent / "horovodrun")
+        if "/" in job.python
+        else "horovodrun",
+    )
+
+
+def log_path(job: Job) -> str:
+    """Where Slurm writes what the job prints, without .out and .err; %j is the job, %A_%a the member of an array."""
+    escaped = job.run.replace("%", "%%")
+    return f"{escaped}/slurm-%j" if job.members is None else f"{escaped}-%a/slurm-%A_%a"
+
+
+def option(value: object) -> str:
+    """A value for a line of options: in double quotes where the scheduler would cut or split it (`nvcr.io#nvidia`)."""
+    text = str(value)
+    if re.fullmatch(r"[\w@%+=:,./&|()\[\]*~^-]*", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def variable(text: str) -> str:
+    """A folder for a pair of double quotes in the shell: $NAME stays a variable, all else is literal."""
+    return re.sub(r'(["\\`]|\$(?![A-Za-z_]))', r"\\\1", text)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers as Slurm lists them: 0-3,7."""
+    parts: list[list[int]] = []
+    for n in sorted(numbers):
+        if parts and n == parts[-1][1] + 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def pyxis(job: Job) -> str:
+    """srun's options that run the ranks in a container; empty without one."""
+    if job.container.name != "pyxis":
+        return ""
+    mounts = ",".join(m if ":" in m else f"{m}:{m}" for m in job.mounts)
+    options = {"image": job.container.image, "mounts": mounts, "workdir": job.code}
+    words = [f"--container-{k}={shlex.quote(str(v))}" for k, v in options.items()]
+    return " ".join([*words, "--no-container-entrypoint"])
+
+
+def apptainer(job: Job) -> str:
+    """The words before a command that run it in a container; empty without one."""
+    if job.container.name != "apptainer":
+        return ""
+    words = [
+        "apptainer",
+        "exec",
+        *(["--nv"] if job.gpus else []),
+        "--bind",
+        ",".join(job.mounts),
+        "--pwd",
+        job.code,
+    ]
+    return shlex.join([*words, str(job.container.image)])

@@ -1,0 +1,40 @@
+"""What the rules look at."""
+
+import getpass
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm.job import Job
+from src.schema import Config
+from src.schema_cluster import Site
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the rules look at.
+
+    Attributes:
+        config, job: what was asked for, and the job made of it.
+        folder: where the command was typed.
+        environ: the environment, for $USER and $SCRATCH in the site's folders.
+    """
+
+    config: Config
+    job: Job
+    folder: Path = field(default_factory=Path.cwd)
+    environ: Mapping[str, str] = field(default_factory=lambda: {"USER": getpass.getuser(), **os.environ})
+
+    @property
+    def site(self) -> Site:
+        """Facts of the site."""
+        return self.config.cluster.site
+
+    @property
+    def cluster(self) -> str:
+        """Name of the preset."""
+        return self.config.cluster.name
+
+
+Rule = Callable[[Case], Iterator[str]]

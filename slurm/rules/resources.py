@@ -1,0 +1,91 @@
+"""What is asked for against what a node has."""
+
+from collections.abc import Iterator
+
+from slurm import units
+from slurm.job import cell
+from slurm.rules.case import Case
+
+
+def gpus_of_a_node(case: Case) -> Iterator[str]:
+    """No more GPUs per node than a node has, and only numbers that can be asked for."""
+    node, wanted = case.job.node, max(case.job.devices)
+    if node is None or not case.job.gpus:
+        return
+    if wanted > node.gpus:
+        more = f" trainer.nodes={-(-sum(case.job.devices) // node.gpus)}"
+        yield (
+            f"trainer.devices={wanted} GPUs per node, but {_node(case)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
+        )
+    elif node.counts and not set(case.job.devices) <= set(node.counts):
+        choices = " or ".join(map(str, node.counts))
+        yield f"trainer.devices={wanted}, but {case.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
+
+
+def cpus_of_a_node(case: Case) -> Iterator[str]:
+    """No more CPUs than a node has."""
+    job, node = case.job, case.job.node
+    wanted = max(job.ranks) * job.cpus_per_task
+    if node and node.cpus and wanted > node.cpus:
+        yield (
+            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {wanted} CPUs per node, but {_node(case)} "
+            f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // max(job.ranks))}."
+        )
+
+
+def memory_of_a_node(case: Case) -> Iterator[str]:
+    """No more memory than a node has."""
+    job, node = case.job, case.job.node
+    if job.mem and node and node.mem and job.mem > units.megabytes(node.mem):
+        each = units.megabytes(node.mem) // max(job.devices) // 1024
+        yield (
+            f"{units.short_size(job.mem)} of memory per node, but {_node(case)} gives {node.mem}; "
+            f"use cluster.mem={node.mem} or cluster.mem_per_gpu={each}G."
+        )
+
+
+def ranks_for_gpus(case: Case) -> Iterator[str]:
+    """No GPU without a rank that uses it."""
+    job = case.job
+    if job.strategy == "single" and sum(job.devices) > 1:
+        yield (
+            f"strategy=single trains on one GPU, but {sum(job.devices)} would be allocated and {sum(job.devices) - 1} idle; "
+            "use strategy=auto, or trainer.devices=1."
+        )
+    elif job.nodes > 1 and not cell(job.framework, job.strategy).several_nodes:
+        yield (
+            f"strategy={job.strategy} works on one node, but trainer.nodes={job.nodes}; use strategy=auto, or trainer.nodes=1."
+        )
+
+
+def every_node_has_a_rank(case: Case) -> Iterator[str]:
+    """An uneven job still gives each node something to do."""
+    if min(case.job.devices) < 1:
+        total, nodes = case.config.trainer.total_devices, case.config.trainer.nodes
+        yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
+
+
+def batch_for_ranks(case: Case) -> Iterator[str]:
+    """The global batch must be shared evenly."""
+    devices, batch = sum(case.job.devices), case.job.batch
+    if devices and batch % devices:
+        fits = max(1, round(batch / devices)) * devices
+        yield (
+            f"data.batch_size={batch} is the global batch and can't be shared evenly by {devices} GPUs; use data.batch_size={fits}."
+        )
+
+
+def _node(case: Case) -> str:
+    node, name = case.job.node, case.cluster
+    what = node and (node.gpu_type or node.partition)
+    return f"a node of {name}" + (f" ({what})" if what else "")
+
+
+RULES = (
+    gpus_of_a_node,
+    cpus_of_a_node,
+    memory_of_a_node,
+    ranks_for_gpus,
+    every_node_has_a_rank,
+    batch_for_ranks,
+)

@@ -1,0 +1,46 @@
+"""How the ranks are started, and in what."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm.job import cell
+from slurm.rules.case import Case
+
+
+def launch(case: Case) -> Iterator[str]:
+    """The launch method must fit the strategy, the scheduler and the container."""
+    job = case.job
+    known = cell(job.framework, job.strategy).launch
+    if job.launch not in known:
+        yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
+    if case.config.cluster.scheduler == "pbs" and job.launch == "srun":
+        yield "launch=srun needs Slurm, and this is PBS; use launch=mpirun."
+    if case.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
+        yield "launch=torchrun starts one torchrun per node through srun, which PBS does not have; use launch=mpirun."
+    if case.config.cluster.scheduler == "pbs" and not job.even:
+        yield f"trainer.total_devices={sum(job.devices)}: an uneven job is not written for PBS; use trainer.devices."
+
+
+def container(case: Case) -> Iterator[str]:
+    """An image that is there, and a launch method that can start ranks in it."""
+    c, job = case.config.container, case.job
+    if c.name == "none":
+        return
+    if c.image is None:
+        yield f"container={c.name} needs an image; use container.image=FILE."
+    elif _is_file(c.image) and not Path(c.image).exists():
+        make = "enroot import -o" if c.name == "pyxis" else "apptainer build"
+        yield f"container.image={c.image} is not there; check the path or make it: `{make} {c.image} docker://...`."
+    if c.name == "pyxis" and (
+        job.launch not in ("srun", "torchrun") or case.config.cluster.scheduler != "slurm"
+    ):
+        yield f"container=pyxis is part of srun, and launch={job.launch} does not start ranks by srun; use launch=srun."
+    if c.name == "apptainer" and job.launch == "horovodrun":
+        yield "launch=horovodrun can't start ranks inside a container; use launch=srun or launch=mpirun."
+
+
+def _is_file(image: str) -> bool:
+    return image.startswith(("/", "./", "../", "~")) or image.endswith((".sqsh", ".sif"))
+
+
+RULES = (launch, container)
