@@ -4,6 +4,7 @@ Hydra stops at the first fault, and a value of the wrong type hides contradictio
 looks at each argument by itself, then composes the rest so that the schema can speak too.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,16 +64,33 @@ def groups() -> dict[str, list[str]]:
     return {str(d.relative_to(CONFIGS)): sorted(f.stem for f in d.glob("*.yaml")) for d in folders}
 
 
-def _parse(text: str, problems: list[str]) -> Any:
+def quoted(argument: str) -> str:
+    """The argument as Hydra reads it: a value that is no word of Hydra's grammar is quoted as it stands.
+
+    So `cluster.comment="field=nlp;appl=pytorch"`, whose quotes the shell takes, means what it says.
+    """
+    key, equals, value = argument.partition("=")
+    if argument.startswith("-") or not equals or re.fullmatch(r"[\w./+-]*", value) or _parsed(argument):
+        return argument
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return candidate if _parsed(candidate := f'{key}="{escaped}"') else argument
+
+
+def _parsed(text: str) -> Any:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException:
-        quoting = " A value with spaces or one of ,:={}[]()$ needs quotes inside the shell's: 'name=\"a b\"'."
-        problems.append(f"'{text}' is not of the form key=value.{quoting if '=' in text else ''}")
         return None
+
+
+def _parse(text: str, problems: list[str]) -> Any:
+    override = _parsed(text)
+    if override is None:
+        problems.append(f"'{text}' is not of the form key=value.")
+    return override
 
 
 def _check_choice(override: Any, choices: list[str], problems: list[str]) -> bool:

@@ -39,9 +39,10 @@ def main() -> int:
 
         return run_rank(sys.argv[2])
     try:
+        from src.overrides import quoted
         from src.resume import saved_overrides
 
-        sys.argv[1:] = [*saved_overrides(sys.argv[1:]), *sys.argv[1:]]
+        sys.argv[1:] = [quoted(a) for a in [*saved_overrides(sys.argv[1:]), *sys.argv[1:]]]
         return application()
     except Exception as error:
         if isinstance(error, ConfigError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):

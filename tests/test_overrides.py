@@ -6,7 +6,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from src.overrides import groups
+from src.overrides import compose, groups, quoted
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -103,3 +103,28 @@ def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "batch per device  48" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "field=nlp;appl=pytorch",
+        "a b",
+        "it's",
+        'say "hi"',
+        "$(touch x) `id`",
+        "back\\slash",
+        "[open",
+        "a,b c;",
+    ],
+)
+def test_values_mean_what_the_shell_hands_over(value: str) -> None:
+    tree = compose([quoted(f"cluster.comment={value}")])
+    assert tree["cluster"]["comment"] == value
+
+
+@pytest.mark.parametrize(
+    "argument", ["seed=1,2,3", "model.hidden=[1,2]", "resume=null", "--cfg", "name=a-b.c", "+a.b=1"]
+)
+def test_hydra_grammar_is_left_alone(argument: str) -> None:
+    assert quoted(argument) == argument

@@ -1,0 +1,60 @@
+"""Every command of the README and of docs/ is one that works: targets exist, commands compose and pass the checks."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from src.rundir import ROOT
+
+Train = Callable[..., "CompletedProcess[str]"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of the page's bash blocks, without comments and continued lines joined."""
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.S)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [
+        " ".join(shlex.quote(w) for w in shlex.split(line, comments=True)) for line in lines if line.strip()
+    ]
+
+
+ALL = [(page.name, c) for page in PAGES for c in commands(page) if c]
+
+
+@pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/train.py")])
+def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: str, command: str) -> None:
+    arguments = [a for a in shlex.split(command)[2:] if not a.startswith("resume=") and a != "-m"]
+    arguments = [a.split(",")[0] if a.startswith(("optimizer.lr=", "seed=")) else a for a in arguments]
+    done = train(*arguments, "dry_run=true", f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.M)}
+    assert named
+    assert named <= targets
+
+
+def test_every_other_command_is_known() -> None:
+    """A new kind of command needs a test of its own; then it is named here."""
+    known = ("python src/train.py", "make ", "python src/jobs.py", "python slurm/new_cluster.py")
+    assert [c for _, c in ALL if not c.startswith(known)] == []
+
+
+def test_files_that_are_named_exist() -> None:
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(
+            r"`((?:src|slurm|configs|tests|tools|docs|benchmarks)/[\w./-]*)`", page.read_text()
+        )
+    }
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
