@@ -42,6 +42,8 @@ MATRIX: dict[str, dict[str, Cell]] = {
     },
     "keras": {
         "single": Cell(False, False, ("srun",), "one process, one device"),
+        "mirrored": Cell(False, False, ("srun",), "tf.distribute: one process for all devices of a node"),
+        "multiworker_mirrored": Cell(True, True, STARTERS[:3], "tf.distribute: one process per device"),
     },
 }
 
