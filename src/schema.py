@@ -198,13 +198,17 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """When a checkpoint is written and which are kept."""
+    """When a checkpoint is written, where first, and which are kept."""
 
     every_n_epochs: int
     every_n_steps: int | None
+    every_n_seconds: float | None
+    interval: Literal["auto"] | None  # auto: from the measured cost of a checkpoint, see src/interval.py
+    local: str | None  # auto, a folder on the node's disk, or null: straight into the run folder
     monitor: str  # metric that says which checkpoint is best
     mode: Literal["min", "max"]
     keep_last: int
+    keep_every_n_epochs: int | None
 
 
 @dataclass(frozen=True)
@@ -300,7 +304,11 @@ def _numbers(c: Config) -> list[str]:
         "trainer.check_val_every_n_epoch": t.check_val_every_n_epoch,
         "trainer.log_every_n_steps": t.log_every_n_steps,
         "checkpoint.every_n_epochs": c.checkpoint.every_n_epochs,
+        "checkpoint.every_n_steps": 1 if c.checkpoint.every_n_steps is None else c.checkpoint.every_n_steps,
         "checkpoint.keep_last": c.checkpoint.keep_last,
+        "checkpoint.keep_every_n_epochs": 1
+        if c.checkpoint.keep_every_n_epochs is None
+        else c.checkpoint.keep_every_n_epochs,
     }
     not_negative = {
         "data.workers": c.data.workers,
@@ -309,6 +317,10 @@ def _numbers(c: Config) -> list[str]:
     }
     found = [f"{key}={value} must be at least 1." for key, value in at_least_one.items() if value < 1]
     found += [f"{key}={value} must not be negative." for key, value in not_negative.items() if value < 0]
+    if c.checkpoint.every_n_seconds is not None and c.checkpoint.every_n_seconds <= 0:
+        found.append(
+            f"checkpoint.every_n_seconds={c.checkpoint.every_n_seconds} must be above 0; null turns it off."
+        )
     if c.optimizer.lr <= 0:
         found.append(f"optimizer.lr={c.optimizer.lr} must be above 0.")
     if t.gradient_clip_val is not None and t.gradient_clip_val <= 0:

@@ -1,9 +1,12 @@
 """Checkpoints are complete or absent; a damaged one is passed over; the newest and the best stay."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from src.checkpoint_files import damage_of
 from src.checkpoint_store import CheckpointStore, Saved
 
 
@@ -26,7 +29,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 def names(store: CheckpointStore) -> list[str]:
-    return sorted(p.name for p in store.folder.iterdir())
+    return sorted(p.name for p in store.folder.iterdir() if p.name != "index.json")
 
 
 def test_newest_and_best(store: CheckpointStore) -> None:
@@ -87,3 +90,78 @@ def test_written_again(store: CheckpointStore) -> None:
     again = save(store, 3, text="new")
     assert (again.path / "model.ckpt").read_text() == "new 3"
     assert names(store) == ["00000003", "newest"]
+
+
+def test_a_damaged_one_that_seems_newer_does_not_take_the_place_of_the_next(tmp_path: Path) -> None:
+    before, store = (CheckpointStore(tmp_path, "max", keep_last=1) for _ in range(2))
+    (save(before, 9).path / "model.ckpt").write_text("x")
+    for step in (5, 6):  # whoever writes them does not know of the damage
+        save(before, step)
+        newest = store.newest_good()
+        assert newest is not None and newest.step == step
+    save(store, 7)
+    assert names(store) == ["00000007", "newest"]
+
+
+def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, "max", keep_last=2, keep_every_n_epochs=10)
+    for step, epoch, value in [
+        (100, 10, 0.1),
+        (110, 11, 0.9),
+        (120, 12, 0.2),
+        (130, 13, 0.3),
+        (140, 14, None),
+    ]:
+        temporary = store.begin(step)
+        (temporary / "w").write_text("w")
+        facts = {"epoch": epoch, "batch": 0, "metrics": {}, "value": value, "framework": "keras"}
+        store.commit(temporary, step=step, **facts)
+    index = {entry["step"]: entry["kept"] for entry in json.loads((tmp_path / "index.json").read_text())}
+    assert index == {
+        100: ["end of an n-th epoch, n=10"],
+        110: ["best (max)"],
+        130: ["one of the last 2"],
+        140: ["newest", "one of the last 2"],
+    }
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(store: CheckpointStore) -> None:
+    path = save(store, 3, text="old").path
+    path.rename(path.with_name("00000003.old"))
+    newest = store.newest_good()
+    assert newest is not None and newest.path.name == "00000003.old"
+    save(store, 3, text="new")
+    assert names(store) == ["00000003", "newest"]
+
+
+def test_published_from_another_disk(store: CheckpointStore, tmp_path: Path) -> None:
+    other = CheckpointStore(tmp_path / "disk", "max", keep_last=1)
+    source = save(other, 4, 0.5)
+    saved = store.publish(source.path)
+    assert (saved.step, saved.value) == (4, 0.5) and damage_of(saved.path) is None
+    assert (saved.path / "model.ckpt").read_text() == "weights 4"
+
+
+def test_a_failed_publication_leaves_what_was_there(store: CheckpointStore, tmp_path: Path) -> None:
+    save(store, 1)
+    source = save(CheckpointStore(tmp_path / "disk", "max", keep_last=1), 4)
+    (source.path / "model.ckpt").write_text("cut")
+    with pytest.raises(OSError, match="instead of"):
+        store.publish(source.path)
+    assert names(store) == ["00000001", "newest"]
+
+
+def test_a_manifest_of_a_later_version_with_more_facts_is_read(store: CheckpointStore) -> None:
+    path = save(store, 1).path
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "colour": "blue"}))
+    newest = store.newest_good()
+    assert newest is not None and newest.step == 1
+
+
+def test_a_file_between_the_checkpoints_is_left_alone(store: CheckpointStore) -> None:
+    save(store, 1)
+    (store.folder / "notes.txt").write_text("mine")
+    shutil.copytree(store.folder / "00000001", store.folder / "my-copy")
+    save(store, 2)
+    assert {"notes.txt", "my-copy"} <= set(names(store))

@@ -1,0 +1,148 @@
+"""The files of one checkpoint: its manifest, checksums, and a copy that reaches the disk.
+
+A manifest names each file with its size and, once the checkpoint is in the run folder, its sha256.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from src.retention import Saved
+from src.rundir import write_atomic
+
+MANIFEST = "manifest.json"
+CHUNK = 8 << 20
+"""Bytes read and written at once."""
+
+Files = dict[str, dict[str, Any]]
+"""Size and sha256 of each file by its path in the checkpoint's folder."""
+
+
+def write_manifest(folder: Path, facts: dict[str, Any], files: Files) -> None:
+    """Say what the folder holds; `facts` are the fields of `Saved` but the path."""
+    write_atomic(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=2) + "\n")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of the checkpoint in `folder`. Raises OSError or ValueError where there is none."""
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise ValueError(f"{folder / MANIFEST} is no manifest")
+    return manifest
+
+
+def load_manifest(folder: Path) -> Saved:
+    """The facts of the checkpoint in `folder`. Raises OSError or ValueError where they can't be read."""
+    manifest = read_manifest(folder)
+    try:
+        return Saved(path=folder, **{name: manifest[name] for name in FACTS})
+    except KeyError as missing:
+        raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
+
+
+FACTS = tuple(name for name in Saved.__dataclass_fields__ if name != "path")
+
+
+def payload(folder: Path) -> list[str]:
+    """The framework's files below `folder`."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    return [str(p.relative_to(folder)) for p in paths]
+
+
+def sizes(folder: Path) -> Files:
+    """The files below `folder`, not yet checksummed."""
+    return {name: {"size": (folder / name).stat().st_size} for name in payload(folder)}
+
+
+def flush(folder: Path) -> Files:
+    """Send the files below `folder` to the disk, and checksum them."""
+    files: Files = {}
+    for name in payload(folder):
+        with open(folder / name, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+            files[name] = {"size": file.tell(), "sha256": digest}
+    sync_folder(folder)
+    return files
+
+
+def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
+    """Copy the files that the manifest of `source` names to disk in `target`, checksummed on the way.
+
+    Args:
+        pause: called before each chunk; what is more urgent may happen there.
+
+    Raises:
+        OSError: where a file can't be read or written, or has not the size that the manifest says.
+    """
+    files: Files = {}
+    for name, known in read_manifest(source)["files"].items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        files[name] = _copy_file(source / name, target / name, pause)
+        if files[name]["size"] != known["size"]:
+            raise OSError(f"{source / name} has {files[name]['size']} bytes instead of {known['size']}")
+    sync_folder(target)
+    return files
+
+
+def _copy_file(source: Path, target: Path, pause: Callable[[], None]) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
+        while True:
+            pause()
+            chunk = reader.read(CHUNK)
+            if not chunk:
+                break
+            digest.update(chunk)
+            size += len(chunk)
+            write_all(writer.fileno(), chunk)
+        os.fsync(writer.fileno())
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`: where a disk fills up, one call of write takes only a part of it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def damage_of(folder: Path) -> str | None:
+    """What is wrong with the checkpoint in `folder`, in a few words; None when its checksums hold."""
+    try:
+        files = read_manifest(folder)["files"]
+        load_manifest(folder)
+    except (OSError, ValueError):
+        return "no readable manifest.json"
+    for name, expected in files.items():
+        try:
+            if _differs(folder / name, expected):
+                return f"{name} does not match its checksum"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} can't be read: {error.strerror}"
+    return None
+
+
+def _differs(path: Path, expected: dict[str, Any]) -> bool:
+    if path.stat().st_size != expected["size"]:
+        return True
+    if "sha256" not in expected:
+        return False
+    with open(path, "rb") as file:
+        if hasattr(os, "posix_fadvise"):  # read what the disk has, not what memory still holds
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was created and renamed in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
