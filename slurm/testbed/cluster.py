@@ -45,8 +45,8 @@ class Testbed:
         site: what the nodes look like, a name of `slurm.testbed.sites.SITES`.
         accounting: also run slurmdbd with a database, for full `sacct`.
         ssh: also run sshd on every node, for `mpirun` and `horovodrun` with a host list.
-        share: folders below `/tmp` that all nodes see (each node has a `/tmp` of its own). The testbed's folder and
-            this repository are always seen.
+        share: folders below `/tmp` that all nodes see; each node has a `/tmp` of its own otherwise. The
+            testbed's folder and this repository are always seen.
         outlive: keep running after this process has ended; otherwise the kernel ends the testbed with it.
     """
 
@@ -155,7 +155,7 @@ class Testbed:
         node: str | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> list[str]:
-        """The words that run `argv` as root or `user` on the login node or, in its process namespace, on `node`.
+        """The words that run `argv` as root or `user`, on the login node or on `node`.
 
         Raises:
             TestbedError: the testbed or that node is down.
@@ -185,7 +185,7 @@ class Testbed:
         """Run a command inside and return its output; `env` is added to the environment.
 
         Raises:
-            subprocess.TimeoutExpired: it ran longer than `timeout` seconds; it was killed with all it had started.
+            subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended.
             TestbedError: the testbed or that node is down.
         """
         words = self.command(argv, user, node, cwd)

@@ -3,7 +3,6 @@
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from slurm.testbed import config, namespaces
 from slurm.testbed.errors import TestbedError
@@ -12,7 +11,7 @@ START_TIMEOUT_S = 60
 
 
 class Machines:
-    """The machines of one testbed, known by the process 1 of each; its id is in `run/<name>.pid`."""
+    """The machines of one testbed, known by the process 1 of each (id and start time in `run/<name>.pid`)."""
 
     def __init__(self, layout: config.Layout) -> None:
         self.layout = layout
@@ -20,19 +19,17 @@ class Machines:
 
     def pid(self, name: str) -> int | None:
         """Process 1 of a machine as this machine numbers it, or None when it is off."""
-        try:
-            pid = int((self.layout.dir / f"run/{name}.pid").read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        except (FileNotFoundError, ProcessLookupError):
+        file = self.layout.dir / f"run/{name}.pid"
+        words = file.read_text().split() if file.exists() else []
+        if len(words) != 2:  # another process is just writing it
             return None
-        # A number can be given again to another process: ours was started with our folder as an argument.
-        return pid if str(self.layout.dir) in words and namespaces.alive(pid) else None
+        pid, started = words
+        return int(pid) if namespaces.started(int(pid)) == started else None
 
     def start_login(self, outlive: bool) -> None:
         """Start the login node and wait for its daemons.
 
-        Commands run there keep this machine's process ids and /proc, so each is one process that takes signals
-        directly.
+        What is run there keeps this machine's process ids and /proc: one process that gets signals directly.
         """
         script = ["bash", str(config.FILES / "login.sh"), str(self.layout.dir), config.GATEWAY]
         script += [str(int(self.layout.ssh)), str(int(self.layout.accounting))]
@@ -94,7 +91,7 @@ class Machines:
         return process.pid
 
     def _save_pid(self, name: str, pid: int) -> None:
-        (self.layout.dir / f"run/{name}.pid").write_text(f"{pid}\n")
+        (self.layout.dir / f"run/{name}.pid").write_text(f"{pid} {namespaces.started(pid)}\n")
 
     def _log_tail(self) -> str:
         logs = [self.layout.dir / f"log/{name}" for name in ("login.out", "slurmctld.log")]

@@ -21,20 +21,32 @@ def start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def capture(argv: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run `argv` and return its output; when time is up or on Ctrl-C, end everything that it started."""
+    """Run `argv` and return its output; when time is up or on Ctrl-C, end everything that it started.
+
+    SIGTERM comes first: a killed `srun` would leave its job behind.
+    """
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, env=env, text=True, stdout=pipe, stderr=pipe, start_new_session=True)
     try:
         out, err = process.communicate(timeout=timeout)
     except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        _end(process)
         raise
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
+def _end(process: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        os.killpg(process.pid, number)
+        try:
+            process.communicate(timeout=5)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
 def child_of(pid: int) -> int:
-    """Wait for the first child of `pid` and return its id; `unshare --fork` and `nsenter --pid` have only one.
+    """Wait for the first child of `pid` and return its id (`unshare --fork` and `nsenter --pid` have one).
 
     Raises:
         TestbedError: the process ended without a child.
@@ -47,12 +59,21 @@ def child_of(pid: int) -> int:
     raise TestbedError(f"process {pid} ended before it started its namespaces: see the testbed's log folder")
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+def started(pid: int) -> str | None:
+    """When a process started, in clock ticks since boot, or None when it does not run (a zombie does not).
+
+    With the process id it names one process for good: the id alone can be given again.
+    """
     try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None
+    return None if words[0] == "Z" else words[19]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs."""
+    return started(pid) is not None
 
 
 def kill(pid: int) -> None:
@@ -68,7 +89,7 @@ def kill(pid: int) -> None:
 def enter(pid: int, *, pid_namespace: bool, cwd: str | os.PathLike[str]) -> list[str]:
     """The words to put before a command so that it runs in the namespaces of `pid`.
 
-    Without `pid_namespace` the command stays one process that gets its signals directly; with it, nsenter forks.
+    Without `pid_namespace` the command stays one process that gets signals directly; with it, nsenter forks.
     """
     words = [
         "nsenter",

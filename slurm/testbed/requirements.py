@@ -12,6 +12,7 @@ PROGRAMS = {
     "slurmd": "slurm-wlm",
     "sbatch": "slurm-wlm",
 }
+SBIN = ":/usr/sbin:/sbin"  # daemons live there, and it may be missing from a user's PATH
 FOR_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}
 FOR_SSH = {"sshd": "openssh-server"}
 FOR_PBS = {"qsub": "slurm-wlm-torque"}
@@ -21,9 +22,15 @@ def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False) -
     """One sentence about what this machine lacks and how to get it, or None when a testbed can start."""
     if not os.path.isdir("/proc/self/ns"):
         return "the testbed needs Linux with namespaces: use a Linux machine or container (privileged)"
-    packages = _missing_packages(PROGRAMS | (FOR_ACCOUNTING if accounting else {}) | _more(ssh, pbs))
+    wanted = (
+        PROGRAMS
+        | (FOR_ACCOUNTING if accounting else {})
+        | (FOR_SSH if ssh else {})
+        | (FOR_PBS if pbs else {})
+    )
+    packages = _missing_packages(wanted)
     if packages:
-        return f"the testbed needs Slurm's own programs: apt-get install -y {' '.join(packages)}"
+        return f"the testbed needs programs that are not here: apt-get install -y {' '.join(packages)}"
     if os.geteuid() != 0:
         return "the testbed needs root, for network and mount namespaces: run the same command with sudo"
     if not Path("/etc/slurm").is_dir():
@@ -31,10 +38,6 @@ def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False) -
     return None
 
 
-def _more(ssh: bool, pbs: bool) -> dict[str, str]:
-    return (FOR_SSH if ssh else {}) | (FOR_PBS if pbs else {})
-
-
 def _missing_packages(programs: dict[str, str]) -> list[str]:
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    path = os.environ.get("PATH", "") + SBIN
     return sorted({package for program, package in programs.items() if not shutil.which(program, path=path)})

@@ -1,8 +1,8 @@
 """What the nodes of each site look like: partitions, GPUs, CPUs, memory, features, longest job.
 
-The presets in `configs/cluster/` say what a job asks for; this table says what the scheduler has, so that a script
-made for a site is accepted or refused here as it would be there. Sources are named in the presets; the number of
-nodes is the testbed's.
+The presets in `configs/cluster/` say what a job asks for; this table says what the scheduler has, so that a
+script made for a site is accepted or refused here as it would be there. The numbers are those of the presets,
+which name their sources; the number of nodes is the testbed's.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Site:
 def _alliance(
     gpu: str, count: int, cpus_per_gpu: int, memory_gb_per_gpu: int, max_time: str = "7" + DAYS
 ) -> Site:
-    """A cluster of the Digital Research Alliance of Canada. Jobs name no partition there: the name is ours."""
+    """A cluster of the Digital Research Alliance of Canada; jobs name no partition there, so this is ours."""
     return Site(
         ("gpu",), f"gpu:{gpu}:{count}", cpus_per_gpu * count, memory_gb_per_gpu * count * GB, max_time
     )

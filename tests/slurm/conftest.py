@@ -2,12 +2,11 @@
 
     testbed              4 nodes of the site `slurm`, up for the whole session
     testbed_for(site)    the same for another site; keywords as for slurm.testbed.cluster.Testbed
-    shared_dir           an empty folder that all nodes of all testbeds see (pytest's tmp_path is below /tmp: they don't)
+    shared_dir           an empty folder that all nodes of all testbeds see (they don't see pytest's tmp_path)
 
 A test that powers a node off boots it again. Testbeds end with pytest, however it ends.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,14 +30,15 @@ def slurm_root() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def testbed_for(slurm_root: Path) -> Iterator[Callable[..., Testbed]]:
+def testbed_for(slurm_root: Path, require: Callable[[object, str], None]) -> Iterator[Callable[..., Testbed]]:
     """Start the testbed of a site, or return the one that is up with the same arguments."""
     up: dict[tuple[object, ...], Testbed] = {}
 
     def start(site: str = "slurm", **options: Any) -> Testbed:
         key = (site, *sorted(options.items()))
         if key not in up:
-            _skip_unless_possible()
+            problem = missing(accounting=True, ssh=True, pbs=True)
+            require(problem is None, str(problem))
             folder = slurm_root / f"testbed-{len(up)}"
             up[key] = Testbed(folder, site=site, share=[slurm_root / "shared"], **options)
             up[key].up()
@@ -47,14 +47,6 @@ def testbed_for(slurm_root: Path) -> Iterator[Callable[..., Testbed]]:
     yield start
     for testbed in up.values():
         testbed.down()
-
-
-def _skip_unless_possible() -> None:
-    problem = missing(accounting=True, ssh=True, pbs=True)
-    if problem and os.environ.get("CI"):
-        pytest.fail(problem)
-    if problem:
-        pytest.skip(problem)
 
 
 @pytest.fixture(scope="session")

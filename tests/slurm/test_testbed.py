@@ -1,8 +1,6 @@
 """The testbed is a real cluster: everything that the project's Slurm tests lean on, shown once."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -37,7 +35,8 @@ def wait_for(done: Callable[[], bool], what: str, timeout: float = 40) -> None:
 
 
 def test_every_node_has_its_own_name_address_tmp_and_shm(testbed: Testbed) -> None:
-    look = "echo $(hostname) $(hostname -I) $(ls /tmp/mine /dev/shm/mine 2>/dev/null | wc -l); touch /tmp/mine /dev/shm/mine"
+    look = "echo $(hostname) $(hostname -I) $(ls $mine 2>/dev/null | wc -l); touch $mine"
+    look = f"mine='/tmp/mine /dev/shm/mine'; {look}"
     lines = testbed.run(["srun", "--nodes=4", "bash", "-c", look]).stdout.splitlines()
     again = testbed.run(["srun", "--nodes=4", "bash", "-c", look]).stdout.splitlines()
     assert sorted(lines) == [f"node{n} 10.77.0.{n} 0" for n in range(1, 5)]
@@ -136,21 +135,135 @@ def test_job_of_a_dead_node_is_requeued_on_another(testbed: Testbed, shared_dir:
 
 @pytest.mark.mpi
 def test_mpirun_and_pmix_start_ranks_on_two_nodes(testbed: Testbed, shared_dir: Path) -> None:
-    script = 'mpirun bash -c "echo mpirun $(hostname) \\$(hostname) \\$OMPI_COMM_WORLD_RANK"\n'
-    script += 'timeout 20 srun --mpi=pmix bash -c "echo pmix \\$(hostname) \\$PMIX_RANK"\n'
-    job = submit(testbed, shared_dir, script, "--nodes=2", "--ntasks-per-node=2")
+    script = "mpirun bash -c 'echo mpirun $(hostname) $OMPI_COMM_WORLD_RANK'\n"
+    script += "timeout 20 srun --mpi=pmix bash -c 'echo pmix $(hostname) $PMIX_RANK'\n"
+    job = submit(testbed, shared_dir, script, "--nodes=2", "--ntasks-per-node=2", "--nodelist=node2,node3")
     assert testbed.wait_job(job) == "COMPLETED"
-    lines = (shared_dir / f"out-{job}").read_text().splitlines()
-    first, second = sorted({line.split()[2] for line in lines if line.startswith("mpirun")})
-    assert sorted(line.split()[2:] for line in lines if line.startswith("mpirun")) == [
-        [first, "0"],
-        [first, "1"],
-        [second, "2"],
-        [second, "3"],
+    lines = re.findall("^(?:mpirun|pmix) .*", (shared_dir / f"out-{job}").read_text(), flags=re.MULTILINE)
+    ranks = ["node2 0", "node2 1", "node3 2", "node3 3"]
+    assert sorted(lines) == [f"mpirun {r}" for r in ranks] + [f"pmix {r}" for r in ranks]
+
+
+def test_time_limit_of_run_ends_everything_it_started(testbed: Testbed) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        testbed.run(["srun", "--job-name=too-long", "sleep", "77"], timeout=1)
+    queue = ["squeue", "--noheader", "--name=too-long", "--states=running"]
+    wait_for(lambda: testbed.run(queue).stdout == "", "the end of the job")
+
+
+def test_users_exist_inside_and_have_a_home(testbed: Testbed) -> None:
+    done = testbed.run(
+        ["srun", "--ntasks=1", "sh", "-c", "whoami; pwd"], user="alice", cwd=testbed.dir / "home/alice"
+    )
+    assert done.stdout.split() == ["alice", str(testbed.dir / "home/alice")]
+
+
+def test_commands_can_run_on_a_node(testbed: Testbed) -> None:
+    assert testbed.run(["hostname"], node="node3").stdout == "node3\n"
+    assert testbed.run(["hostname"]).stdout == "login\n"
+
+
+def test_pbs_job_runs_on_two_nodes_with_a_node_file(
+    testbed_for: Callable[..., Testbed], shared_dir: Path
+) -> None:
+    pbs = testbed_for("sockeye_pbs", ssh=True)
+    script = shared_dir / "job.pbs"
+    script.write_text(
+        "#!/bin/bash\n#PBS -N guide\n#PBS -l select=2:ncpus=2:mpiprocs=2\n#PBS -j oe\n"
+        "cat $PBS_NODEFILE; echo $PBS_JOBNAME $PBS_O_WORKDIR; ssh node2 hostname\n"
+    )
+    words = [str(pbs.dir / "bin/qsub"), str(script)]
+    done = subprocess.run(
+        words, cwd=shared_dir, env=pbs.env(), capture_output=True, text=True, timeout=30, check=True
+    )
+    assert pbs.wait_job(done.stdout.strip()) == "COMPLETED"
+    output = [path.read_text() for path in shared_dir.glob("*.o*")]
+    assert output == [f"node1\nnode1\nnode2\nnode2\nguide {shared_dir}\nnode2\n"]
+
+
+def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
+    testbed = testbed_for("slurm", accounting=True)
+    job = submit(testbed, shared_dir, "exit 3", "--comment=field=nlp;appl=pytorch")
+    assert testbed.wait_job(job) == "FAILED"
+    words = [
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        "--jobs",
+        job,
+        "--format=State,ExitCode,Comment",
     ]
-    assert sorted(line.split()[1:] for line in lines if line.startswith("pmix")) == [
-        [first, "0"],
-        [first, "1"],
-        [second, "2"],
-        [second, "3"],
-    ]
+    wait_for(
+        lambda: testbed.run(words).stdout == "FAILED|3:0|field=nlp;appl=pytorch\n", "the record of the job"
+    )
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:
+    with Testbed(tmp_path / "testbed", nodes=2, site=site) as own:
+        words = ["srun", "--nodes=2", f"--gpus-per-node={own.layout.site.gpus}", "hostname"]
+        done = own.run(words)
+        assert sorted(done.stdout.split()) == list(own.nodes), done.stderr
+        others = testbed.run(["sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split()
+        assert set(others) == {"node1", "node2", "node3", "node4"}
+    assert not own.is_up()
+    assert testbed.is_up()
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    code = "import sys; from slurm.testbed.cluster import Testbed\nTestbed(sys.argv[1], nodes=1).up()\n"
+    words = [sys.executable, "-u", "-c", code + "print('up'); input()", str(tmp_path / "t")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as owner:
+        assert owner.stdout and owner.stdout.readline() == b"up\n"
+        testbed = Testbed.attach(tmp_path / "t")
+        assert testbed.is_up()
+        owner.kill()
+    wait_for(lambda: not testbed.is_up(), "the end of the testbed")
+
+
+def test_command_line(tmp_path: Path) -> None:
+    def cli(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "slurm.testbed", words[0], "--dir", str(tmp_path / "t"), *words[1:]]
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+
+    refused = cli("shell")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    try:
+        up = cli("up", "--nodes", "2", "--site", "alvis")
+        assert up.returncode == 0, up.stderr
+        assert f"export PATH={tmp_path}/t/bin:$PATH" in up.stdout
+        assert "is up in" in cli("up").stderr
+        assert cli("kill", "alvis3-02").returncode == 0
+        assert cli("run", "--node", "alvis3-02", "--", "true").stderr == "alvis3-02 is off: boot it\n"
+        assert "use one of alvis3-01, alvis3-02" in cli("boot", "node9").stderr
+        assert cli("boot", "alvis3-02").returncode == 0
+        assert cli("run", "--user", "bob", "--node", "alvis3-02", "--", "whoami").stdout == "bob\n"
+    finally:
+        assert cli("down").returncode == 0
+    assert "no testbed is up" in cli("run", "true").stderr
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(TestbedError, match="not empty"):
+        Testbed(tmp_path).up()
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_missing_programs_are_named_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slurm.testbed.requirements.SBIN", "")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert missing() == (
+        "the testbed needs programs that are not here: apt-get install -y iproute2 munge slurm-wlm util-linux"
+    )
+
+
+def test_without_root_it_says_so(tmp_path: Path) -> None:
+    words = ["runuser", "-u", "nobody", "--", "env", f"PYTHONPATH={REPOSITORY}", "python3", "-c"]
+    code = "from slurm.testbed.requirements import missing; print(missing())"
+    done = subprocess.run([*words, code], capture_output=True, text=True, cwd="/")
+    assert "needs root" in done.stdout, done.stderr

@@ -3,8 +3,9 @@
 # find the real command there.
 PATH=$$(echo ":$$PATH:" | sed -e "s#:${dir}/bin:#:#g" -e "s#^:##" -e 's#:$$##')
 export PATH
-if ! [ -d "/proc/$$(cat ${dir}/run/login.pid 2>/dev/null)/ns" ]; then
+read -r pid started 2> /dev/null < ${dir}/run/login.pid
+if ! [ -d "/proc/$$pid/ns" ]; then
   echo "${command}: the Slurm testbed in ${dir} is not up" >&2
   exit 1
 fi
-exec nsenter --target "$$(cat ${dir}/run/login.pid)" --net --uts --mount --ipc --wdns="$$PWD" ${program} "$$@"
+exec nsenter --target "$$pid" --net --uts --mount --ipc --wdns="$$PWD" ${program} "$$@"
