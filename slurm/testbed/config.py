@@ -19,7 +19,7 @@ SLURM_COMMANDS = ("sbatch", "srun", "salloc", "sattach", "sbcast", "squeue", "sc
 SLURM_REPORTS = ("sacct", "sacctmgr", "sstat", "sprio")
 PBS_COMMANDS = ("qsub", "qstat", "qdel", "qalter", "qhold", "qrls", "pbsnodes")
 COMMANDS = (*SLURM_COMMANDS, *SLURM_REPORTS, *PBS_COMMANDS, "mpirun")
-FOLDERS = ("bin", "dev", "etc/slurm", "etc/ssh", "home", "log", "run", "spool", "state", "tmp")
+FOLDERS = ("bin", "dev", "etc/slurm", "etc/ssh", "home", "log", "run", "state", "tmp")
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,12 @@ def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: 
     )
 
 
+def test_a_long_path_is_no_problem(tmp_path: Path) -> None:
+    with Testbed(tmp_path / ("long-" * 20) / "testbed", nodes=1) as testbed:
+        done = testbed.run(["srun", "hostname"])
+        assert done.stdout == "node1\n", done.stderr
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:
     with Testbed(tmp_path / "testbed", nodes=2, site=site) as own:

@@ -5,7 +5,7 @@ listening() { (: < "/dev/tcp/127.0.0.1/$1") 2> /dev/null; }
 mkdir -p "$dir/mysql"
 mariadbd=$(PATH=$PATH:/usr/sbin command -v mariadbd mysqld | head -1)
 "$mariadbd" --no-defaults --user=root --datadir="$dir/mysql" --lc-messages-dir=/usr/share/mysql --skip-grant-tables \
-  --socket="$dir/run/mysql.sock" --pid-file="$dir/run/mysql.pid" --bind-address=127.0.0.1 --port=3306 \
+  --socket=/run/mysql.sock --pid-file="$dir/run/mysql.pid" --bind-address=127.0.0.1 --port=3306 \
   --innodb-buffer-pool-size=16M --innodb-log-file-size=4M --innodb-flush-log-at-trx-commit=0 --skip-log-bin \
   --performance-schema=0 --innodb-lock-wait-timeout=900 > "$dir/log/mysql.log" 2>&1 &
 until listening 3306; do sleep 0.02; done

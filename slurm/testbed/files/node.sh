@@ -24,7 +24,7 @@ done
 umount -l /run/outer_tmp
 
 if [ "$ssh" = 1 ]; then /usr/sbin/sshd -f "$dir/etc/ssh/sshd_config" -E "$dir/log/sshd-$name.log"; fi
-mkdir -p "$dir/spool/$name"
+mkdir -p "/run/slurmd/$name"
 ulimit -c 0
 slurmd -D &
 wait $!
