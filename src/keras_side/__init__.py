@@ -1,5 +1,6 @@
 """Training with Keras 3 on TensorFlow; importing this package loads TensorFlow, quietly."""
 
+import logging
 import os
 import re
 import sys
@@ -36,3 +37,5 @@ if (
 
 with without_noise():
     import tensorflow  # noqa: F401
+
+logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -54,7 +54,7 @@ class Loop(keras.callbacks.Callback):
             if not state.pending:  # at the end of the epoch, in one row with the validation
                 self.report.write(state.step, state.epoch, fresh)
         for number in range(before, state.batch):
-            self.report.progress.batch(state.epoch, number, fresh)
+            self.report.progress.batch(state.epoch, number, fresh if number + 1 == state.batch else None)
         if every and state.step % every == 0 and not state.pending:
             self.save()
         self.look_at_flag()
@@ -94,7 +94,8 @@ class Loop(keras.callbacks.Callback):
             self.classifier.stop_evaluating = True
 
     def evaluate(self, part: str, data: tf.data.Dataset, batches: int) -> None:
-        """Measure `<part>/loss` and `<part>/acc` over some batches, into the state's metrics, unless a signal comes."""
+        """Measure `<part>/loss` and `<part>/acc` over some batches, into the state's metrics."""
+        self.average_statistics()
         self.classifier.tally.take()
         self.classifier.evaluate(data, steps=batches, verbose=0, callbacks=[self])
         fresh = self.measured(part)
@@ -122,7 +123,12 @@ class Loop(keras.callbacks.Callback):
             self.config.schedule, self.state.step - 1, plan.steps_per_epoch, plan.total_steps
         )
 
+    def average_statistics(self) -> None:
+        """They are linear in what each replica saw: averaged late, they are what they would be anyway."""
+        self.classifier.strategy.average_variables(self.classifier.moving_statistics())
+
     def save(self, value: float | None = None) -> None:
         """Write a checkpoint; `value` is the newly measured one of `checkpoint.monitor`."""
+        self.average_statistics()
         if self.store:
             self.saved = save(self.store, self.classifier, self.state, value)

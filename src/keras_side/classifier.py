@@ -27,6 +27,7 @@ class Tally:
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
         )
+        self.distribution = tf.distribute.get_strategy()
 
     def add(self, losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> None:
         """Count a batch: losses [b], labels [b], logits [b, classes]; rows of weight 0 are padding."""
@@ -41,7 +42,7 @@ class Tally:
 
     def take(self) -> list[float]:
         """Sum of the losses, number of right answers, number of samples; the sums then begin again at 0."""
-        replicas = tf.distribute.get_strategy().experimental_local_results(self.sums)
+        replicas = self.distribution.experimental_local_results(self.sums)
         taken = sum(replica.numpy() for replica in replicas)
         for replica in replicas:
             replica.assign(tf.zeros(3, tf.float64))
@@ -100,6 +101,13 @@ class Classifier(keras.Model):
 
         first = [tf.convert_to_tensor(g) for g in self.gradients(images[0], labels[0], weights[0])]
         return tf.while_loop(lambda number, _: number < self.accumulate, more, (tf.constant(1), first))[1]
+
+    def moving_statistics(self) -> list[keras.Variable]:
+        """What each replica gathers from its own rows: means and variances of batch normalisation."""
+        return [v for v in self.non_trainable_variables if v.dtype == "float32"]
+
+    def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
+        """All is built; Keras 3.15 would fetch a batch to find out, and try to reduce it over the workers."""
 
     def make_train_function(self, force: bool = False) -> None:
         """What `fit` calls for each step; Keras' own reads all metrics each time, over all replicas."""

@@ -45,11 +45,13 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), strategy.replicas)
     model = make_model(config, plan, strategy, splits)
     store = CheckpointStore(run.checkpoints, config.checkpoint.mode, config.checkpoint.keep_last)
-    newest = store.newest_good()
-    state = restore(newest, model) if newest else State()
+    newest = store.newest_good() if strategy.rank == 0 else None
+    state = shared(restore(newest, model) if newest else State(), model)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     with (
-        Progress(config.monitor.progress if strategy.rank == 0 else "none", plan) as progress,
+        Progress(
+            config.monitor.progress if strategy.rank == 0 else "none", plan, strategy.replicas
+        ) as progress,
         plain_data_errors(),
     ):
         report = Report(config, run, progress, state.step, writes)
@@ -84,8 +86,21 @@ def make_model(config: Config, plan: Plan, strategy: Strategy, splits: Splits) -
         model = Classifier(network, strategy, plan.accumulate)
         model.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         model.optimizer.build(model.trainable_variables)
-    strategy.synchronize([*model.variables, *model.optimizer.variables])
+        strategy.prepare(model.optimizer)
     return model
+
+
+def shared(state: State, model: Classifier) -> State:
+    """Rank 0's state and variables, on all ranks; only the seeds of dropout differ between replicas."""
+    strategy = model.strategy
+    strategy.from_rank_0([*model.variables, *model.optimizer.variables])
+    numbers = state.numbers()
+    agreed = strategy.sum(numbers if strategy.rank == 0 else [0.0] * len(numbers))
+    for seed in (v for v in model.variables if v.name == "seed_generator_state"):
+        local = strategy.local_values(seed)
+        for number, value in enumerate(local):
+            value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))
+    return State.from_numbers(agreed, state.metrics)
 
 
 @contextmanager
@@ -173,9 +188,11 @@ def evaluation_data(config: Config, strategy: Strategy, data: ImageSet, limit: i
 
 def test(loop: Loop, store: CheckpointStore, data: tf.data.Dataset) -> None:
     """Measure `test/loss` and `test/acc` with the best checkpoint's weights, or the present ones."""
-    best = store.best()
+    strategy = loop.classifier.strategy
+    best = store.best() if strategy.rank == 0 else None
     if best:
         restore_weights(best.path, loop.classifier)
+    strategy.from_rank_0(loop.classifier.variables)
     loop.evaluate("test", data, loop.plan.test_batches)
     if loop.state.preempted:
         return

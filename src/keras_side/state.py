@@ -1,5 +1,6 @@
 """Where a run stands: position, newest metrics, early stopping; what a checkpoint holds besides variables."""
 
+import math
 from dataclasses import dataclass, field
 
 from src.plan import Plan
@@ -28,6 +29,18 @@ class State:
     best: float | None = None
     bad: int = 0
     preempted: bool = False
+
+    def numbers(self) -> list[float]:
+        """All that ranks must agree on; `from_numbers` reverses it."""
+        best = math.nan if self.best is None else self.best
+        return [self.epoch, self.batch, self.step, self.pending, best, self.bad]
+
+    @classmethod
+    def from_numbers(cls, numbers: list[float], metrics: dict[str, float]) -> "State":
+        """The state that `numbers` was called on, with other metrics."""
+        epoch, batch, step, pending, best, bad = numbers
+        known = None if math.isnan(best) else best
+        return cls(int(epoch), int(batch), int(step), metrics, bool(pending), known, int(bad))
 
     def advance(self, plan: Plan) -> None:
         """One optimizer step is done; `max_steps` may end the last epoch early."""

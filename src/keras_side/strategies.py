@@ -1,15 +1,18 @@
-"""How ranks share the work: scope for the variables, data, average of the gradients, sums for the metrics."""
+"""How processes and devices share the work: scope of the variables, data, gradients, metrics."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
+import keras
 import tensorflow as tf
 
+from src.devices import local_devices
+from src.matrix import resolve_strategy
 from src.schema import Config
 from src.topology import Topology
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]
-"""(rank, world size) to that rank's batches."""
+"""(replica, number of replicas) to that replica's batches."""
 
 
 class Strategy:
@@ -17,7 +20,7 @@ class Strategy:
 
     Attributes:
         rank, processes: number of this process, and how many there are; rank 0 writes.
-        replicas: devices that share the global batch, over all processes.
+        replicas: devices that share the global batch, over all processes; each process has the same number.
     """
 
     def __init__(self, rank: int = 0, processes: int = 1, replicas: int = 1) -> None:
@@ -27,36 +30,65 @@ class Strategy:
         """Variables must be created within."""
         return nullcontext()
 
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """The optimizer gets gradients that are averaged already."""
+
     def dataset(self, make: MakeDataset) -> tf.data.Dataset:
         """The batches of this process, for `fit` and `evaluate`."""
         return make(self.rank, self.replicas)
 
     def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean over ranks; called in the step, on all ranks."""
+        """The mean over replicas; called within the step."""
         return gradients
 
+    def average_variables(self, variables: list[keras.Variable]) -> None:
+        """Give all replicas the mean of their values; called between steps, by all processes."""
+
     def sum(self, values: list[float]) -> list[float]:
-        """The sums over processes of a few numbers; called outside of the step, by all of them."""
+        """The sums over processes of a few numbers; called between steps, by all processes."""
         return values
 
-    def synchronize(self, variables: list[tf.Variable]) -> None:
-        """Give all processes rank 0's values, once, before the first step."""
+    def from_rank_0(self, variables: list[keras.Variable]) -> None:
+        """Give all processes rank 0's values; called between steps, by all processes."""
+
+    def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
+        """The variable as each replica of this process has it."""
+        return [variable.value]
 
 
 def make_strategy(config: Config, topology: Topology) -> Strategy:
     """The strategy of the configuration; made before anything else of TensorFlow: it chooses devices."""
-    use_devices(config, topology.local_rank)
-    return Strategy()
+    devices = topology.world_size if topology.world_size > 1 else local_devices(config)
+    match resolve_strategy(config, devices, topology.nodes):
+        case "single":
+            use_devices(config, topology.local_rank, 1)
+            return Strategy()
+        case "mirrored":
+            from src.keras_side.distributed import mirrored
+
+            return mirrored(use_devices(config, 0, devices))
+        case "multiworker_mirrored":
+            from src.keras_side.distributed import multiworker_mirrored
+
+            return multiworker_mirrored(topology, use_devices(config, topology.local_rank, 1))
+        case name:
+            raise NotImplementedError(name)
 
 
-def use_devices(config: Config, local_rank: int) -> None:
-    """Show TensorFlow this rank's GPU only, none with `trainer.accelerator=cpu`; leave memory to others."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if config.trainer.accelerator == "cpu":
-        gpus = []
-    elif len(gpus) > 1:  # where each task sees its own GPU only, that one
-        gpus = [gpus[local_rank]]
-    if gpus != tf.config.get_visible_devices("GPU"):  # can be changed before the first operation only
+def use_devices(config: Config, first: int, count: int) -> list[str]:
+    """Choose this process's devices among those it can see; returns their names, such as ["GPU:0"].
+
+    With GPUs, `count` of them from number `first` on (where a task sees its own only, those), and memory is
+    taken as needed. Without, `count` logical CPUs, which try out on any machine what several GPUs do.
+    """
+    gpus = [] if config.trainer.accelerator == "cpu" else tf.config.list_physical_devices("GPU")
+    if len(gpus) > count:
+        gpus = gpus[first : first + count]
+    if gpus != tf.config.get_visible_devices("GPU"):  # may be changed before the first operation only
         tf.config.set_visible_devices(gpus, "GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
+    if not gpus and count > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"GPU:{n}" for n in range(len(gpus))] or [f"CPU:{n}" for n in range(count)]
