@@ -6,6 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
+from src.interval import Interval
 from src.lightning_side.module import Classifier
 from src.lightning_side.optim import learning_rate
 from src.metrics_log import CsvLog
@@ -26,15 +27,19 @@ class Reporter(pl.Callback):
         metrics: newest value of each metric.
         of_epoch: metrics at the end of the present epoch: of its last steps, and of the validation if any.
         stopping: all ranks have agreed to stop.
+        saving: all ranks have agreed to save, because rank 0 says that it is time.
     """
 
-    def __init__(self, config: Config, plan: Plan, stop: Stop, progress: Progress) -> None:
+    def __init__(
+        self, config: Config, plan: Plan, stop: Stop, progress: Progress, interval: Interval | None = None
+    ) -> None:
         self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
         self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
         self.metrics: dict[str, float] = {}
         self.of_epoch: dict[str, float] = {}
-        self.stopping = False
+        self.interval = interval
+        self.stopping = self.saving = False
 
     def go_on(self, metrics: dict[str, float]) -> None:
         """Begin with the metrics that the checkpoint has, for a run that goes on."""
@@ -73,7 +78,7 @@ class Reporter(pl.Callback):
     ) -> None:
         """A validation may be long: the ranks agree as often as in training."""
         if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
-            self.stopping = trainer.strategy.reduce(self._wish(pl_module), reduce_op="sum").item() > 0
+            self._agree(trainer.strategy.reduce(self._wishes(pl_module), reduce_op="sum").tolist())
         self._look_alone(trainer)
 
     on_test_batch_end = on_validation_batch_end
@@ -95,21 +100,27 @@ class Reporter(pl.Callback):
         """Metrics over all ranks, and the agreement to stop: one reduction, one wait for the device."""
         assert isinstance(module, Classifier)
         totals = module.train_totals if part == "train" else module.eval_totals
-        own = torch.cat([totals.take(module.device), self._wish(module)])
+        own = torch.cat([totals.take(module.device), self._wishes(module)])
         sums: torch.Tensor = trainer.strategy.reduce(own, reduce_op="sum")
-        loss, right, count, wishes = sums.tolist()
-        self.stopping = wishes > 0
+        loss, right, count, *wishes = sums.tolist()
+        self._agree(wishes)
         fresh = {f"{part}/loss": loss / max(1.0, count), f"{part}/acc": right / max(1.0, count)}
         self.metrics |= fresh
         return fresh
 
-    def _wish(self, module: pl.LightningModule) -> torch.Tensor:
-        return torch.tensor([float(self.stop.requested is not None)], device=module.device)
+    def _wishes(self, module: pl.LightningModule) -> torch.Tensor:
+        """Of this rank: to stop, to save; only rank 0 has an interval."""
+        wishes = [self.stop.requested is not None, self.interval is not None and self.interval.by_time()]
+        return torch.tensor(wishes, dtype=torch.float32, device=module.device)
+
+    def _agree(self, wishes: list[float]) -> None:
+        self.stopping, self.saving = (wish > 0 for wish in wishes)
 
     def _look_alone(self, trainer: pl.Trainer) -> None:
         """A single rank needs nobody's agreement."""
         if trainer.world_size == 1:
             self.stopping = self.stop.requested is not None
+            self.saving = self.interval is not None and self.interval.by_time()
 
     def _write(self, trainer: pl.Trainer, epoch: int, metrics: dict[str, float]) -> None:
         if trainer.logger:

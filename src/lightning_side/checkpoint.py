@@ -5,10 +5,13 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from src.checkpoint_store import CheckpointStore, Saved
+from src.checkpoint_store import Saved
+from src.interval import Interval
+from src.lightning_side.buffers import Buffers
 from src.lightning_side.callbacks import Reporter
 from src.lightning_side.position import position, set_loops
 from src.plan import Plan
+from src.publish import Publisher
 from src.schema import Config
 
 FILE = "model.ckpt"
@@ -20,10 +23,10 @@ class Stopped(Exception):
 
 
 class Saver(pl.Callback):
-    """Saves every few epochs or steps, at the end, and when the ranks have agreed to stop.
+    """Saves every few epochs, steps or seconds, at the end, and when the ranks have agreed to stop.
 
     Args:
-        store: where to; all ranks take part, rank 0 alone writes.
+        publisher: writes checkpoints; all ranks take part, rank 0 alone has one.
         saved: the checkpoint that the run goes on from.
 
     Attributes:
@@ -32,9 +35,16 @@ class Saver(pl.Callback):
     """
 
     def __init__(
-        self, config: Config, plan: Plan, store: CheckpointStore, reporter: Reporter, saved: Saved | None
+        self,
+        config: Config,
+        plan: Plan,
+        publisher: Publisher | None,
+        reporter: Reporter,
+        saved: Saved | None,
+        interval: Interval,
     ) -> None:
-        self.config, self.plan, self.store, self.reporter = config, plan, store, reporter
+        self.config, self.plan, self.publisher, self.reporter = config, plan, publisher, reporter
+        self.interval, self.buffers = interval, Buffers()
         self.newest = saved
         self.start = position(saved, config.trainer, plan)
         if saved:
@@ -54,11 +64,12 @@ class Saver(pl.Callback):
         Raises:
             Stopped: after a stop.
         """
+        if self.publisher:
+            self.publisher.check()
         epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
         if epoch_over or (batch_idx + 1) % self.plan.accumulate:
             return
-        every = self.config.checkpoint.every_n_steps
-        if self.reporter.stopping or (every and trainer.global_step % every == 0):
+        if self.reporter.stopping or self.reporter.saving or self.interval.by_step(trainer.global_step):
             self._save(trainer, value=None)
         self._leave_if_stopping()
 
@@ -92,9 +103,16 @@ class Saver(pl.Callback):
         """
         self._leave_if_stopping()
 
+    def close(self) -> None:
+        """Wait until everything is in the run folder. Raises CheckpointError where it can't be written."""
+        if self.publisher:
+            self.publisher.close()
+            self.newest = self.publisher.newest or self.newest
+
     def best(self, trainer: pl.Trainer) -> Path | None:
         """File of the checkpoint to test, the same on all ranks: the best one, else the newest, else None."""
-        found = (self.store.best() or self.newest) if trainer.is_global_zero else None
+        self.close()
+        found = self.publisher.store.best() if self.publisher else None
         found = trainer.strategy.broadcast(found)
         return found.path / FILE if found else None
 
@@ -107,15 +125,19 @@ class Saver(pl.Callback):
         step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
         if batch == self.plan.train_batches and not trainer.validating:
             epoch, batch = epoch + 1, 0
-        folder: Path = trainer.strategy.broadcast(self.store.begin(step) if trainer.is_global_zero else None)
-        trainer.save_checkpoint(folder / FILE)
-        if trainer.is_global_zero:
-            self.newest = self.store.commit(
-                folder,
+        if self.publisher:
+            self.publisher.wait_buffers()
+        state = trainer._checkpoint_connector.dump_checkpoint()  # of all ranks
+        if self.publisher:
+            self.buffers.fill(state)
+            self.publisher.save(
+                lambda folder: self.buffers.write(folder / FILE),
                 step=step,
                 epoch=epoch,
                 batch=batch,
-                metrics=self.reporter.metrics,
+                metrics=dict(self.reporter.metrics),
                 value=value,
                 framework="lightning",
             )
+            self.interval.saved(self.publisher.stall)
+        self.reporter.saving = False

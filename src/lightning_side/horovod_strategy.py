@@ -38,6 +38,7 @@ class HorovodStrategy(ParallelStrategy):
     """
 
     strategy_name = "horovod"
+    is_distributed = True  # else Lightning does not reduce what `self.log(..., sync_dist=True)` logs
 
     def __init__(
         self, topology: Topology, device: torch.device, compression: str = "none", **options: Any

@@ -1,13 +1,14 @@
 """Train with Lightning: data, model, Trainer, resume, fit, test."""
 
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
 
-from src.checkpoint_store import CheckpointStore
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
 from src.data.torch_loader import BatchLoader, torch_loader
+from src.interval import Interval
 from src.lightning_side.callbacks import EarlyStop, Reporter
 from src.lightning_side.checkpoint import FILE, Saver, Stopped
 from src.lightning_side.device import pick_device
@@ -20,6 +21,7 @@ from src.models.lightning import build_model
 from src.outcome import Outcome
 from src.plan import Plan, make_plan
 from src.progress import Progress
+from src.publish import open_publisher
 from src.rundir import RunDir
 from src.schema import Config
 from src.stop import Stop
@@ -48,7 +50,9 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     with Progress(kind, plan, topology.world_size) as progress:
         reporter = Reporter(config, plan, stop, progress)
         saver = attach(trainer, config, plan, run, reporter)
-        state = fit_and_test(trainer, module, saver, config, splits, topology)
+        with saver.publisher or nullcontext():
+            state = fit_and_test(trainer, module, saver, config, splits, topology)
+            saver.close()
     return Outcome(
         state=state,
         epoch=saver.newest.epoch if saver.newest else trainer.current_epoch,
@@ -61,9 +65,12 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
 def attach(trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: Reporter) -> Saver:
     """Give the Trainer its callbacks and logs, continued at the newest good checkpoint of the run."""
     keep = not config.trainer.fast_dev_run
-    store = CheckpointStore(run.checkpoints, config.checkpoint.mode, config.checkpoint.keep_last)
-    saved = trainer.strategy.broadcast(store.newest_good() if keep and trainer.is_global_zero else None)
-    saver = Saver(config, plan, store, reporter, saved)
+    writes = keep and trainer.is_global_zero
+    publisher = open_publisher(config.checkpoint, run, reporter.progress.note) if writes else None
+    saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
+    interval = Interval(config.checkpoint, trainer.world_size)
+    reporter.interval = interval if writes else None
+    saver = Saver(config, plan, publisher, reporter, saved, interval)
     trainer.callbacks += [
         RandomState(config.seed),
         reporter,
