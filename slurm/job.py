@@ -184,7 +184,7 @@ def launch_method(config: Config, strategy: str) -> str:
     """`launch`, or what `auto` means: the preset's method if the strategy knows it, else the strategy's first."""
     if config.launch != "auto":
         return config.launch
-    known = cell(config.framework, strategy).launch
+    known = cell(config.framework, strategy).launch if cell(config.framework, strategy).ranks else STARTERS
     usable = [m for m in known if config.cluster.scheduler != "pbs" or m != "srun"]
     return config.cluster.launch if config.cluster.launch in usable or not usable else usable[0]
 

@@ -33,6 +33,7 @@ def submit(
         SubmitError: the scheduler refused it; new folders are removed again.
     """
     results = Path(configs[0].paths.results)
+    trees = [for_a_log(t) for t in trees]
     latest = _latest(results)
     job, runs, taken = make_folders(trees, overrides, job, run, results)
     script = Path(job.code).parent / scheduler.SCRIPT[job.cluster.scheduler]
@@ -49,7 +50,7 @@ def submit(
     print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, [*notes, *taken.notes]), flush=True)
     if not configs[0].wait:
         return [None] * len(runs)
-    wait_for(job_ids)
+    wait_for(job.cluster.scheduler, job_ids)
     return [metric(r, c) for r, c in zip(runs, configs, strict=True)]
 
 
@@ -88,6 +89,13 @@ def make_folders(
     if job.members is not None:
         point_latest(results, runs[0].path)
     return job, runs, taken
+
+
+def for_a_log(tree: Tree) -> Tree:
+    """The configuration for a job that nobody watches: mpirun gives its ranks a terminal, and a bar would fill the log."""
+    monitor = tree["monitor"]
+    progress = "plain" if monitor["progress"] == "auto" else monitor["progress"]
+    return {**tree, "monitor": {**monitor, "progress": progress}}
 
 
 def fresh(code: Path) -> Path:
@@ -131,9 +139,9 @@ def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDi
             continue
 
 
-def wait_for(job_ids: Sequence[str], poll: float = 5.0) -> None:
+def wait_for(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
     """Return when none of the jobs is queued or running any more."""
-    while any(queue.alive(s) for s in queue.states(job_ids).values()):
+    while any(queue.alive(s) for s in queue.states(kind, job_ids).values()):
         time.sleep(poll)
 
 

@@ -11,7 +11,7 @@ def launch(case: Case) -> Iterator[str]:
     """The launch method must fit the strategy, the scheduler and the container."""
     job = case.job
     known = cell(job.framework, job.strategy).launch
-    if job.launch not in known:
+    if job.world_size > 1 and job.launch not in known:  # anything can start one rank
         yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
     if case.config.cluster.scheduler == "pbs" and job.launch == "srun":
         yield "launch=srun needs Slurm, and this is PBS; use launch=mpirun."
