@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from src.checkpoint_store import CheckpointStore, Saved
 from src.errors import CheckpointError, ProjectError
 from src.rundir import RunDir, open_run
-from src.staging import Stage, Write, read_record
+from src.staging import Stage, Write, make_stage, read_record, write_record
+
+if TYPE_CHECKING:
+    from src.schema import Checkpoint
 
 FIRST_RETRY, LAST_RETRY = 1.0, 300.0
 """Seconds until what failed is tried again, doubled each time."""
@@ -272,6 +275,20 @@ def disk_trouble(error: BaseException | None) -> OSError | None:
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
+
+
+def open_publisher(config: "Checkpoint", run: RunDir) -> Publisher:
+    """The publisher of a run that begins or goes on; its store then has all that can still be had.
+
+    Raises:
+        CheckpointError: see `rescue`.
+    """
+    rescue(run)
+    store = CheckpointStore(run.checkpoints, config.mode, config.keep_last, config.keep_every_n_epochs)
+    stage = make_stage(run, config.local)
+    if stage:
+        write_record(run, stage, store.rule)
+    return Publisher(store, stage)
 
 
 def rescue(run: RunDir) -> Saved | None:

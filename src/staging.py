@@ -79,19 +79,17 @@ class Stage:
                 raise PermissionError(f"{folder} belongs to another user")
 
 
-def make_stage(
-    run: RunDir, wish: str | None, local_disk: str = "/tmp", environ: Mapping[str, str] = os.environ
-) -> Stage | None:
+def make_stage(run: RunDir, wish: str | None, environ: Mapping[str, str] = os.environ) -> Stage | None:
     """Where checkpoints of the run are written first, or None: straight into the run folder.
 
     Args:
         wish: `checkpoint.local`: null for none, a folder, or auto: the scheduler's folder for the job, or the
-            node's disk, unless it is the very disk that the run folder is on.
-        local_disk: what the cluster's configuration calls a node's own disk.
+            node's disk, unless it is the very disk that the run folder is on. TRAIN_LOCAL_DISK is cluster.local_disk.
     """
     if wish is None:
         return None
-    roots = [environ.get("SLURM_TMPDIR"), environ.get("TMPDIR"), local_disk] if wish == "auto" else [wish]
+    places = [environ.get(name) for name in ("TRAIN_LOCAL_DISK", "SLURM_TMPDIR", "TMPDIR")]
+    roots = [*places, "/tmp"] if wish == "auto" else [wish]
     for root in (Path(os.path.expandvars(r)) for r in roots if r):
         if wish != "auto" or (os.access(root, os.W_OK) and root.stat().st_dev != run.path.stat().st_dev):
             return Stage(root / f"{run.path.parent.name}-{os.getuid()}" / run.id)

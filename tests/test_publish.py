@@ -251,11 +251,11 @@ def test_from_before_the_last_start_of_the_machine_is_not_trusted(
 
 def test_a_stage_only_on_another_disk_than_the_run_folder(run: RunDir, tmp_path: Path) -> None:
     here, memory = str(tmp_path), "/dev/shm"
-    assert make_stage(run, "auto", here, {}) is None
-    assert make_stage(run, None, memory, {"SLURM_TMPDIR": memory}) is None
-    found = make_stage(run, "auto", here, {"SLURM_TMPDIR": memory})
+    assert make_stage(run, "auto", {"TRAIN_LOCAL_DISK": here}) is None
+    assert make_stage(run, None, {"TRAIN_LOCAL_DISK": memory}) is None
+    found = make_stage(run, "auto", {"TRAIN_LOCAL_DISK": "/nowhere", "SLURM_TMPDIR": memory})
     assert found is not None and found.folder == Path(memory, f"{tmp_path.name}-{os.getuid()}", "run")
-    asked = make_stage(run, here, memory, {})
+    asked = make_stage(run, here, {"SLURM_TMPDIR": memory})
     assert asked is not None and asked.folder.is_relative_to(here)
 
 

@@ -27,18 +27,17 @@ class Reporter(pl.Callback):
         metrics: newest value of each metric.
         of_epoch: metrics at the end of the present epoch: of its last steps, and of the validation if any.
         stopping: all ranks have agreed to stop.
-        saving: all ranks have agreed to save, because rank 0 says that it is time.
+        interval: says on rank 0 when it is time for a checkpoint.
+        saving: all ranks have agreed that it is.
     """
 
-    def __init__(
-        self, config: Config, plan: Plan, stop: Stop, progress: Progress, interval: Interval | None = None
-    ) -> None:
+    def __init__(self, config: Config, plan: Plan, stop: Stop, progress: Progress) -> None:
         self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
         self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
         self.metrics: dict[str, float] = {}
         self.of_epoch: dict[str, float] = {}
-        self.interval = interval
+        self.interval: Interval | None = None
         self.stopping = self.saving = False
 
     def go_on(self, metrics: dict[str, float]) -> None:
@@ -109,7 +108,7 @@ class Reporter(pl.Callback):
         return fresh
 
     def _wishes(self, module: pl.LightningModule) -> torch.Tensor:
-        """Of this rank: to stop, to save; only rank 0 has an interval."""
+        """To stop, and to save."""
         wishes = [self.stop.requested is not None, self.interval is not None and self.interval.by_time()]
         return torch.tensor(wishes, dtype=torch.float32, device=module.device)
 

@@ -66,7 +66,7 @@ def attach(trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: 
     """Give the Trainer its callbacks and logs, continued at the newest good checkpoint of the run."""
     keep = not config.trainer.fast_dev_run
     writes = keep and trainer.is_global_zero
-    publisher = open_publisher(config.checkpoint, run, reporter.progress.note) if writes else None
+    publisher = open_publisher(config.checkpoint, run) if writes else None
     saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
     interval = Interval(config.checkpoint, trainer.world_size)
     reporter.interval = interval if writes else None
