@@ -1,4 +1,4 @@
-"""Command line of the testbed: python -m slurm.testbed up | shell | run | down | kill | boot."""
+"""Command line of the testbed: python -m slurm.testbed up | shell | run | image | down | kill | boot."""
 
 import argparse
 import os
@@ -8,6 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from slurm.testbed.cluster import Testbed, default_dir
+from slurm.testbed.errors import TestbedError
+from slurm.testbed.images import PACKAGES, can_build, make_image
 from slurm.testbed.sites import SITES
 from src.errors import REFUSED, ProjectError
 
@@ -54,6 +56,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("command", nargs="+", metavar="-- COMMAND")
     run.set_defaults(verb=_run)
 
+    image = verbs.add_parser(
+        "image", help="make an image folder for --container-image (a stand-in for pyxis)"
+    )
+    image.add_argument("folder", type=Path)
+    image.add_argument("--borrow", type=Path, action="append", default=[], help="show this folder in it, too")
+    image.set_defaults(verb=_image)
+
     verbs.add_parser("shell", parents=[where], help="a bash on the login node").set_defaults(verb=_shell)
     verbs.add_parser("down", parents=[where], help="end it").set_defaults(verb=_down)
     for name, verb, text in (("kill", _kill, "power a node off"), ("boot", _boot, "power it on again")):
@@ -69,12 +78,20 @@ def _up(a: argparse.Namespace) -> None:
     where = f" --dir {a.dir}" if a.dir != default_dir() else ""
     nodes, partitions = ", ".join(testbed.nodes), ", ".join((*site.partitions, "scavenge", "urgent"))
     print(HOW_TO.format(dir=testbed.dir, nodes=nodes, gres=site.gres, partitions=partitions, where=where))
+    if not can_build():
+        print(f"Without --container-image: apt-get install -y {PACKAGES}, then down and up again.")
 
 
 def _run(a: argparse.Namespace) -> None:
     testbed = Testbed.attach(a.dir)
     words = testbed.command(a.command, a.user, a.node)
     os.execvpe(words[0], words, testbed.env_inside())
+
+
+def _image(a: argparse.Namespace) -> None:
+    if a.folder.exists():
+        raise TestbedError(f"{a.folder} exists already: give the image a new folder")
+    make_image(a.folder, a.borrow)
 
 
 def _shell(a: argparse.Namespace) -> None:

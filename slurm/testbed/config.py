@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from slurm.testbed.sites import Site
+from slurm.testbed import images
+from slurm.testbed.sites import RULES, Site
 
 FILES = Path(__file__).parent / "files"
 NETWORK = "10.77.0"  # inside the login node's own network namespace: several testbeds don't meet
@@ -116,21 +117,33 @@ def _write_slurm(layout: Layout) -> None:
         gres=site.gres,
         features=f"Features={','.join(site.features)}" if site.features else "",
         max_time=site.max_time,
+        job_submit="JobSubmitPlugins=lua" if site.rules else "",
         partitions=_partitions(site.partitions),
     )
     gpu_type = f"Type={site.gpu_type}" if site.gpu_type else ""
     _fill("gres.conf", etc / "gres.conf", dir=layout.dir, nodes=nodes, type=gpu_type, last_gpu=site.gpus - 1)
+    _fill(
+        "job_submit.lua", etc / "job_submit.lua", **{rule: str(rule in site.rules).lower() for rule in RULES}
+    )
     shutil.copy(FILES / "mpi.conf", etc)
     shutil.copy(FILES / "task_prolog.sh", etc)
     (etc / "task_prolog.sh").chmod(0o755)
-    plugins = []
-    if site.pbs:
-        (etc / "pbs").touch()
-        plugins.append("required spank_pbs.so")
-    (etc / "plugstack.conf").write_text("\n".join(plugins) + "\n")
+    _write_plugins(layout)
     if layout.accounting:
         _fill("slurmdbd.conf", etc / "slurmdbd.conf", dir=layout.dir)
         (etc / "slurmdbd.conf").chmod(0o600)
+
+
+def _write_plugins(layout: Layout) -> None:
+    """PBS variables where the site has PBS; containers where the stand-in can be built."""
+    plugins, etc = "", layout.dir / "etc/slurm"
+    if layout.site.pbs:
+        (etc / "pbs").touch()
+        plugins += "required spank_pbs.so\n"
+    if images.can_build():
+        images.build_plugin(etc / "pyxis_standin.so")
+        plugins += "required /etc/slurm/pyxis_standin.so\n"
+    (etc / "plugstack.conf").write_text(plugins)
 
 
 def _partitions(names: Sequence[str]) -> str:

@@ -11,6 +11,8 @@ from slurm.testbed.errors import TestbedError
 
 GB = 1024
 DAYS = "-00:00:00"
+ACCOUNT, COMMENT, NO_MEM = "needs_account", "needs_comment", "refuses_memory"  # names in files/job_submit.lua
+RULES = (ACCOUNT, COMMENT, NO_MEM)
 
 NEURON_PARTITIONS = (
     "amd_a100nv_8",
@@ -36,6 +38,7 @@ class Site:
         features: what `--constraint` can name.
         node_name: printf pattern of the host names, numbered from 1.
         pbs: jobs get PBS_* variables and PBS_NODEFILE, as under a PBS server.
+        rules: what is checked at submission, of ACCOUNT, COMMENT and NO_MEM.
     """
 
     partitions: tuple[str, ...]
@@ -46,6 +49,7 @@ class Site:
     features: tuple[str, ...] = ()
     node_name: str = "node%d"
     pbs: bool = False
+    rules: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -60,18 +64,16 @@ class Site:
 
 
 def _alliance(
-    gpu: str, count: int, cpus_per_gpu: int, memory_gb_per_gpu: int, max_time: str = "7" + DAYS
+    gres: str, cpus: int, memory_gb: int, max_time: str = "7" + DAYS, rules: tuple[str, ...] = (ACCOUNT,)
 ) -> Site:
-    """A cluster of the Digital Research Alliance of Canada; jobs name no partition there, so this is ours."""
-    return Site(
-        ("gpu",), f"gpu:{gpu}:{count}", cpus_per_gpu * count, memory_gb_per_gpu * count * GB, max_time
-    )
+    """A cluster of the Digital Research Alliance of Canada; jobs name no partition there, so this name is ours."""
+    return Site(("gpu",), gres, cpus, memory_gb * GB, max_time, rules=rules)
 
 
 SITES = {
-    # No site: untyped GPUs, so that any `--gpus=N` fits, and every partition that a preset names.
+    # No site: untyped GPUs, so that any `--gpus=N` fits, and every partition and feature that a preset names.
     "slurm": Site(
-        ("main", *NEURON_PARTITIONS, "alvis", "batch", "interactive_gpu", "gpu"),
+        partitions=("main", *NEURON_PARTITIONS, "alvis", "batch", "interactive_gpu", "gpu"),
         gres="gpu:8",
         cpus=64,
         memory_mb=500 * GB,
@@ -81,25 +83,42 @@ SITES = {
     # DGX A100. The guide names no partition, so the name is ours.
     "technion": Site(("main",), "gpu:a100:8", cpus=256, memory_mb=1000 * GB, max_time="7" + DAYS),
     "neuron": Site(
-        NEURON_PARTITIONS, "gpu:8", cpus=64, memory_mb=500 * GB, max_time="2" + DAYS, node_name="gpu%d"
+        partitions=NEURON_PARTITIONS,
+        gres="gpu:8",
+        cpus=64,
+        memory_mb=500 * GB,
+        max_time="2" + DAYS,
+        node_name="gpu%d",
+        rules=(COMMENT, NO_MEM),
     ),
-    # Leading zeros in the host names, which are easily lost when a node list is taken apart.
     "alvis": Site(
-        ("alvis",), "gpu:A100:4", 64, 256 * GB, "7" + DAYS, features=("MEM256",), node_name="alvis3-%02d"
+        partitions=("alvis",),
+        gres="gpu:A100:4",
+        cpus=64,
+        memory_mb=256 * GB,
+        max_time="7" + DAYS,
+        node_name="alvis3-%02d",  # leading zeros are easily lost when a node list is taken apart
+        rules=(ACCOUNT,),
     ),
     "sockeye": Site(
-        ("gpu", "interactive_gpu"), "gpu:4", 24, 192 * GB, "3" + DAYS, features=("gpu_mem_32", "gpu_mem_16")
+        partitions=("gpu", "interactive_gpu"),
+        gres="gpu:4",
+        cpus=24,
+        memory_mb=192 * GB,
+        max_time="3" + DAYS,
+        features=("gpu_mem_32", "gpu_mem_16"),
+        rules=(ACCOUNT,),
     ),
-    "sockeye_pbs": Site(("gpu",), "gpu:4", 24, 192 * GB, "3" + DAYS, features=("gpu_mem_32",), pbs=True),
-    "narval": _alliance("a100", 4, cpus_per_gpu=12, memory_gb_per_gpu=124),
-    "fir": _alliance("h100", 4, cpus_per_gpu=12, memory_gb_per_gpu=280),
-    "nibi": _alliance("h100", 8, cpus_per_gpu=14, memory_gb_per_gpu=250),
-    "rorqual": _alliance("h100", 4, cpus_per_gpu=16, memory_gb_per_gpu=124),
-    "trillium": _alliance("h100", 4, cpus_per_gpu=24, memory_gb_per_gpu=188, max_time="1" + DAYS),
+    "sockeye_pbs": Site(("gpu",), "gpu:4", cpus=24, memory_mb=192 * GB, max_time="3" + DAYS, pbs=True),
+    "narval": _alliance("gpu:a100:4", cpus=48, memory_gb=496),
+    "fir": _alliance("gpu:h100:4", cpus=48, memory_gb=1120),
+    "nibi": _alliance("gpu:h100:8", cpus=112, memory_gb=2000),
+    "rorqual": _alliance("gpu:h100:4", cpus=64, memory_gb=496),
+    "trillium": _alliance("gpu:h100:4", cpus=96, memory_gb=752, max_time="1" + DAYS, rules=(ACCOUNT, NO_MEM)),
     # V100 nodes: 46 of the 48 CPUs and 383 GB can be had.
     "ibex": Site(
-        ("batch",),
-        "gpu:v100:8",
+        partitions=("batch",),
+        gres="gpu:v100:8",
         cpus=46,
         memory_mb=383 * GB,
         max_time="14" + DAYS,

@@ -11,10 +11,14 @@ import pytest
 
 from slurm.testbed.cluster import REPOSITORY, Testbed
 from slurm.testbed.errors import TestbedError
+from slurm.testbed.images import PACKAGES, can_build, make_image
 from slurm.testbed.requirements import missing
 from slurm.testbed.sites import SITES
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+
+AS_ASKED = ["--account=def-me", "--comment=field=nlp;appl=pytorch"]  # what one site or another insists on
 
 
 def submit(testbed: Testbed, folder: Path, script: str, *options: str, user: str | None = None) -> str:
@@ -84,6 +88,26 @@ def test_typed_gpus_features_and_partition_of_a_site(testbed_for: Callable[..., 
         ibex.run(["sbatch", "--test-only", *words, "--cpus-per-gpu=6", "--nodes=1", "--wrap=true"]).returncode
         != 0
     )
+
+
+@pytest.mark.parametrize(
+    ("site", "options", "said"),
+    [
+        ("neuron", [], "needs --comment"),
+        ("neuron", ["--mem=10G", *AS_ASKED], "does not take --mem"),
+        ("neuron", ["--mem-per-cpu=1G", *AS_ASKED], "does not take --mem"),
+        ("trillium", ["--mem=10G", *AS_ASKED], "does not take --mem"),
+        ("narval", [], "needs --account"),
+        ("narval", ["--mem=10G", *AS_ASKED], ""),
+        ("neuron", AS_ASKED, ""),
+    ],
+)
+def test_rules_of_a_site_are_enforced(
+    testbed_for: Callable[..., Testbed], site: str, options: list[str], said: str
+) -> None:
+    done = testbed_for(site).run(["sbatch", "--test-only", *options, "--wrap=true"])
+    assert said in done.stderr
+    assert (done.returncode == 0) == (said == "")
 
 
 def test_job_array_completes_with_output(testbed: Testbed, shared_dir: Path) -> None:
@@ -181,6 +205,49 @@ def test_pbs_job_runs_on_two_nodes_with_a_node_file(
     assert output == [f"node1\nnode1\nnode2\nnode2\nguide {shared_dir}\nnode2\n"]
 
 
+@pytest.mark.parametrize("user", [None, "alice"])
+def test_container_stand_in_runs_tasks_in_an_image_folder(
+    testbed: Testbed, shared_dir: Path, user: str | None, require: Callable[[object, str], None]
+) -> None:
+    require(can_build(), f"apt-get install -y {PACKAGES}")
+    make_image(shared_dir / "image", environment={"FROM_IMAGE": "yes"})
+    (shared_dir / "code").mkdir()
+    script = "echo $(id -un) $(hostname) $PWD $SLURM_PROCID $FROM_IMAGE $(ls -d /var 2>/dev/null | wc -l)\n"
+    (shared_dir / "code/train.sh").write_text(script)
+    container = [f"--container-image={shared_dir}/image", f"--container-mounts={shared_dir}/code:/code:ro"]
+    container += ["--container-workdir=/code", "--no-container-entrypoint"]
+    words = ["srun", "--nodelist=node1,node2", "--ntasks-per-node=1", *container, "sh", "train.sh"]
+    done = testbed.run(words, user=user, cwd=shared_dir)
+    name = user or "root"
+    assert sorted(done.stdout.splitlines()) == [
+        f"{name} node1 /code 0 yes 0",
+        f"{name} node2 /code 1 yes 0",
+    ], done.stderr
+    written = testbed.run(["srun", "--ntasks=1", *container, "touch", "/code/x"], cwd=shared_dir)
+    assert "Read-only file system" in written.stderr
+    assert done.stderr == ""
+
+
+def test_container_in_a_batch_script(
+    testbed: Testbed, shared_dir: Path, require: Callable[[object, str], None]
+) -> None:
+    require(can_build(), f"apt-get install -y {PACKAGES}")
+    image = make_image(shared_dir / "image")
+    inside = f"ls /; hostname > {shared_dir}/$SLURM_PROCID"
+    script = f"srun --container-image={image} --container-mounts={shared_dir} sh -c '{inside}'\n"
+    job = submit(testbed, shared_dir, script, "--nodes=2")
+    assert testbed.wait_job(job) == "COMPLETED", (shared_dir / f"out-{job}").read_text()
+    assert {(shared_dir / rank).read_text() for rank in "01"} <= {f"{node}\n" for node in testbed.nodes}
+    assert "home" not in (shared_dir / f"out-{job}").read_text().split()
+
+
+def test_container_image_that_is_not_there(testbed: Testbed, require: Callable[[object, str], None]) -> None:
+    require(can_build(), f"apt-get install -y {PACKAGES}")
+    done = testbed.run(["srun", "--ntasks=1", "--container-image=/nowhere.sqsh", "true"])
+    assert done.returncode != 0
+    assert "can't find image /nowhere.sqsh" in done.stderr
+
+
 def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
     testbed = testbed_for("slurm", accounting=True)
     job = submit(testbed, shared_dir, "exit 3", "--comment=field=nlp;appl=pytorch")
@@ -205,10 +272,15 @@ def test_a_long_path_is_no_problem(tmp_path: Path) -> None:
         assert done.stdout == "node1\n", done.stderr
 
 
+def test_every_preset_of_a_cluster_has_its_site() -> None:
+    presets = {path.stem for path in (REPOSITORY / "configs/cluster").glob("*.yaml")}
+    assert presets - {"local", "current", "pbs"} == set(SITES)
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:
     with Testbed(tmp_path / "testbed", nodes=2, site=site) as own:
-        words = ["srun", "--nodes=2", f"--gpus-per-node={own.layout.site.gpus}", "hostname"]
+        words = ["srun", "--nodes=2", f"--gpus-per-node={own.layout.site.gpus}", *AS_ASKED, "hostname"]
         done = own.run(words)
         assert sorted(done.stdout.split()) == list(own.nodes), done.stderr
         others = testbed.run(["sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split()
