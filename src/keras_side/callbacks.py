@@ -5,8 +5,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from src.checkpoint_store import CheckpointStore, Saved
-from src.keras_side.checkpoint import save
+from src.interval import Interval
+from src.keras_side.checkpoint import Saver
 from src.keras_side.classifier import Classifier
 from src.keras_side.report import Report
 from src.keras_side.state import State
@@ -20,10 +20,11 @@ class Loop(keras.callbacks.Callback):
     """The order of events around the steps; Keras hands it no logs, numbers come from the model's tally.
 
     Reading the tally waits for the device and, with several ranks, is an exchange; so it is read every
-    `log_every_n_steps` steps and at the end of an epoch, and the wish of any rank to stop travels with it.
+    `log_every_n_steps` steps and at the end of an epoch, and with it travel the wish of any rank to stop, and
+    that of rank 0 to save.
 
-    Attributes:
-        saved: the newest checkpoint, None where there is none.
+    Args:
+        saver: on rank 0, None on the others.
     """
 
     def __init__(
@@ -33,19 +34,21 @@ class Loop(keras.callbacks.Callback):
         state: State,
         model: Classifier,
         report: Report,
-        store: CheckpointStore | None,
+        saver: Saver | None,
         stop: Stop,
         validation: Callable[[], tf.data.Dataset],
     ) -> None:
         super().__init__()
         self.config, self.plan, self.state, self.classifier = config, plan, state, model
-        self.report, self.store, self.stop, self.validation = report, store, stop, validation
-        self.saved: Saved | None = None
+        self.report, self.saver, self.stop, self.validation = report, saver, stop, validation
+        self.interval = Interval(config.checkpoint, model.strategy.replicas)
+        self.due = False
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         """After each optimizer step."""
-        state, every = self.state, self.config.checkpoint.every_n_steps
-        before = state.batch
+        state, before = self.state, self.state.batch
+        if self.saver:
+            self.saver.publisher.check()
         state.advance(self.plan)
         fresh = None
         if state.pending or state.step % self.config.trainer.log_every_n_steps == 0:
@@ -55,9 +58,9 @@ class Loop(keras.callbacks.Callback):
                 self.report.write(state.step, state.epoch, fresh)
         for number in range(before, state.batch):
             self.report.progress.batch(state.epoch, number, fresh if number + 1 == state.batch else None)
-        if every and state.step % every == 0 and not state.pending:
-            self.save()
         self.look_at_flag()
+        if (self.due or self.interval.by_step(state.step)) and not state.pending:
+            self.save()
         self.classifier.stop_training = state.preempted
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
@@ -104,16 +107,21 @@ class Loop(keras.callbacks.Callback):
 
     def measured(self, part: str) -> dict[str, float]:
         """Mean loss and accuracy since the last call, over all ranks; all must call it at the same step."""
-        wish = float(self.stop.requested is not None)
-        sums = self.classifier.strategy.sum([*self.classifier.tally.take(), wish])
-        loss, right, samples, wishes = sums
-        self.state.preempted |= wishes > 0
+        wishes = [
+            float(self.stop.requested is not None),
+            float(self.saver is not None and self.interval.by_time()),
+        ]
+        sums = self.classifier.strategy.sum([*self.classifier.tally.take(), *wishes])
+        loss, right, samples, to_stop, to_save = sums
+        self.state.preempted |= to_stop > 0
+        self.due = to_save > 0
         return {f"{part}/loss": loss / samples, f"{part}/acc": right / samples} if samples else {}
 
     def look_at_flag(self) -> None:
         """A process that is alone needs nobody's agreement to stop."""
         if self.classifier.strategy.processes == 1:
             self.state.preempted |= self.stop.requested is not None
+            self.due = self.interval.by_time()
 
     def learning_rate(self) -> float:
         """Of the step that is just done."""
@@ -130,5 +138,7 @@ class Loop(keras.callbacks.Callback):
     def save(self, value: float | None = None) -> None:
         """Write a checkpoint; `value` is the newly measured one of `checkpoint.monitor`."""
         self.average_statistics()
-        if self.store:
-            self.saved = save(self.store, self.classifier, self.state, value)
+        self.due = False
+        if self.saver:
+            self.saver.save(self.classifier, self.state, value)
+            self.interval.saved(self.saver.publisher.stall)

@@ -6,32 +6,39 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from src.checkpoint_store import CheckpointStore, Saved
+from src.checkpoint_store import Saved
 from src.errors import CheckpointError
+from src.keras_side.buffers import Buffers
 from src.keras_side.state import State
-
-Arrays = dict[str, np.ndarray]
-"""Values of variables by their paths, such as conv2d/kernel."""
+from src.publish import Publisher
 
 
-def values(variables: list[keras.Variable]) -> Arrays:
-    """Values of variables; a model's are its weights, moving statistics and states of seed generators."""
-    return {v.path: v.numpy() for v in variables}
+class Saver:
+    """Hands copies of model, optimizer and state to the publisher, which writes them while training goes on."""
 
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+        self.weights, self.optimizer = Buffers(), Buffers()
 
-def save(store: CheckpointStore, model: keras.Model, state: State, value: float | None) -> Saved:
-    """Write a checkpoint.
+    def save(self, model: keras.Model, state: State, value: float | None) -> None:
+        """Make a checkpoint of this moment.
 
-    Args:
-        value: of `checkpoint.monitor`, None where it was not measured at this step.
-    """
-    folder = store.begin(state.step)
-    np.savez(folder / "weights.npz", **values(model.variables))
-    np.savez(folder / "optimizer.npz", **values(model.optimizer.variables))
-    rest = {"pending": state.pending, "best": state.best, "bad": state.bad}
-    (folder / "state.json").write_text(json.dumps(rest))
-    position = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
-    return store.commit(folder, **position, metrics=dict(state.metrics), value=value, framework="keras")
+        Args:
+            value: of `checkpoint.monitor`, None where it was not measured at this step.
+        """
+        self.publisher.wait_buffers()
+        self.weights.fill(model.variables)  # weights, moving statistics, states of seed generators
+        self.optimizer.fill(model.optimizer.variables)
+        rest = json.dumps({"pending": state.pending, "best": state.best, "bad": state.bad})
+
+        def write(folder: Path) -> None:
+            self.weights.write(folder / "weights.npz")
+            self.optimizer.write(folder / "optimizer.npz")
+            (folder / "state.json").write_text(rest)
+
+        position = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
+        facts = {"metrics": dict(state.metrics), "value": value, "framework": "keras"}
+        self.publisher.save(write, **position, **facts)
 
 
 def restore(saved: Saved, model: keras.Model) -> State:

@@ -1,19 +1,18 @@
 """One rank of a Keras run, from the configuration to the outcome."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import src.keras_side  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
 
 import keras
 import tensorflow as tf
 
-from src.checkpoint_store import CheckpointStore
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.keras_side.callbacks import Loop
-from src.keras_side.checkpoint import restore, restore_weights
+from src.keras_side.checkpoint import Saver, restore, restore_weights
 from src.keras_side.classifier import Classifier
 from src.keras_side.optim import make_optimizer
 from src.keras_side.report import Report
@@ -23,6 +22,7 @@ from src.models.keras import build_model
 from src.outcome import Outcome
 from src.plan import Plan, make_plan
 from src.progress import Progress
+from src.publish import Publisher, open_publisher
 from src.rundir import RunDir
 from src.schema import Config
 from src.stop import Stop
@@ -44,11 +44,12 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     splits = open_splits(config.data, config.seed)
     plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), strategy.replicas)
     model = make_model(config, plan, strategy, splits)
-    store = CheckpointStore(run.checkpoints, config.checkpoint.mode, config.checkpoint.keep_last)
-    newest = store.newest_good() if strategy.rank == 0 else None
-    state = shared(restore(newest, model) if newest else State(), model)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
+    publisher = open_publisher(config.checkpoint, run) if writes else None
+    newest = publisher.store.newest_good() if publisher else None
+    state = shared(restore(newest, model) if newest else State(), model)
     with (
+        publisher or nullcontext(),
         Progress(
             config.monitor.progress if strategy.rank == 0 else "none", plan, strategy.replicas
         ) as progress,
@@ -65,15 +66,17 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
             state,
             model,
             report,
-            store if writes else None,
+            Saver(publisher) if publisher else None,
             stop,
             lambda: batches(splits.val, plan.val_batches),
         )
-        loop.saved = newest
         fit(config, plan, strategy, model, loop, splits.train)
+        if publisher:
+            publisher.close()
+            newest = publisher.newest or newest
         if not state.preempted and plan.test_batches:
-            test(loop, store, batches(splits.test, plan.test_batches))
-    checkpoint = str(loop.saved.path) if loop.saved else None
+            test(loop, publisher, batches(splits.test, plan.test_batches))
+    checkpoint = str(newest.path) if newest else None
     return Outcome(
         "preempted" if state.preempted else "completed", state.epoch, state.step, state.metrics, checkpoint
     )
@@ -186,10 +189,10 @@ def evaluation_data(config: Config, strategy: Strategy, data: ImageSet, limit: i
     return strategy.dataset(of_rank)
 
 
-def test(loop: Loop, store: CheckpointStore, data: tf.data.Dataset) -> None:
+def test(loop: Loop, publisher: Publisher | None, data: tf.data.Dataset) -> None:
     """Measure `test/loss` and `test/acc` with the best checkpoint's weights, or the present ones."""
     strategy = loop.classifier.strategy
-    best = store.best() if strategy.rank == 0 else None
+    best = publisher.store.best() if publisher else None
     if best:
         restore_weights(best.path, loop.classifier)
     strategy.from_rank_0(loop.classifier.variables)

@@ -146,3 +146,70 @@ def test_a_completed_run_is_only_tested_again(make_run) -> None:
     again = run_keras(config, open_run(run.path))
     assert (again.step, again.metrics["test/acc"]) == (first.step, first.metrics["test/acc"])
     assert again.checkpoint == first.checkpoint
+
+
+def test_max_steps_may_end_within_an_epoch_and_be_raised_later(make_run) -> None:
+    whole_config, whole = make_run(*SMALL, "schedule=constant", "trainer.max_steps=15")
+    expected = run_keras(whole_config, whole)
+    config, parts = make_run(*SMALL, "schedule=constant", "trainer.max_steps=8")
+    first = run_keras(config, parts)
+    assert (first.state, first.epoch, first.step) == ("completed", 1, 8)
+    assert [row["step"] for row in rows(parts) if row["val/acc"]] == ["6", "8"]
+    longer = run_keras(whole_config, open_run(parts.path))
+    assert (longer.state, longer.epoch, longer.step) == ("completed", 2, 15)
+    assert_same_bits(expected.checkpoint, longer.checkpoint)
+
+
+def test_early_stopping_ends_the_run_for_good(make_run) -> None:
+    never = ("trainer.early_stopping.patience=2", "trainer.early_stopping.min_delta=100")
+    config, run = make_run(*SMALL, *never)
+    outcome = run_keras(config, run)
+    assert (outcome.state, outcome.epoch) == ("completed", 3)
+    assert run_keras(config, open_run(run.path)).step == outcome.step
+
+
+def test_fast_dev_run_writes_nothing(make_run) -> None:
+    config, run = make_run(*SMALL, "trainer.fast_dev_run=true")
+    outcome = run_keras(config, run)
+    assert (outcome.step, outcome.checkpoint) == (1, None)
+    assert {"train/loss", "val/acc", "test/acc"} <= outcome.metrics.keys()
+    assert {p.name for p in run.path.iterdir()} == {"config.yaml", "overrides.txt"}
+
+
+def test_the_best_weights_are_tested(make_run) -> None:
+    """The learning rate ruins the model after the first epoch."""
+    config, run = make_run(
+        *SMALL,
+        "data.batch_size=64",
+        "optimizer=sgd",
+        "schedule=step",
+        "schedule.milestones=[3]",
+        "schedule.gamma=1e6",
+        "trainer.limit_train_batches=1.0",
+        "model.width=4",
+    )
+    outcome = run_keras(config, run)
+    assert outcome.metrics["val/acc"] < 0.3
+    assert outcome.metrics["test/acc"] > 0.8
+
+
+def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
+    from src.errors import CheckpointError
+
+    config, run = make_run(*SMALL, "trainer.max_epochs=1", "model.width=4")
+    run_keras(config, run)
+    wider, _ = make_run(*SMALL, "trainer.max_epochs=2", "model.width=8")
+    with pytest.raises(CheckpointError, match="another model"):
+        run_keras(wider, run)
+    sgd, _ = make_run(*SMALL, "trainer.max_epochs=2", "model.width=4", "optimizer=sgd")
+    with pytest.raises(CheckpointError, match="another optimizer"):
+        run_keras(sgd, run)
+
+
+@pytest.mark.slow
+def test_the_main_job_learns_and_says_only_what_a_person_needs(train, tmp_path: Path) -> None:
+    done = train("framework=keras", f"paths.results={tmp_path}", "seed=3")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Test accuracy:")]
+    assert float(line.split()[2]) >= 0.97

@@ -1,0 +1,49 @@
+"""Host copies of variables, in memory that is kept from one checkpoint to the next."""
+
+import io
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+
+
+class Buffers:
+    """Memory for one copy of some variables: made at the first checkpoint, and filled again at each of the next.
+
+    New memory would cost more than the copy: each of its pages has to be fetched from the system first.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def fill(self, variables: Sequence[keras.Variable]) -> None:
+        """Copy the values of the variables; the same ones each time."""
+        for variable in variables:
+            value = host_value(variable)
+            if variable.path not in self._arrays:
+                self._arrays[variable.path] = np.empty(value.shape, value.dtype)
+            np.copyto(self._arrays[variable.path], value)
+
+    def write(self, file: Path) -> None:
+        """Save the copies by the variables' paths, as `np.load` reads them. Any thread may call it.
+
+        np.savez would copy each array once more, in small parts. Raises OSError where the disk does not take it.
+        """
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in self._arrays.items():
+                header = io.BytesIO()
+                np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    entry.write(header.getvalue())
+                    entry.write(array.reshape(-1).view(np.uint8))
+
+
+def host_value(variable: keras.Variable) -> np.ndarray:
+    """The value of a variable on the host; on a CPU without a copy, so it is good until the next step only."""
+    value = variable.value.read_value()
+    try:
+        return np.asarray(memoryview(value))
+    except (ValueError, TypeError, BufferError):  # a type that Python's buffers don't know, such as bfloat16
+        return np.asarray(value)
