@@ -3,7 +3,10 @@
 <starter> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.pt
 """
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from torchmetrics import MeanMetric
 from src.lightning_side import horovod_exchange
 from src.lightning_side.horovod_exchange import hvd
 from src.lightning_side.horovod_strategy import HorovodStrategy
-from src.topology import discover
+from src.topology import Topology, discover
 
 GLOBAL_BATCH, STEPS = 8, 6
 
@@ -49,6 +52,11 @@ class Network(pl.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         x, y = batch
+        if self.kind == "die" and index == 2 and self.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kind == "stall" and index == 2 and self.global_rank == 1:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            time.sleep(600)
         loss = nn.functional.cross_entropy(self(x), y)
         if self.kind == "overflow" and index == 2 and self.global_rank == self.trainer.world_size - 1:
             loss = loss * float("inf")
@@ -78,6 +86,7 @@ def batches(rank: int, world_size: int, count: int) -> DataLoader:
     return DataLoader(TensorDataset(images[:, rows], labels[:, rows]), batch_size=None)
 
 
+SCALED = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=16.0))
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "not_averaged": {},
@@ -88,10 +97,12 @@ CASES: dict[str, dict[str, Any]] = {
     "half_unused": {},
     "compressed": {},
     "bf16": {"precision": "bf16-mixed"},
-    "fp16": {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=16.0))]},
-    "overflow": {
-        "plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=16.0))]
-    },
+    "fp16": {"plugins": [SCALED]},
+    "overflow": {"plugins": [SCALED]},
+    "two_epochs": {"max_epochs": 2},
+    "resume": {"max_epochs": 2},
+    "die": {},
+    "stall": {},
 }
 
 
@@ -99,28 +110,36 @@ def run(case: str, folder: Path) -> None:
     """Train and save."""
     topology = discover()
     torch.manual_seed(100 + topology.rank)  # so that only a broadcast makes the ranks equal
-    network = Network(case)
-    strategy = HorovodStrategy(topology, torch.device("cpu"), "fp16" if case == "compressed" else "none")
-    options = CASES[case]
-    trainer = pl.Trainer(
-        accelerator="cpu", strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        use_distributed_sampler=False, **options,
-    )  # fmt: skip
-    count_collectives(network)
     if case == "not_averaged":
         horovod_exchange.GradientExchange._on_gradient = lambda self, parameter: None
         horovod_exchange.GradientExchange.finish = lambda self: None
+    network, checkpoint = Network(case), folder / f"{case}.{topology.world_size}.ckpt"
+    count_collectives(network)
     train, val = (batches(topology.rank, topology.world_size, count) for count in (STEPS, 2))
-    trainer.fit(network, train, val)
-    trainer.save_checkpoint(folder / f"{case}.{topology.world_size}.ckpt")
+    if case == "resume":
+        first = make_trainer(case, topology, max_epochs=1)
+        first.fit(network, train, val)
+        first.save_checkpoint(checkpoint)
+        network = Network(case)
+    trainer = make_trainer(case, topology, **CASES[case])
+    trainer.fit(network, train, val, ckpt_path=checkpoint if case == "resume" else None, weights_only=True)
+    trainer.save_checkpoint(checkpoint)
     out = {
         "weights": {k: v.clone() for k, v in network.state_dict().items()},
         "logged": trainer.callback_metrics["logged"],
-        "wrote": trainer.is_global_zero,
         **network.log_lines,
     }
     torch.save(out, folder / f"{case}.{topology.world_size}.{topology.rank}.pt")
+
+
+def make_trainer(case: str, topology: Topology, **options: Any) -> pl.Trainer:
+    """A Trainer that only trains."""
+    strategy = HorovodStrategy(topology, torch.device("cpu"), "fp16" if case == "compressed" else "none")
+    return pl.Trainer(
+        accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
+        **{"max_epochs": 1, **options},
+    )  # fmt: skip
 
 
 def count_collectives(network: Network) -> None:
