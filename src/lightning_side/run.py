@@ -5,9 +5,11 @@ from typing import Literal
 
 import torch
 
+from src.checkpoint_store import Saved
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
 from src.data.torch_loader import BatchLoader, torch_loader
+from src.errors import CheckpointError
 from src.interval import Interval
 from src.lightning_side.callbacks import EarlyStop, Reporter
 from src.lightning_side.checkpoint import FILE, Saver, Stopped
@@ -68,6 +70,9 @@ def attach(trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: 
     writes = keep and trainer.is_global_zero
     publisher = open_publisher(config.checkpoint, run) if writes else None
     saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
+    if saved:
+        refuse_other_framework(saved)
+        reporter.progress.note(f"going on from step {saved.step} of {plan.total_steps}")
     interval = Interval(config.checkpoint, trainer.world_size)
     reporter.interval = interval if writes else None
     saver = Saver(config, plan, publisher, reporter, saved, interval)
@@ -85,6 +90,14 @@ def attach(trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: 
             reporter.csv = CsvLog(run.metrics_csv)
             reporter.csv.resume(step)
     return saver
+
+
+def refuse_other_framework(saved: Saved) -> None:
+    """Raise CheckpointError for a checkpoint that Lightning can't read."""
+    if saved.framework != "lightning":
+        raise CheckpointError(
+            f"{saved.path} was written with framework={saved.framework}; go on with that, or start a new run."
+        )
 
 
 def fit_and_test(
@@ -105,7 +118,7 @@ def fit_and_test(
             start_epoch=epoch,
             start_step=batch,
         )
-        # It draws a number whenever it starts. Not from the numbers of the model: an epoch that is gone on with
+        # It draws a number whenever it starts, but not from those of the model: an epoch that is gone on with
         # starts twice.
         made.generator = torch.Generator()
         return made
@@ -119,4 +132,6 @@ def fit_and_test(
             trainer.test(module, loader(splits.test), ckpt_path=best, weights_only=True, verbose=False)
     except Stopped:
         return "preempted"
+    except SystemExit as end:  # what Lightning makes of the second Ctrl-C
+        raise end.__context__ or end from None
     return "completed"

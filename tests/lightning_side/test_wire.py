@@ -1,0 +1,45 @@
+"""Nothing extra on the wire: a step of the Trainer sends, and waits for, what a DDP loop by hand does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from src.local import free_port
+
+
+def count(kind: str) -> list[dict[str, int]]:
+    """What 20 steps send and wait for, on each of two ranks."""
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    world["MASTER_PORT"] = str(free_port())
+    command = [sys.executable, str(Path(__file__).with_name("wire_rank.py")), kind]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    output = [p.communicate(timeout=120)[0] for p in processes]
+    found = [json.loads(text.splitlines()[-1]) for text in output]
+    return [{name: n for name, n in counts.items() if n} for counts in found]
+
+
+@pytest.mark.slow
+def test_a_step_sends_what_plain_ddp_sends() -> None:
+    plain = count("raw")
+    assert plain[0]["gloo:all_reduce"] == 20  # the gradients: one bucket
+    assert count("ours") == plain
+
+
+@pytest.mark.slow
+def test_the_count_sees_the_signal_flag_of_lightning() -> None:
+    """Should Lightning drop its flag one day, our replacement of it can go."""
+    flagged = count("lightning")
+    assert flagged[0]["gloo:broadcast"] == count("raw")[0]["gloo:broadcast"] + 20
+    assert flagged[0]["aten::_local_scalar_dense"] == 20

@@ -1,0 +1,107 @@
+"""One rank that counts what a training loop sends and waits for; a test starts it with torchrun's variables.
+
+    python wire_rank.py ours|lightning|raw
+
+Prints, as JSON, how often each collective and each wait of the host for a value occur in 20 more steps of an epoch.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+from torch import distributed
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from src.data.sets import open_splits
+from src.data.torch_loader import torch_loader
+from src.lightning_side.callbacks import Reporter
+from src.lightning_side.module import Classifier
+from src.lightning_side.optim import make_optimizer
+from src.lightning_side.trainer import make_trainer
+from src.models.lightning import build_model
+from src.overrides import compose
+from src.plan import make_plan
+from src.progress import Progress
+from src.schema import Config, load
+from src.stop import Stop
+from src.topology import Topology, discover
+
+SYNTHETIC = [
+    "data=synthetic",
+    "data.batch_size=8",
+    "data.height=8",
+    "data.width=8",
+    "data.channels=1",
+    "data.classes=10",
+]
+
+
+def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
+    """Our Trainer; with `flag`, it broadcasts the signal flag as Lightning does by itself."""
+    splits = open_splits(config.data)
+    plan = make_plan(config, len(splits.train), 0, 0, topology.world_size)
+    trainer = make_trainer(config, plan, topology, torch.device("cpu"))
+    if flag:
+        del trainer.fit_loop.epoch_loop.__dict__["_broadcast_sigterm_tensor"]
+    trainer.callbacks.append(Reporter(config, plan, Stop(), Progress("none", plan)))
+    network = build_model(config.model, splits.train.shape, splits.train.classes)
+    trainer.fit(Classifier(network, config, plan, topology.world_size), loader(config, topology))
+
+
+def raw(config: Config, topology: Topology) -> None:
+    """The loop by hand."""
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    train = open_splits(config.data).train
+    model = DistributedDataParallel(
+        build_model(config.model, train.shape, train.classes), gradient_as_bucket_view=True
+    )
+    optimizer = make_optimizer(config.optimizer, model.parameters())
+    for image, label, weight in loader(config, topology):
+        optimizer.zero_grad()
+        (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
+        optimizer.step()
+
+
+def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
+    """This rank's batches."""
+    train = open_splits(config.data).train
+    return torch_loader(
+        train, batch_size=8, seed=0, train=True, rank=topology.rank, world_size=topology.world_size
+    )
+
+
+def count(kind: str, steps: int) -> Counter[str]:
+    """Collectives and waits in one epoch of so many steps."""
+    config = load(
+        compose(
+            [
+                *SYNTHETIC,
+                f"data.length={8 * steps}",
+                "optimizer=sgd",
+                "trainer.max_epochs=1",
+                "trainer.log_every_n_steps=1000",
+                "monitor.progress=none",
+            ]
+        )
+    )
+    topology = discover()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        if kind == "raw":
+            raw(config, topology)
+        else:
+            with_trainer(config, topology, flag=kind == "lightning")
+    names = Counter({event.key: event.count for event in profiler.key_averages()})
+    return Counter({n: c for n, c in names.items() if n.startswith(("gloo:", "aten::_local_scalar_dense"))})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    twenty, forty = count(sys.argv[1], 20), count(sys.argv[1], 40)
+    print(json.dumps({name: forty[name] - twenty[name] for name in sorted(forty)}))
