@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format horovod system-packages
+.PHONY: help setup train test lint format horovod system-packages slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 bin := .venv/bin
@@ -29,3 +29,12 @@ horovod: setup  ## build Horovod once for the installed torch and TensorFlow (ab
 
 system-packages:  ## as root on Debian: Slurm, Open MPI, compilers for the tests
 	@tools/system_packages.sh
+
+slurm-up: setup  ## as root: a real Slurm of four nodes on this machine; ARGS='--site neuron'
+	@$(bin)/python -m slurm.testbed up $(ARGS)
+
+slurm-shell: setup  ## a shell on its login node
+	@$(bin)/python -m slurm.testbed shell
+
+slurm-down: setup  ## end it
+	@$(bin)/python -m slurm.testbed down
