@@ -8,7 +8,8 @@ import sys
 import time
 
 from src.devices import local_ranks
-from src.errors import ConfigError
+from src.errors import REFUSED, ConfigError
+from src.publish import publish_what_is_left
 from src.rank import run_rank
 from src.rundir import ROOT, RunDir
 from src.schema import Config
@@ -20,7 +21,10 @@ def run_here(config: Config, run: RunDir) -> int:
     ranks = local_ranks(config)
     if ranks == 1:
         return run_rank(run)
-    return watch(start_ranks(run, ranks))
+    code = watch(start_ranks(run, ranks))
+    if code not in (0, REFUSED):
+        publish_what_is_left(run)
+    return code
 
 
 def refuse_second_start() -> None:

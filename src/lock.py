@@ -41,13 +41,7 @@ class RunLock:
     def __enter__(self) -> Self:
         """Raises CheckpointError where another job trains in the run folder."""
         while not self._create():
-            holder = read(self.path)
-            if holder is None:
-                time.sleep(ABOUT_TO_SAY)
-                holder = read(self.path)
-            if holder is not None and alive(self.path, holder, self.me):
-                raise CheckpointError(refusal(self.path.parent, holder))
-            self._remove_left_behind(holder)
+            self._remove_left_behind(self.refuse_if_held())
         self._beats.start()
         return self
 
@@ -58,6 +52,20 @@ class RunLock:
         self._beats.join()
         if read(self.path) == self.me:
             self.path.unlink()
+
+    def refuse_if_held(self) -> dict[str, Any] | None:
+        """Returns who left the lock behind, None where it does not say or there is none.
+
+        Raises:
+            CheckpointError: where another process holds it.
+        """
+        holder = read(self.path)
+        if holder is None and self.path.exists():
+            time.sleep(ABOUT_TO_SAY)
+            holder = read(self.path)
+        if holder is not None and alive(self.path, holder, self.me):
+            raise CheckpointError(refusal(self.path.parent, holder))
+        return holder
 
     def _create(self) -> bool:
         """Whether the file was not there and is ours now."""

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from src.checkpoint_store import CheckpointStore, Saved
-from src.errors import CheckpointError, ProjectError
+from src.errors import CheckpointError
+from src.lock import RunLock
 from src.rundir import RunDir, open_run
 from src.staging import Stage, Write, make_stage, read_record, write_record
 
@@ -307,11 +308,12 @@ def rescue(run: RunDir) -> Saved | None:
     return publisher.newest
 
 
-def main() -> int:
-    """Exit code 0 also where there is nothing to do."""
+def publish_what_is_left(run: RunDir) -> int:
+    """`rescue`, for a process that outlives the ranks; returns an exit code. There may be nothing to do."""
     try:
-        saved = rescue(open_run(sys.argv[1]))
-    except ProjectError as error:
+        with RunLock(run):
+            saved = rescue(run)
+    except CheckpointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if saved:
@@ -320,4 +322,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(publish_what_is_left(open_run(sys.argv[1])))
+    except CheckpointError as problem:
+        sys.exit(f"error: {problem}")

@@ -5,10 +5,12 @@ import os
 import socket
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from src.errors import INTERRUPTED, STOPPED, ProjectError
+from src.errors import INTERRUPTED, REFUSED, STOPPED, CheckpointError, ProjectError
+from src.lock import RunLock
 from src.outcome import Outcome
 from src.rundir import RunDir, now, open_run
 from src.schema import Config, load
@@ -28,13 +30,23 @@ def run_rank(run: RunDir | str | Path) -> int:
     """Train as one rank of the run; returns the exit code.
 
     0: done. `STOPPED`: a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
+    `REFUSED`: another job trains in this run folder.
     """
     run = run if isinstance(run, RunDir) else open_run(run)
     stop = Stop().install()
     config, topology = frozen(run), discover()
-    first = topology.rank == 0
     if config.monitor.ranks:
         print(who(topology), flush=True)
+    try:
+        with RunLock(run) if topology.rank == 0 else nullcontext():
+            return _run_locked(config, run, topology, stop)
+    except CheckpointError as held:
+        print(f"error: {held}", file=sys.stderr, flush=True)
+        return REFUSED
+
+
+def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> int:
+    first = topology.rank == 0
     if first:
         record_start(run, config, topology)
     try:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from src.devices import local_devices, local_ranks
+from src.lock import RunLock
 from src.matrix import resolve_strategy
 from src.resume import resumed
 from src.rundir import ROOT, RunDir, create, open_run, write_atomic
@@ -20,6 +21,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
     Raises:
         ConfigError: with all problems, before anything is written.
+        CheckpointError: where another job trains in the run folder.
     """
     from src.local import refuse_second_start, run_here
 
@@ -30,6 +32,8 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     if config.dry_run:
         print(resolved_numbers(config))
         return 0
+    if run:
+        RunLock(run).refuse_if_held()
     run = run or create(absolute(config.paths.results), config.name)
     freeze(run, tree, overrides)
     run.update(**identity(config), state="queued")

@@ -59,7 +59,8 @@ class Loop(keras.callbacks.Callback):
         for number in range(before, state.batch):
             self.report.progress.batch(state.epoch, number, fresh if number + 1 == state.batch else None)
         self.look_at_flag()
-        if (self.due or self.interval.by_step(state.step)) and not state.pending:
+        due = self.due or self.interval.by_step(state.step)
+        if due and not (state.pending or state.preempted):
             self.save()
         self.classifier.stop_training = state.preempted
 
