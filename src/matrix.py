@@ -65,14 +65,22 @@ def resolve_strategy(config: Config, devices: int, nodes: int) -> str:
 
 
 def problems(config: Config) -> list[str]:
-    """One sentence for each contradiction of framework, strategy, number of devices and launch method."""
+    """One sentence for each contradiction of framework, strategy and number of devices."""
     table = MATRIX[config.framework]
-    name = config.strategy.name
-    if name != "auto" and name not in table:
+    name, trainer = config.strategy.name, config.trainer
+    if name == "auto":
+        return []
+    if name not in table:
         others = [f for f, cells in MATRIX.items() if name in cells]
         fix = f", or framework={others[0]}" if others else ""
         options = "|".join(["auto", *table])
         return [
             f"strategy={name} does not work with framework={config.framework}; use strategy={options}{fix}."
         ]
+    several = "|".join(n for n, cell in table.items() if cell.several_nodes)
+    if trainer.nodes > 1 and not table[name].several_nodes:
+        return [f"strategy={name} is for one node and trainer.nodes={trainer.nodes}; use strategy={several}."]
+    asked = trainer.total_devices or trainer.devices
+    if name == "single" and asked not in ("auto", 1):
+        return [f"strategy=single uses one device and {asked} are asked for; use strategy=auto|{several}."]
     return []
