@@ -24,7 +24,6 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
     """Train in the run folder; OUT/<rank>.npz gets the weights, OUT/<rank>.txt the collectives of a step."""
     from src.keras_side import run as side
     from src.keras_side.callbacks import Loop
-    from src.keras_side.checkpoint import values
 
     after_step = Loop.on_train_batch_end
 
@@ -35,7 +34,7 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
 
     def write_down(loop: Loop, *_: object) -> None:
         model = loop.classifier
-        np.savez(Path(out) / f"{topology.rank}.npz", **values(model.trainable_variables))
+        np.savez(Path(out) / f"{topology.rank}.npz", **{v.path: v.numpy() for v in model.trainable_variables})
         graph = inspect.getclosurevars(model.train_function).nonlocals["run"]
         (Path(out) / f"{topology.rank}.txt").write_text("\n".join(collectives(graph)))
 
