@@ -19,7 +19,7 @@ class _Composer(Launcher):
 
     def trees(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Compose each member; a single one is what Hydra has composed already."""
-        if len(members) == 1:
+        if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
             return [_plain(self.config)]
         loader = self.context.config_loader
         return [_plain(loader.load_sweep_config(self.config, list(m))) for m in members]
@@ -37,10 +37,13 @@ class SlurmLauncher(_Composer):
         """
         from slurm.start import start
 
+        members = job_overrides
+        if self.config.cluster.name == "current":
+            from slurm.current import name_current
+
+            members = [name_current(m) for m in job_overrides]
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
-        results = start(
-            self.trees(job_overrides), job_overrides, wants_results=not sweeper.endswith(".ProductSweeper")
-        )
+        results = start(self.trees(members), members, wants_results=not sweeper.endswith(".ProductSweeper"))
         return [_returned(r) for r in results]
 
 
