@@ -68,22 +68,25 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT) 
 
 @contextmanager
 def naming_the_loss(topology: Topology) -> Iterator[None]:
-    """Turns Horovod's error after the loss of a rank into one sentence."""
+    """Turns the error of an exchange that broke off into one sentence; TensorFlow wraps it in one of its
+    own.
+    """
     from horovod.common.exceptions import HorovodInternalError
 
     try:
         yield
-    except HorovodInternalError as error:
-        raise lost(topology, str(error)) from error
+    except Exception as error:
+        if not isinstance(error, HorovodInternalError) and "Horovod has been shut down" not in str(error):
+            raise
+        raise lost(topology) from error
 
 
-def lost(topology: Topology, error: str) -> ProjectError:
-    """What to tell when an exchange failed; `error` is Horovod's own message."""
+def lost(topology: Topology) -> ProjectError:
+    """What to tell when an exchange broke off."""
     starter = {"local": "the program", "none": "its starter"}.get(topology.source, topology.source)
-    reason = error.strip().partition(". ")[0].rstrip(".")
     return ProjectError(
         f"rank {topology.rank} of {topology.world_size} ends, because another rank ended, can't be reached "
-        f"or did not come in time: the messages of Horovod and of {starter} name it ({reason})."
+        f"or did not come in time: the messages of {starter} and of Horovod name it."
     )
 
 
