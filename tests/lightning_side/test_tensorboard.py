@@ -1,0 +1,31 @@
+"""One curve in TensorBoard, however often a run was resumed."""
+
+from pathlib import Path
+
+from src.lightning_side.tensorboard import TensorBoard
+
+
+def part(folder: Path, start: int, stop: int, value: float) -> None:
+    """Log `value` at the steps after `start` up to `stop`, as one part of a run."""
+    board = TensorBoard(folder, start)
+    for step in range(start + 1, stop + 1):
+        board.log_metrics({"train/loss": value}, step)
+    board.finalize("success")
+    board.log_metrics({"test/loss": value}, stop)  # the test comes after fit has finalized
+    board.finalize("success")
+
+
+def test_a_resumed_run_shows_one_curve(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    part(tmp_path, 0, 6, 1.0)  # killed after step 6
+    part(tmp_path, 4, 8, 2.0)  # resumed from the checkpoint of step 4
+    events = EventAccumulator(str(tmp_path)).Reload()
+    curve = [(e.step, e.value) for e in events.Scalars("train/loss")]
+    assert curve == [(s, 1.0) for s in (1, 2, 3, 4)] + [(s, 2.0) for s in (5, 6, 7, 8)]
+    assert [(e.step, e.value) for e in events.Scalars("test/loss")] == [(8, 2.0)]
+
+
+def test_no_files_besides_events(tmp_path: Path) -> None:
+    part(tmp_path, 0, 2, 1.0)
+    assert [p.name.split(".")[0] for p in tmp_path.iterdir()] == ["events"]

@@ -1,0 +1,44 @@
+"""metrics.csv."""
+
+from pathlib import Path
+
+from src.metrics_log import COLUMNS, CsvLog
+
+HEADER = "step,epoch,lr,train/loss,train/acc,val/loss,val/acc,test/loss,test/acc"
+
+
+def test_a_row_has_a_place_for_every_metric(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "metrics.csv")
+    log.write(20, 1, {"train/loss": 0.25, "train/acc": 0.5, "lr": 1e-3})
+    log.write(30, 2, {"val/loss": 1 / 3})
+    assert log.path.read_text().splitlines() == [HEADER, "20,1,0.001,0.25,0.5,,,,", "30,2,,,,0.333333,,,"]
+
+
+def test_a_second_log_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    CsvLog(tmp_path / "metrics.csv").write(1, 1, {})
+    CsvLog(tmp_path / "metrics.csv").write(2, 1, {})
+    assert [line.split(",")[0] for line in (tmp_path / "metrics.csv").read_text().splitlines()] == [
+        "step",
+        "1",
+        "2",
+    ]
+
+
+def test_resume_drops_what_will_be_written_again(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "metrics.csv")
+    for step in (10, 20, 30):
+        log.write(step, 1, {"train/loss": 1.0})
+    with open(log.path, "a") as file:
+        file.write("40,2,0.0")  # killed while writing
+    log.resume(20)
+    log.write(30, 2, {})
+    rows = [line.split(",") for line in log.path.read_text().splitlines()]
+    assert [row[:2] for row in rows] == [["step", "epoch"], ["10", "1"], ["20", "1"], ["30", "2"]]
+    assert all(len(row) == len(COLUMNS) for row in rows)
+
+
+def test_resume_at_the_start_leaves_the_header(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "metrics.csv")
+    log.write(10, 1, {})
+    log.resume(0)
+    assert log.path.read_text() == HEADER + "\n"
