@@ -22,7 +22,9 @@ def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -
     """
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
     known = patterns()
-    found = [name for name, wanted in known.items() if any(fnmatch.fnmatch(h, p) for h in hosts for p in wanted)]
+    found = [
+        name for name, wanted in known.items() if any(fnmatch.fnmatch(h, p) for h in hosts for p in wanted)
+    ]
     if len(found) != 1:
         what = f"fits {' and '.join(found)}" if found else "is no login node of a preset"
         raise ConfigError(
@@ -39,5 +41,7 @@ def patterns() -> dict[str, list[str]]:
     import yaml
 
     trees = {p.stem: yaml.safe_load(p.read_text()) for p in sorted(PRESETS.glob("*.yaml"))}
-    hosts = {name: (tree.get("cluster") or {}).get("site", {}).get("hosts", []) for name, tree in trees.items()}
+    hosts = {
+        name: (tree.get("cluster") or {}).get("site", {}).get("hosts", []) for name, tree in trees.items()
+    }
     return {name: wanted for name, wanted in hosts.items() if wanted}

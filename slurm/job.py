@@ -156,7 +156,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
 def devices_per_node(config: Config) -> tuple[int, ...]:
     """GPUs on each node: `trainer.devices` on all, or `trainer.total_devices` spread so that the first nodes get more.
 
-    `auto` is the whole node where the preset knows it, else 1.
+    `auto` is the whole node where the preset knows it, else 1; with strategy=single it is 1.
     """
     t = config.trainer
     if t.total_devices is not None:
@@ -165,7 +165,7 @@ def devices_per_node(config: Config) -> tuple[int, ...]:
     if t.devices != "auto":
         return (t.devices,) * t.nodes
     node = node_type(config.cluster, 1)
-    return (node.gpus if node else 1,) * t.nodes
+    return (node.gpus if node and config.strategy.name != "single" else 1,) * t.nodes
 
 
 def node_type(cluster: Cluster, devices: int) -> NodeType | None:

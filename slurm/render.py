@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from slurm import units
 from slurm.job import Job
+from src.errors import ConfigError
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -56,8 +57,14 @@ def log_path(job: Job) -> str:
 
 
 def option(value: object) -> str:
-    """A value for a line of options: in double quotes where the scheduler would cut or split it (`nvcr.io#nvidia`)."""
+    """A value for a line of options: in double quotes where the scheduler would cut or split it (`nvcr.io#nvidia`).
+
+    Raises:
+        ConfigError: a line break would end the line, and what follows would be run.
+    """
     text = str(value)
+    if re.search(r"[\n\r\0]", text):
+        raise ConfigError([f"{text!r} has a line break in it, which a line of a batch script can't have."])
     if re.fullmatch(r"[\w@%+=:,./&|()\[\]*~^-]*", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from slurm import units
-from slurm.job import cell
 from slurm.rules.case import Case
 
 
@@ -44,20 +43,6 @@ def memory_of_a_node(case: Case) -> Iterator[str]:
         )
 
 
-def ranks_for_gpus(case: Case) -> Iterator[str]:
-    """No GPU without a rank that uses it."""
-    job = case.job
-    if job.strategy == "single" and sum(job.devices) > 1:
-        yield (
-            f"strategy=single trains on one GPU, but {sum(job.devices)} would be allocated and {sum(job.devices) - 1} idle; "
-            "use strategy=auto, or trainer.devices=1."
-        )
-    elif job.nodes > 1 and not cell(job.framework, job.strategy).several_nodes:
-        yield (
-            f"strategy={job.strategy} works on one node, but trainer.nodes={job.nodes}; use strategy=auto, or trainer.nodes=1."
-        )
-
-
 def every_node_has_a_rank(case: Case) -> Iterator[str]:
     """An uneven job still gives each node something to do."""
     if min(case.job.devices) < 1:
@@ -85,7 +70,6 @@ RULES = (
     gpus_of_a_node,
     cpus_of_a_node,
     memory_of_a_node,
-    ranks_for_gpus,
     every_node_has_a_rank,
     batch_for_ranks,
 )

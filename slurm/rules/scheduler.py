@@ -36,7 +36,9 @@ def most_gpus(case: Case) -> Iterator[str]:
 
 
 def account(case: Case) -> Iterator[str]:
-    """An account where the site wants one, in its form."""
+    """An account where the site wants one, in its form; a profile can give it too, by SBATCH_ACCOUNT."""
+    if case.config.cluster.account is None and "SBATCH_ACCOUNT" in case.environ:
+        return
     yield from _pattern(
         case, "account", case.config.cluster.account, case.site.account, case.site.account_example
     )

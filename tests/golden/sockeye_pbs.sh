@@ -1,0 +1,73 @@
+#!/bin/bash
+#PBS -N digits
+#PBS -o /scratch/me/project/results/digits/20261120-101502-a1b2/pbs.out
+#PBS -e /scratch/me/project/results/digits/20261120-101502-a1b2/pbs.err
+#PBS -A st-alloc-1-gpu
+#PBS -l walltime=1:00:00
+#PBS -l select=2:ncpus=24:mpiprocs=4:ngpus=4:mem=196608mb
+#PBS -r y
+
+set -euo pipefail
+
+RUN=/scratch/me/project/results/digits/20261120-101502-a1b2
+CODE=/scratch/me/project/results/digits/20261120-101502-a1b2/code  # as it was at submission
+exec >>"$RUN/pbs-${PBS_JOBID%%.*}.out" 2>>"$RUN/pbs-${PBS_JOBID%%.*}.err"  # PBS itself shows them only at the end
+cd -- "$CODE"
+
+state() { sed -n 's/^  "state": "\([a-z]*\)".*/\1/p' "$RUN/run.json"; }
+if [ "$(state)" = completed ]; then
+    echo "This run is complete: nothing to do."
+    exit 0
+fi
+sed -i 's/^  "state": "preempted"/  "state": "queued"/' "$RUN/run.json"  # the stop of an earlier start is not one of this
+
+# ---- environment
+export TRAIN_LOCAL_DISK="/tmp"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-6}"
+
+# ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
+TRAIN_HOSTS=$(awk '!seen[$1]++ { print $1 ":4" }' "$PBS_NODEFILE" | paste -s -d ,)
+MASTER_ADDR=${TRAIN_HOSTS%%:*}
+number=${PBS_JOBID%%[!0-9]*}
+MASTER_PORT=$((10000 + number % 20000))
+export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
+
+# ---- the ranks: 8 on 2 nodes
+if [ "$(id -u)" = 0 ]; then  # only on a test machine; mpirun wants to hear it twice
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+mpirun -np 8 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
+    -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
+    -x TRAIN_HOSTS -x MASTER_ADDR -x MASTER_PORT \
+    /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
+launcher=$!
+
+# ---- wait for them; a signal is passed on, and the waiting goes on
+tell_ranks() {
+    woken=yes
+    echo "Asked to stop ($1): telling the ranks to save a checkpoint."
+    kill -USR1 "$launcher" 2>/dev/null || true
+}
+trap 'tell_ranks USR1' USR1
+trap 'tell_ranks TERM' TERM
+trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+
+woken=yes
+while [ -n "$woken" ]; do
+    woken=
+    code=0
+    wait "$launcher" || code=$?
+done
+trap '' USR1 TERM
+
+# The trainer's exit code is the job's. 75 means: stopped by a signal, checkpoint saved; launchers turn it into their own
+# code for a failed rank, so rank 0's word in run.json counts.
+if [ "$(state)" = preempted ]; then
+    code=75
+fi
+
+# What ended ranks left complete on a node's disk is published before the job ends.
+if [ "$code" != 0 ] && [ "$code" != 75 ]; then
+    /home/me/.venv/bin/python -m src.publish "$RUN" || true
+fi
+exit "$code"

@@ -1,0 +1,88 @@
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --output=/scratch/me/project/results/digits/20261120-101502-a1b2/slurm-%j.out
+#SBATCH --error=/scratch/me/project/results/digits/20261120-101502-a1b2/slurm-%j.err
+#SBATCH --open-mode=append
+#SBATCH --nodes=2
+#SBATCH --ntasks=3
+#SBATCH --cpus-per-task=4
+#SBATCH --gpus=a100:3
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@120
+
+set -euo pipefail
+
+RUN=/scratch/me/project/results/digits/20261120-101502-a1b2
+CODE=/scratch/me/project/results/digits/20261120-101502-a1b2/code  # as it was at submission
+cd -- "$CODE"
+
+state() { sed -n 's/^  "state": "\([a-z]*\)".*/\1/p' "$RUN/run.json"; }
+if [ "$(state)" = completed ]; then
+    echo "This run is complete: nothing to do."
+    exit 0
+fi
+sed -i 's/^  "state": "preempted"/  "state": "queued"/' "$RUN/run.json"  # the stop of an earlier start is not one of this
+
+# ---- environment
+export TRAIN_LOCAL_DISK="/tmp"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
+
+# ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
+# Slurm decides which node gets how many of the 3 ranks, so ask Slurm
+TRAIN_HOSTS=$(srun --nodes=2 --ntasks=3 --cpus-per-task=4 \
+    bash -c 'echo "$SLURM_PROCID $SLURMD_NODENAME"' | sort -n | cut -d ' ' -f 2 | uniq -c |
+    awk '{ print $2 ":" $1 }' | paste -s -d ,)
+MASTER_ADDR=${TRAIN_HOSTS%%:*}
+MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
+
+# ---- the ranks: 3 on 2 nodes
+# one torchrun per node, with all CPUs of the job there; each looks up in TRAIN_HOSTS how many ranks are its own.
+# It would die of the USR1 that is meant for its ranks, so it starts with USR1 ignored.
+unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --whole --export=ALL --kill-on-bad-exit=1 \
+    bash -c 'trap "" USR1; here=",$TRAIN_HOSTS,"; here=${here#*,"$SLURMD_NODENAME":}
+        exec "$0" -m torch.distributed.run --nproc-per-node="${here%%,*}" "$@"' \
+    /home/me/.venv/bin/python --nnodes=2 \
+    --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    -- "$CODE/src/train.py" --run "$RUN" &
+launcher=$!
+
+# ---- wait for them; a signal is passed on, and the waiting goes on
+tell_ranks() {
+    woken=yes
+    echo "Asked to stop ($1): telling the ranks to save a checkpoint."
+    kill -USR1 "$launcher" 2>/dev/null || true
+}
+trap 'tell_ranks USR1' USR1
+trap 'tell_ranks TERM' TERM
+trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+
+woken=yes
+while [ -n "$woken" ]; do
+    woken=
+    code=0
+    wait "$launcher" || code=$?
+done
+trap '' USR1 TERM
+
+# The trainer's exit code is the job's. 75 means: stopped by a signal, checkpoint saved; launchers turn it into their own
+# code for a failed rank, so rank 0's word in run.json counts.
+if [ "$(state)" = preempted ]; then
+    code=75
+fi
+
+# What ended ranks left complete on a node's disk is published before the job ends.
+if [ "$code" != 0 ] && [ "$code" != 75 ]; then
+    for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" --gres=none \
+            /home/me/.venv/bin/python -m src.publish "$RUN" || true
+    done
+fi
+# A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.
+if [ "$code" = 75 ] && [ "${ENVIRONMENT:-}" = BATCH ] &&
+    [[ "$(scontrol show job "$SLURM_JOB_ID")" == *JobState=RUNNING* ]]; then
+    echo "Stopped with a checkpoint saved: back to the queue."
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

@@ -1,0 +1,84 @@
+from collections.abc import Callable
+
+import pytest
+
+from slurm.job import Job, constraint, make_job
+from src.errors import ConfigError
+from src.schema import Config
+
+MakeConfig = Callable[..., Config]
+
+
+@pytest.fixture
+def job(make_config: MakeConfig) -> Callable[..., Job]:
+    return lambda *overrides: make_job(make_config(*overrides), "/run", "/run/code")
+
+
+def test_auto_is_the_whole_node_of_the_preset(job: Callable[..., Job]) -> None:
+    made = job("cluster=neuron", "trainer.nodes=4")
+    assert (made.ranks, made.tasks, made.cpus_per_task, made.world_size) == ((8, 8, 8, 8), 32, 8, 32)
+
+
+def test_torchrun_is_one_task_per_node_with_the_cpus_of_its_ranks(job: Callable[..., Job]) -> None:
+    made = job("cluster=alvis", "trainer.nodes=2", "cluster.cpus_per_task=3")
+    assert (made.launch, made.tasks, made.tasks_per_node, made.cpus_of_task) == ("torchrun", 2, 1, 12)
+
+
+def test_an_uneven_job_has_a_task_per_rank_however_it_is_launched(job: Callable[..., Job]) -> None:
+    for launch in ("srun", "torchrun", "mpirun"):
+        made = job("cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", f"launch={launch}")
+        assert (made.ranks, made.tasks, made.even) == ((2, 1), 3, False)
+
+
+def test_batch_per_rank(job: Callable[..., Job]) -> None:
+    assert job("cluster=slurm", "trainer.devices=4", "data.batch_size=64").batch_per_rank == 16
+
+
+def test_a_strategy_of_one_process_gets_one_task_with_all_gpus(job: Callable[..., Job]) -> None:
+    made = job("cluster=neuron", "framework=keras", "trainer.devices=4")
+    assert (made.strategy, made.ranks, made.devices, made.tasks, made.cpus_per_task) == (
+        "mirrored",
+        (1,),
+        (4,),
+        1,
+        32,
+    )
+
+
+def test_memory_is_the_share_of_the_gpus(job: Callable[..., Job]) -> None:
+    assert job("cluster=narval", "trainer.devices=1").mem == 124 * 1024
+    assert job("cluster=narval", "trainer.devices=1", "cluster.mem=10G").mem == 10 * 1024
+    assert job("cluster=narval", "trainer.devices=2", "cluster.mem_per_gpu=10G").mem == 20 * 1024
+    assert job("cluster=neuron").mem is None  # the site refuses --mem
+
+
+def test_the_node_that_has_enough_gpus_of_the_type_is_taken(job: Callable[..., Job]) -> None:
+    assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=4").node.cpus == 62
+    assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=8").node.cpus == 126
+    assert job("cluster=neuron", "cluster.partition=cas_v100_2").node.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("v100", "v100"), ("[v100,ib]", "v100&ib"), ("[a|b,c]", "(a|b)&c"), ("[x,x]", "x"), ("null", None)],
+)
+def test_constraints_are_joined(make_config: MakeConfig, given: str, expected: str | None) -> None:
+    assert constraint(make_config("cluster=slurm", f"cluster.constraint={given}").cluster) == expected
+
+
+def test_all_unreadable_numbers_at_once(job: Callable[..., Job]) -> None:
+    with pytest.raises(ConfigError) as error:
+        job("cluster=slurm", "cluster.time=86400", "cluster.mem=much")
+    assert len(error.value.problems) == 2
+
+
+def test_the_time_of_a_preset_written_without_quotes_is_noticed(job: Callable[..., Job]) -> None:
+    import yaml
+
+    assert yaml.safe_load("time: 24:00:00") == {"time": 86400}  # why the guard is there
+    with pytest.raises(ConfigError, match="quotes"):
+        job("cluster=slurm", "cluster.time=86400")
+
+
+def test_a_strategy_of_one_device_gets_one(job: Callable[..., Job]) -> None:
+    assert job("cluster=neuron", "strategy=single").devices == (1,)

@@ -1,0 +1,192 @@
+"""The script: golden files, and values that try to break out of it, read by the real bash."""
+
+import dataclasses
+import importlib.util
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm.job import Job, make_job
+from slurm.render import log_path, option, ranges, render
+from src.errors import ConfigError
+from src.rundir import ROOT
+from src.schema import Config
+
+GOLDEN = ROOT / "tests" / "golden"
+spec = importlib.util.spec_from_file_location("renew", GOLDEN / "renew.py")
+assert spec and spec.loader
+renew = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(renew)
+
+HOSTILE = [
+    "a b",
+    "it's",
+    'say "hi"',
+    "a;touch HACKED",
+    "$(touch HACKED)",
+    "`touch HACKED`",
+    "a\ntouch HACKED\n",
+    "'; touch HACKED; '",
+    '"; touch HACKED; "',
+    "back\\slash",
+    "$HOME",
+    "* ? [a]",
+    "a#b",
+    "é 日本",
+    "-n",
+]
+
+
+@pytest.mark.parametrize("name", renew.CASES)
+def test_golden(name: str) -> None:
+    assert renew.script(name) == (GOLDEN / f"{name}.sh").read_text(), "if this is meant: make golden"
+
+
+def test_every_preset_and_launch_method_has_a_golden_script() -> None:
+    presets = {p.stem for p in (ROOT / "configs" / "cluster").glob("*.yaml")} - {"local", "current"}
+    assert presets <= set(renew.CASES)
+    assert {f"neuron-{way}" for way in ("srun", "torchrun", "mpirun", "horovodrun")} <= set(renew.CASES)
+    assert {p.stem for p in GOLDEN.glob("*.sh")} == set(renew.CASES)
+
+
+@pytest.mark.parametrize("name", renew.CASES)
+def test_bash_reads_every_script(name: str) -> None:
+    subprocess.run(["bash", "-n"], input=renew.script(name), text=True, check=True)
+
+
+def job(make_config: Callable[..., Config], *overrides: str, **changes: object) -> Job:
+    made = make_job(make_config("cluster=slurm", *overrides), "/run", "/run/code")
+    cluster = {k: changes.pop(k) for k in list(changes) if hasattr(made.cluster, k)}
+    return dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, **cluster), **changes)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_values_reach_the_program_as_they_are(
+    make_config: Callable[..., Config], tmp_path: Path, value: str
+) -> None:
+    """The run folder, the code folder, the interpreter, modules, environments and the local disk are hostile at once."""
+    run, code, tools = (
+        tmp_path / f"run{value}".replace("\n", " "),
+        tmp_path / f"code{value}",
+        tmp_path / "tools",
+    )
+    for folder in (run, code, tools):
+        folder.mkdir()
+    (run / "run.json").write_text('{\n  "state": "queued"\n}\n')
+    seen = tmp_path / "seen"
+    _tool(tools / "srun", f'shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
+    _tool(tools / "scontrol", "echo node1")
+    (tmp_path / "profile").write_text(
+        f'module() {{ printf "%s\\0" "$@" >>{shlex.quote(str(seen))}.modules; }}\n'
+    )
+    hostile = job(
+        make_config, run=str(run), code=str(code), python=f"/py{value}", modules=[value], local_disk="/tmp/x"
+    )
+    script = tmp_path / "job.sh"
+    script.write_text(render(hostile))
+    environ = {
+        "PATH": f"{tools}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "node1",
+        "BASH_ENV": str(tmp_path / "profile"),
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(["bash", str(script)], env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = seen.read_text().split("\0")[:-1]
+    assert words[-5:] == [f"/py{value}", "-u", f"{code}/src/train.py", "--run", str(run)]
+    assert value in Path(f"{seen}.modules").read_text().split("\0")
+    assert not list(tmp_path.rglob("HACKED"))
+
+
+def _tool(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_a_line_break_in_a_line_of_options_is_refused(make_config: Callable[..., Config]) -> None:
+    with pytest.raises(ConfigError, match="line break"):
+        render(job(make_config, account="a\ntouch HACKED"))
+
+
+def test_options_are_quoted_only_where_the_scheduler_would_cut_them() -> None:
+    assert option("a100:8") == "a100:8"
+    assert option("nvcr.io#nvidia/pytorch") == '"nvcr.io#nvidia/pytorch"'
+    assert option('say "hi" \\') == '"say \\"hi\\" \\\\"'
+
+
+def test_the_log_is_in_the_run_folder_of_each_member(make_config: Callable[..., Config]) -> None:
+    made = job(make_config, run="/r/50%/x")
+    assert log_path(made) == "/r/50%%/x/slurm-%j"
+    assert log_path(dataclasses.replace(made, members=(0, 1))) == "/r/50%%/x-%a/slurm-%A_%a"
+
+
+def test_ranges() -> None:
+    assert ranges([0, 1, 2, 3, 7]) == "0-3,7"
+    assert ranges([]) == ""
+
+
+@pytest.mark.parametrize(("trainer", "expected"), [(0, 0), (1, 1), (137, 137), (3, 3)])
+def test_the_exit_code_of_the_trainer_is_that_of_the_job(
+    make_config: Callable[..., Config], tmp_path: Path, trainer: int, expected: int
+) -> None:
+    assert _run(make_config, tmp_path, f"exit {trainer}").returncode == expected
+
+
+def test_a_stop_told_by_rank_0_is_75_whatever_the_launcher_says(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    stop = 'sed -i s/queued/preempted/ "$RUN/run.json"; exit 143'
+    assert _run(make_config, tmp_path, f'RUN="${{!#}}"; {stop}').returncode == 75
+
+
+def test_an_older_stop_is_not_taken_for_one_of_this_start(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    assert _run(make_config, tmp_path, "exit 1", state="preempted").returncode == 1
+
+
+def test_a_complete_run_is_left_alone(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    done = _run(make_config, tmp_path, "exit 9", state="completed")
+    assert (done.returncode, done.stdout) == (0, "This run is complete: nothing to do.\n")
+
+
+def test_a_signal_is_passed_on_and_waited_for(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    ranks = (
+        'trap "sleep 0.3; exit 75" USR1; kill -USR1 $PPID; for i in $(seq 100); do sleep 0.1; done; exit 9'
+    )
+    done = _run(make_config, tmp_path, ranks)
+    assert done.returncode == 75
+    assert "Asked to stop (USR1)" in done.stdout
+
+
+def test_a_module_that_can_not_be_loaded_ends_the_job(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    done = _run(make_config, tmp_path, "exit 0", modules=["nothere"])
+    assert done.returncode == 127  # there is no `module` here
+
+
+def test_an_environment_script_may_read_unset_variables(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "activate").write_text('ACTIVATED="$NOT_SET yes"; export ACTIVATED\n')
+    done = _run(make_config, tmp_path, 'echo "activated: $ACTIVATED"', venv=str(tmp_path / "venv"))
+    assert "activated:  yes" in done.stdout
+
+
+def _run(
+    make_config: Callable[..., Config], folder: Path, srun: str, state: str = "queued", **changes: object
+) -> subprocess.CompletedProcess[str]:
+    """Run the script of a one-rank job with a shell line in the place of srun."""
+    (folder / "run.json").write_text(f'{{\n  "state": "{state}"\n}}\n')
+    _tool(folder / "srun", srun)
+    _tool(folder / "scontrol", "echo node1")
+    script = folder / "job.sh"
+    script.write_text(render(job(make_config, run=str(folder), code=str(folder), **changes)))
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
+    return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)

@@ -1,0 +1,149 @@
+"""Each rule refuses its example with a way out, and lets pass what is right."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm import sites
+from slurm.rules import folders, notes, options, resources, scheduler, starting
+from slurm.rules.case import Case
+from slurm.start import placeholder_job, with_absolute_paths
+from src.schema import Config
+
+MakeConfig = Callable[..., Config]
+NEURON = ("cluster=neuron", "cluster.comment='field=nlp;appl=pytorch'")
+SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}
+
+REFUSED = {
+    "gpus_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
+    "gpus_of_a_node: counts": ("cluster=trillium trainer.devices=3", "1 or 4 GPUs of a node; use trainer.devices=4"),
+    "cpus_of_a_node": ("cluster=ibex trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
+    "memory_of_a_node": ("cluster=ibex trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),
+    "every_node_has_a_rank": ("cluster=slurm trainer.nodes=3 trainer.total_devices=2", "use trainer.nodes=2"),
+    "batch_for_ranks": ("cluster=slurm trainer.devices=5 data.batch_size=64", "use data.batch_size=65"),
+    "longest_job": ("cluster=neuron cluster.time=3-00:00:00", "use cluster.time=48:00:00"),
+    "signal_before_the_end": ("cluster=slurm cluster.time=1", "cluster.signal_seconds=30"),
+    "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
+    "account": ("cluster=alvis", "use cluster.account=NAISS2026-22-123"),
+    "account: form": ("cluster=sockeye cluster.account=mine", "has not the form"),
+    "comment": ("cluster=neuron", "field=nlp;appl=pytorch"),
+    "comment: form": ("cluster=neuron cluster.comment=pytorch", "has not the form"),
+    "memory_refused": ("cluster=neuron cluster.mem=10G", "leave cluster.mem out"),
+    "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
+    "partition: unknown": ("cluster=neuron cluster.partition=gpu", "is none of neuron's partitions"),
+    "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
+    "gpu_type: unknown": ("cluster=alvis cluster.gpu_type=h100", "is no GPU of alvis"),
+    "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
+    "chain": ("cluster=slurm cluster.chain=0", "at least 1"),
+    "throttle": ("cluster=slurm cluster.max_running=0", "at least 1"),
+    "extra_options: mismatch": ("cluster=slurm 'cluster.extra=[\"--ntasks=3\"]'", "use trainer.devices=..."),
+    "extra_options: short": ("cluster=slurm 'cluster.extra=[-N 3]'", "use trainer.nodes=..."),
+    "extra_options: constraint": (
+        "cluster=slurm cluster.constraint=v100 'cluster.extra=[\"--constraint=cpu_intel\"]'",
+        "use 'cluster.constraint=[v100,cpu_intel]'",
+    ),
+    "extra_options: gpus-per-task": ("cluster=slurm 'cluster.extra=[\"--gpus-per-task=1\"]'", "hides a node's other GPUs"),
+    "extra_options: export": ("cluster=slurm 'cluster.extra=[\"--export=A,B\"]'", "use --export=ALL,A,B"),
+    "extra_options: no option": ("cluster=slurm cluster.extra=[licenses]", "is no option"),
+    "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
+    "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
+    "launch: pbs": ("cluster=pbs launch=srun", "use launch=mpirun"),
+    "launch: torchrun on pbs": ("cluster=pbs launch=torchrun trainer.nodes=2", "use launch=mpirun"),
+    "launch: uneven on pbs": ("cluster=pbs trainer.nodes=2 trainer.total_devices=3", "use trainer.devices"),
+    "container: image": ("cluster=slurm container=pyxis", "use container.image=FILE"),
+    "container: missing": ("cluster=slurm container=pyxis container.image=/no/image.sqsh", "enroot import"),
+    "container: mpirun": (
+        "cluster=slurm container=pyxis container.image=docker://x launch=mpirun trainer.devices=2",
+        "use launch=srun",
+    ),
+    "container: horovodrun": (
+        "cluster=slurm container=apptainer container.image=docker://x launch=horovodrun trainer.devices=2",
+        "use launch=srun or launch=mpirun",
+    ),
+    "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
+    "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
+    "writable": ("cluster=slurm paths.results=/etc/passwd/results", "use paths.results=FOLDER"),
+}  # fmt: skip
+
+
+def case(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Case:
+    import shlex
+
+    config = with_absolute_paths(make_config(*shlex.split(line)))
+    members = range(2) if "sweep" in line else None
+    return Case(config, placeholder_job(config, None, members), Path(folder), SCRATCH)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_rule_refuses_its_example_and_names_the_way_out(make_config: MakeConfig, name: str) -> None:
+    line, way_out = REFUSED[name]
+    modules = (resources, scheduler, options, starting, folders)
+    [rule] = [r for m in modules for r in m.RULES if r.__name__ == name.split(":")[0]]
+    found = list(rule(case(make_config, line)))
+    assert len(found) == 1
+    assert way_out in found[0]
+
+
+def test_every_rule_has_an_example() -> None:
+    rules = {r.__name__ for m in (resources, scheduler, options, starting, folders) for r in m.RULES}
+    assert rules == {name.split(":")[0] for name in REFUSED}
+
+
+FINE = [
+    "cluster=slurm",
+    "cluster=slurm trainer.nodes=2 trainer.total_devices=3",
+    "cluster=pbs trainer.nodes=2",
+    "cluster=technion trainer.nodes=2 trainer.total_devices=3",
+    "cluster=neuron trainer.nodes=4 cluster.comment='\"field=nlp;appl=pytorch\"'",
+    "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
+    "cluster=sockeye cluster.account=st-pi-1-gpu paths.results=/scratch/x",
+    "cluster=sockeye_pbs cluster.account=st-pi-1-gpu paths.results=/scratch/x",
+    "cluster=narval cluster.account=def-pi",
+    "cluster=fir cluster.account=rrg-pi",
+    "cluster=nibi cluster.account=def-pi",
+    "cluster=rorqual cluster.account=def-pi",
+    "cluster=trillium cluster.account=def-pi trainer.devices=4 cluster.chain=3 paths.results=/scratch/me/x",
+    "cluster=ibex trainer.devices=8",
+]
+
+
+@pytest.mark.parametrize("line", FINE)
+def test_what_is_right_passes(make_config: MakeConfig, line: str) -> None:
+    import dataclasses
+
+    right = case(make_config, line, folder="/scratch/me/project")
+    rules = resources.RULES + scheduler.RULES + options.RULES + starting.RULES + folders.RULES
+    rules = tuple(r for r in rules if r.__name__ != "writable" or "/scratch" not in line)
+    assert [p for r in rules for p in r(right)] == []
+    assert dataclasses.is_dataclass(right)
+
+
+def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
+    found = sites.problems(case(make_config, "cluster=trillium trainer.devices=3 cluster.mem=1G"))
+    assert len(found) >= 4
+    assert sites.problems(case(make_config, "cluster=trillium trainer.devices=3"), elsewhere=True) != []
+
+
+def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
+    asked = case(make_config, "cluster=narval")
+    by_profile = Case(asked.config, asked.job, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"})
+    assert list(scheduler.account(asked)) != []
+    assert list(scheduler.account(by_profile)) == []
+
+
+NOTED = {
+    "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
+    "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
+    "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
+    "cpus_for_gpus": ("cluster=fir cluster.cpus_per_task=2", "5 or 6 is the rule of thumb"),
+    "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
+}
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_notes(make_config: MakeConfig, name: str) -> None:
+    line, words = NOTED[name]
+    noted = sites.notes(case(make_config, line))
+    assert any(words in n for n in noted)
+    assert {r.__name__ for r in notes.RULES} == {n.split(":")[0] for n in NOTED}

@@ -1,0 +1,52 @@
+import pytest
+
+from slurm import units
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90", 5400),
+        (90, 5400),
+        ("1:30", 90),
+        ("24:00:00", 86400),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        ("7-00:00:00", 604800),
+    ],
+)
+def test_every_form_of_slurm(text: int | str, expected: int) -> None:
+    assert units.seconds(text) == expected
+
+
+def test_the_number_that_yaml_makes_of_an_unquoted_time_is_refused() -> None:
+    with pytest.raises(ValueError, match='write it with quotes, "24:00:00"'):
+        units.seconds(86400)
+
+
+@pytest.mark.parametrize("text", ["soon", "1:2:3:4", "-5", "24h", ""])
+def test_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        units.seconds(text)
+
+
+def test_clock_is_read_back() -> None:
+    assert units.clock(90061) == "25:01:01"
+    assert units.seconds(units.clock(90061)) == 90061
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("180G", 184320), ("4096", 4096), ("1T", 1048576), ("1.5g", 1536)]
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert units.megabytes(text) == expected
+
+
+def test_no_size() -> None:
+    with pytest.raises(ValueError, match="use a form like 180G"):
+        units.megabytes("much")
+
+
+def test_short_size_is_exact() -> None:
+    assert units.short_size(184320) == "180G"
+    assert units.short_size(1000) == "1000M"
