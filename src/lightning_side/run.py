@@ -1,21 +1,24 @@
 """Train with Lightning: data, model, Trainer, resume, fit, test."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Literal
 
-import torch
+from torch import distributed
 
 from src.checkpoint_store import Saved
-from src.data.base import ImageSet, Splits
+from src.data.base import Splits
 from src.data.sets import open_splits
-from src.data.torch_loader import BatchLoader, torch_loader
 from src.errors import CheckpointError
+from src.fingerprint import fingerprint
 from src.interval import Interval
 from src.lightning_side.callbacks import EarlyStop, Reporter
-from src.lightning_side.checkpoint import FILE, Saver, Stopped
+from src.lightning_side.checkpoint import FILE, METADATA, Saver, Stopped
 from src.lightning_side.device import pick_device
+from src.lightning_side.loaders import make_loader
 from src.lightning_side.module import Classifier
 from src.lightning_side.random_state import RandomState, seed_everything
+from src.lightning_side.strategies import device_count, strategy_name
 from src.lightning_side.tensorboard import TensorBoard
 from src.lightning_side.trainer import Trainer, make_trainer
 from src.metrics_log import CsvLog
@@ -42,19 +45,22 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     """
     seed_everything(config.seed)
     splits = open_splits(config.data, config.seed)
-    plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), topology.world_size)
+    devices = device_count(config, topology)
+    plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), devices)
     network = build_model(config.model, splits.train.shape, splits.train.classes)
-    module = Classifier(network, config, plan, topology.world_size)
+    module = Classifier(network, config, plan, devices)
     trainer = make_trainer(config, plan, topology, pick_device(config, topology))
     trainer.strategy.setup_environment()  # from here on the ranks know each other
 
     kind = config.monitor.progress if trainer.is_global_zero else "none"
-    with Progress(kind, plan, topology.world_size) as progress:
+    with Progress(kind, plan, devices) as progress:
         reporter = Reporter(config, plan, stop, progress)
-        saver = attach(trainer, config, plan, run, reporter)
+        saver = attach(trainer, config, plan, run, reporter, strategy_name(config, topology) == "fsdp")
         with saver.publisher or nullcontext():
             state = fit_and_test(trainer, module, saver, config, splits, topology)
             saver.close()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
     return Outcome(
         state=state,
         epoch=saver.newest.epoch if saver.newest else trainer.current_epoch,
@@ -64,18 +70,26 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     )
 
 
-def attach(trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: Reporter) -> Saver:
-    """Give the Trainer its callbacks and logs, continued at the newest good checkpoint of the run."""
+def attach(
+    trainer: Trainer, config: Config, plan: Plan, run: RunDir, reporter: Reporter, sharded: bool
+) -> Saver:
+    """Give the Trainer its callbacks and logs, continued at the newest good checkpoint of the run.
+
+    Args:
+        sharded: each rank writes a part of the checkpoint, straight into the run folder that all of them see.
+    """
     keep = not config.trainer.fast_dev_run
     writes = keep and trainer.is_global_zero
-    publisher = open_publisher(config.checkpoint, run) if writes else None
+    rule = replace(config.checkpoint, local=None) if sharded else config.checkpoint
+    publisher = open_publisher(rule, run) if writes else None
     saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
     if saved:
         refuse_other_framework(saved)
+        refuse_other_layout(saved, sharded)
         reporter.progress.note(f"going on from step {saved.step} of {plan.total_steps}")
     interval = Interval(config.checkpoint, trainer.world_size)
     reporter.interval = interval if writes else None
-    saver = Saver(config, plan, publisher, reporter, saved, interval)
+    saver = Saver(config, plan, publisher, reporter, saved, interval, sharded)
     trainer.callbacks += [
         RandomState(config.seed),
         reporter,
@@ -100,36 +114,28 @@ def refuse_other_framework(saved: Saved) -> None:
         )
 
 
+def refuse_other_layout(saved: Saved, sharded: bool) -> None:
+    """Raise CheckpointError where the checkpoint is split over ranks and the strategy is not, or the reverse."""
+    if (saved.path / METADATA).exists() != sharded:
+        written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
+        raise CheckpointError(f"{saved.path} was written {written}; go on with strategy={fix}.")
+
+
 def fit_and_test(
     trainer: Trainer, module: Classifier, saver: Saver, config: Config, splits: Splits, topology: Topology
 ) -> Literal["completed", "preempted"]:
     """Train from the checkpoint of `saver`, then test the weights of the best one."""
-
-    def loader(split: ImageSet, training: bool = False) -> BatchLoader:
-        epoch, batch = saver.start if training else (0, 0)
-        made = torch_loader(
-            split,
-            batch_size=config.data.batch_size,
-            seed=config.seed,
-            train=training,
-            rank=topology.rank,
-            world_size=topology.world_size,
-            workers=config.data.workers,
-            start_epoch=epoch,
-            start_step=batch,
-        )
-        # It draws a number whenever it starts, but not from those of the model: an epoch that is gone on with
-        # starts twice.
-        made.generator = torch.Generator()
-        return made
-
     newest, plan = saver.newest.path / FILE if saver.newest else None, saver.plan
-    training, validation = loader(splits.train, True), loader(splits.val)
+    training = make_loader(config, splits.train, topology, train=True, start=saver.start)
+    validation = make_loader(config, splits.val, topology)
     try:
         trainer.fit(module, training, validation, ckpt_path=newest, weights_only=True)
+        if config.monitor.ranks and not saver.sharded:
+            weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
+            print(fingerprint(topology, weights), flush=True)
         if plan.test_batches:
-            best = saver.best(trainer)
-            trainer.test(module, loader(splits.test), ckpt_path=best, weights_only=True, verbose=False)
+            loader, best = make_loader(config, splits.test, topology), saver.best(trainer)
+            trainer.test(module, loader, ckpt_path=best, weights_only=True, verbose=False)
     except Stopped:
         return "preempted"
     except SystemExit as end:  # what Lightning makes of the second Ctrl-C

@@ -1,0 +1,43 @@
+"""The DataLoader of a training that is stopped by signals and goes on with the same random numbers."""
+
+import signal
+
+import torch
+
+from src.data.base import ImageSet
+from src.data.torch_loader import BatchLoader, torch_loader
+from src.schema import Config
+from src.stop import SIGNALS
+from src.topology import Topology
+
+
+def make_loader(
+    config: Config, split: ImageSet, topology: Topology, train: bool = False, start: tuple[int, int] = (0, 0)
+) -> BatchLoader:
+    """This rank's batches, see `torch_loader`.
+
+    Args:
+        start: epoch and batch to begin with, both from 0.
+    """
+    loader = torch_loader(
+        split,
+        batch_size=config.data.batch_size,
+        seed=config.seed,
+        train=train,
+        rank=topology.rank,
+        world_size=topology.world_size,
+        workers=config.data.workers,
+        start_epoch=start[0],
+        start_step=start[1],
+    )
+    # It draws a number whenever it starts, but not from those of the model: an epoch that is gone on with
+    # starts twice.
+    loader.generator = torch.Generator()
+    loader.worker_init_fn = leave_signals_to_the_trainer
+    return loader
+
+
+def leave_signals_to_the_trainer(worker: int) -> None:
+    """Ctrl-C and Slurm signal all processes; the workers are needed until the training has stopped."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
