@@ -40,6 +40,8 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     """
     strategy = make_strategy(config, topology)
     keras.utils.clear_session()  # layer names, and so the paths of variables, count from the start
+    # tf.config.experimental.enable_op_determinism() stays off: a CPU repeats its bits without it, and with it
+    # the threads that read data would take turns. On GPUs it is what to add where every bit counts.
     keras.utils.set_random_seed(config.seed)
     splits = open_splits(config.data, config.seed)
     plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), strategy.replicas)

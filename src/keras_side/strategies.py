@@ -88,7 +88,7 @@ def use_devices(config: Config, first: int, count: int) -> list[str]:
         tf.config.set_visible_devices(gpus, "GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    if not gpus and count > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if not gpus and len(tf.config.get_logical_device_configuration(cpu) or [cpu]) < count:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     return [f"GPU:{n}" for n in range(len(gpus))] or [f"CPU:{n}" for n in range(count)]
