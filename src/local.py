@@ -1,5 +1,6 @@
 """Run here: this process is the only rank, or it starts one process per device and watches over them."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -50,7 +51,7 @@ def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(free_port(ranks)),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks))),
     }
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
@@ -80,7 +81,7 @@ def watch(processes: list[subprocess.Popen[bytes]], grace: float = 15.0) -> int:
             if process.poll() is None:
                 process.send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, forward)
     while True:
         codes = [p.poll() for p in processes]
@@ -110,8 +111,23 @@ def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, 
     return 128 - code if code < 0 else code
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """The first of `count` TCP ports in a row of the loopback interface that nobody uses now.
+
+    TensorFlow's workers listen on a port each: the coordinator's plus their local rank.
+    """
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = _bound(stack, 0)
+            try:
+                for port in range(first + 1, first + count):
+                    _bound(stack, port)
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+def _bound(stack: contextlib.ExitStack, port: int) -> int:
+    s = stack.enter_context(socket.socket())
+    s.bind(("127.0.0.1", port))
+    return int(s.getsockname()[1])
