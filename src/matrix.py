@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FrameworkName = Literal["lightning", "keras"]
 StrategyName = Literal["auto", "single", "ddp", "dp", "fsdp", "horovod", "mirrored", "multiworker_mirrored"]
 LaunchName = Literal["auto", "srun", "torchrun", "mpirun", "horovodrun"]
-STARTERS = typing.get_args(LaunchName)[1:]
+STARTERS: tuple[str, ...] = typing.get_args(LaunchName)[1:]
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,19 @@ class Cell:
 
 MATRIX: dict[str, dict[str, Cell]] = {
     "lightning": {
-        "single": Cell(False, False, ("srun",), "one process, one device"),
+        "single": Cell(False, False, STARTERS, "one process, one device"),
+        "dp": Cell(False, False, STARTERS, "torch DataParallel: one process for all devices of a node"),
         "ddp": Cell(True, True, STARTERS[:3], "torch DistributedDataParallel: one process per device"),
+        "fsdp": Cell(
+            True, True, STARTERS[:3], "torch FSDP2: the same, and each keeps a part of the model only"
+        ),
+        "horovod": Cell(True, True, STARTERS, "Horovod's all-reduce: one process per device"),
     },
     "keras": {
-        "single": Cell(False, False, ("srun",), "one process, one device"),
-        "mirrored": Cell(False, False, ("srun",), "tf.distribute: one process for all devices of a node"),
+        "single": Cell(False, False, STARTERS, "one process, one device"),
+        "mirrored": Cell(False, False, STARTERS, "tf.distribute: one process for all devices of a node"),
         "multiworker_mirrored": Cell(True, True, STARTERS[:3], "tf.distribute: one process per device"),
+        "horovod": Cell(True, True, STARTERS, "Horovod's all-reduce: one process per device"),
     },
 }
 

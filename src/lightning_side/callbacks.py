@@ -64,7 +64,7 @@ class Reporter(pl.Callback):
         if not last and step % self.every:
             self._look_alone(trainer)
             return None
-        lr = learning_rate(self.config, self.plan, step - 1, trainer.world_size)
+        lr = learning_rate(self.config, self.plan, step - 1, module.devices)
         fresh = {**self._reduce(trainer, module, "train"), "lr": lr}
         if last:
             self.of_epoch = fresh

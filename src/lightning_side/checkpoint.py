@@ -1,5 +1,7 @@
 """When a checkpoint is written, and what is in it."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,12 @@ from src.schema import Config
 FILE = "model.ckpt"
 """Lightning's file in the folder of a checkpoint: weights, optimizer, schedule, loops, random states."""
 
+METADATA = ".metadata"
+"""The file that says which weights are in which shard, in the folder of a sharded checkpoint."""
+
+SHARDS = "shards"
+"""Folder beside the checkpoints, where all ranks write the parts of the next one."""
+
 
 class Stopped(Exception):
     """Leaves the Trainer when the ranks have agreed to stop and the checkpoint is written."""
@@ -28,6 +36,7 @@ class Saver(pl.Callback):
     Args:
         publisher: writes checkpoints; all ranks take part, rank 0 alone has one.
         saved: the checkpoint that the run goes on from.
+        sharded: every rank writes its part of the weights.
 
     Attributes:
         newest: the newest checkpoint; only rank 0 knows of those written since.
@@ -42,9 +51,10 @@ class Saver(pl.Callback):
         reporter: Reporter,
         saved: Saved | None,
         interval: Interval,
+        sharded: bool = False,
     ) -> None:
         self.config, self.plan, self.publisher, self.reporter = config, plan, publisher, reporter
-        self.interval, self.buffers = interval, Buffers()
+        self.interval, self.buffers, self.sharded = interval, Buffers(), sharded
         self.newest = saved
         self.start = position(saved, config.trainer, plan)
         if saved:
@@ -108,6 +118,7 @@ class Saver(pl.Callback):
         if self.publisher:
             self.publisher.close()
             self.newest = self.publisher.newest or self.newest
+            shutil.rmtree(self.publisher.store.folder / SHARDS, ignore_errors=True)
 
     def best(self, trainer: pl.Trainer) -> Path | None:
         """File of the checkpoint to test, the same on all ranks: the best one, else the newest, else None."""
@@ -128,10 +139,11 @@ class Saver(pl.Callback):
         if self.publisher:
             self.publisher.wait_buffers()
         state = trainer._checkpoint_connector.dump_checkpoint()  # of all ranks
+        shards = self._write_shards(trainer, state) if self.sharded else None
         if self.publisher:
             self.buffers.fill(state)
             self.publisher.save(
-                lambda folder: self.buffers.write(folder / FILE),
+                lambda folder: self._write(folder, shards),
                 step=step,
                 epoch=epoch,
                 batch=batch,
@@ -141,3 +153,23 @@ class Saver(pl.Callback):
             )
             self.interval.saved(self.publisher.stall)
         self.reporter.saving = False
+
+    def _write_shards(self, trainer: pl.Trainer, state: dict[str, Any]) -> Path:
+        """All ranks write their parts, which leave the state; returns where. The rest is for the publisher."""
+        from src.lightning_side.sharded import write_shards
+
+        own = self.publisher.store.folder / SHARDS if self.publisher else None
+        if own:
+            shutil.rmtree(own, ignore_errors=True)
+        folder: Path = trainer.strategy.broadcast(own)
+        write_shards(state, folder)
+        return folder
+
+    def _write(self, folder: Path, shards: Path | None) -> None:
+        """The files of a checkpoint; the publisher may call it again where a disk refused them."""
+        for shard in shards.iterdir() if shards else ():
+            try:
+                os.link(shard, folder / shard.name)
+            except OSError:  # a file system without links
+                shutil.copyfile(shard, folder / shard.name)
+        self.buffers.write(folder / FILE)

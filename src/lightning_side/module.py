@@ -35,13 +35,13 @@ class Classifier(pl.LightningModule):
 
     Args:
         network: images float32 [b, C, H, W] to logits [b, classes].
-        world_size: number of ranks, for the scaling of the learning rate.
+        devices: that share a batch, for the scaling of the learning rate.
     """
 
-    def __init__(self, network: nn.Module, config: Config, plan: Plan, world_size: int) -> None:
+    def __init__(self, network: nn.Module, config: Config, plan: Plan, devices: int) -> None:
         super().__init__()
         self.network = network
-        self.config, self.plan, self.ranks = config, plan, world_size
+        self.config, self.plan, self.devices = config, plan, devices
         self.train_totals, self.eval_totals = Totals(), Totals()
 
     def forward(self, image: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Classifier(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the learning rate: a function of the step alone, so there is no scheduler to restore."""
-        lr = learning_rate(self.config, self.plan, self.global_step, self.ranks)
+        lr = learning_rate(self.config, self.plan, self.global_step, self.devices)
         for group in optimizer.param_groups:
             group["lr"] = lr
 

@@ -4,6 +4,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from src.devices import local_devices
 from src.lightning_side.environment import TopologyEnvironment
 from src.matrix import resolve_strategy
 from src.schema import Config
@@ -32,15 +33,35 @@ class OneDevicePerRank(DDPStrategy):
 
 
 def make_strategy(config: Config, topology: Topology, device: torch.device) -> Strategy:
-    """The strategy of the configuration; `auto` is resolved by the number of ranks."""
-    match resolve_strategy(config, topology.world_size, topology.nodes):
+    """The strategy of the configuration, for one rank; `device` is its own, or its first one."""
+    ranks = {"parallel_devices": [device], "cluster_environment": TopologyEnvironment(topology)}
+    match strategy_name(config, topology):
         case "single":
             return SingleDeviceStrategy(device)
+        case "dp":
+            from src.lightning_side.data_parallel import DataParallel, devices_of
+
+            return DataParallel(devices_of(device, device_count(config, topology)))
         case "ddp":
-            return OneDevicePerRank(
-                parallel_devices=[device],
-                cluster_environment=TopologyEnvironment(topology),
-                gradient_as_bucket_view=True,  # gradients live in the buffers that are sent: one copy less
-            )
+            # gradients live in the buffers that are sent: one copy less
+            return OneDevicePerRank(**ranks, gradient_as_bucket_view=True)
+        case "fsdp":
+            from src.lightning_side.sharded import FullyShardedStrategy
+
+            return FullyShardedStrategy(**ranks)
+        case "horovod":
+            from src.lightning_side.horovod_strategy import HorovodStrategy
+
+            return HorovodStrategy(topology, device, config.strategy.compression)
         case name:
             raise NotImplementedError(name)
+
+
+def strategy_name(config: Config, topology: Topology) -> str:
+    """The strategy; `auto` is resolved by the number of ranks."""
+    return resolve_strategy(config, topology.world_size, topology.nodes)
+
+
+def device_count(config: Config, topology: Topology) -> int:
+    """Devices that share the global batch: one per rank, but all of the node for the one process of `dp`."""
+    return local_devices(config) if strategy_name(config, topology) == "dp" else topology.world_size
