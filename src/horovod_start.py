@@ -71,12 +71,10 @@ def naming_the_loss(topology: Topology) -> Iterator[None]:
     """Turns the error of an exchange that broke off into one sentence; TensorFlow wraps it in one of its
     own.
     """
-    from horovod.common.exceptions import HorovodInternalError
-
     try:
         yield
     except Exception as error:
-        if not isinstance(error, HorovodInternalError) and "Horovod has been shut down" not in str(error):
+        if "Horovod has been shut down" not in str(error):
             raise
         raise lost(topology) from error
 

@@ -22,7 +22,7 @@ from src.keras_side.classifier import Classifier
 from src.keras_side.horovod_strategy import HorovodStrategy
 from src.topology import discover
 
-GLOBAL_BATCH, STEPS = 8, 6
+GLOBAL_BATCH, STEPS = 12, 6  # for 1, 2 and 3 ranks
 
 
 def network(case: str) -> keras.Model:

@@ -25,7 +25,7 @@ from src.lightning_side.horovod_exchange import hvd
 from src.lightning_side.horovod_strategy import HorovodStrategy
 from src.topology import Topology, discover
 
-GLOBAL_BATCH, STEPS = 8, 6
+GLOBAL_BATCH, STEPS = 12, 6  # for 1, 2 and 3 ranks
 
 
 class Network(pl.LightningModule):
