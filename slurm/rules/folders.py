@@ -39,7 +39,7 @@ def writable(case: Case) -> Iterator[str]:
 
 
 def _expand(folder: str, environ: Mapping[str, str]) -> str:
-    return re.sub(r"\$(\w+)", lambda m: environ.get(m[1], m[0]), folder)
+    return re.sub(r"\$(\w+)", lambda m: environ.get(m[1]) or m[0], folder)
 
 
 def _below(folder: Path, top: str) -> bool:
