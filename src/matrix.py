@@ -90,3 +90,19 @@ def problems(config: Config) -> list[str]:
     if name == "single" and asked not in ("auto", 1):
         return [f"strategy=single uses one device and {asked} are asked for; use strategy=auto|{several}."]
     return []
+
+
+def table() -> str:
+    """The matrix as Markdown."""
+    lines = ["| framework | strategy | devices | nodes | `launch=` | what it is |", "|---|---|---|---|---|---|"]
+    for framework, cells in MATRIX.items():
+        for name, cell in cells.items():
+            devices = "one" if name == "single" else "several"
+            nodes = "several" if cell.several_nodes else "one"
+            launch = ", ".join(cell.launch) if cell.ranks else "any"
+            lines.append(f"| {framework} | `{name}` | {devices} | {nodes} | {launch} | {cell.about} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

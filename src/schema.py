@@ -218,7 +218,7 @@ class Monitor:
     tensorboard: bool
     csv: bool  # metrics.csv
     progress: Literal["auto", "bar", "plain", "none"]  # auto: a bar on a terminal, else plain lines
-    ranks: bool  # each rank says at its start who and where it is
+    ranks: bool  # each rank says at its start who and where it is, at its end which weights it has
 
 
 @dataclass(frozen=True)

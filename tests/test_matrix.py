@@ -5,21 +5,22 @@ from collections.abc import Callable
 import pytest
 
 from src.errors import ConfigError
-from src.matrix import MATRIX, STARTERS, resolve_strategy
+from src.matrix import MATRIX, STARTERS, resolve_strategy, table
 from src.overrides import compose, groups
+from src.rundir import ROOT
 from src.schema import Config, load
 
 Make = Callable[..., Config]
 
 
 def test_every_row_is_a_choice_and_every_choice_a_row() -> None:
-    rows = {name for table in MATRIX.values() for name in table}
+    rows = {name for cells in MATRIX.values() for name in cells}
     assert {"auto", *rows} == set(groups()["strategy"])
 
 
 def test_launch_methods_are_known() -> None:
-    for table in MATRIX.values():
-        for name, cell in table.items():
+    for cells in MATRIX.values():
+        for name, cell in cells.items():
             assert cell.launch, name
             assert set(cell.launch) <= set(STARTERS), name
 
@@ -53,10 +54,17 @@ def test_auto(make_config: Make, framework: str, devices: int, nodes: int, expec
             ["framework=keras", "strategy=mirrored", "trainer.nodes=2"],
             "strategy=mirrored is for one node and trainer.nodes=2; use strategy=multiworker_mirrored",
         ),
-        (["strategy=mirrored"], "use strategy=auto|single|ddp"),
+        (["strategy=mirrored"], "use strategy=auto|single|dp|ddp"),
+        (["strategy=dp", "trainer.nodes=2"], "use strategy=ddp|fsdp|horovod"),
+        (["framework=keras", "strategy=fsdp"], "or framework=lightning"),
     ],
 )
 def test_refused_with_what_works(overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(compose(overrides))
     assert any(says in p for p in caught.value.problems)
+
+
+def test_the_page_shows_the_table() -> None:
+    """`python -m src.matrix` prints what belongs there."""
+    assert table() in (ROOT / "docs" / "strategies.md").read_text()

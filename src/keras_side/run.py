@@ -11,6 +11,7 @@ import tensorflow as tf
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
+from src.fingerprint import fingerprint
 from src.keras_side.callbacks import Loop
 from src.keras_side.checkpoint import Saver, restore, restore_weights
 from src.keras_side.classifier import Classifier
@@ -73,6 +74,8 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
             lambda: batches(splits.val, plan.val_batches),
         )
         fit(config, plan, strategy, model, loop, splits.train)
+        if config.monitor.ranks:
+            print(fingerprint(topology, (v.numpy().tobytes() for v in model.trainable_variables)), flush=True)
         if publisher:
             publisher.close()
             newest = publisher.newest or newest

@@ -71,6 +71,12 @@ def make_strategy(config: Config, topology: Topology) -> Strategy:
             from src.keras_side.distributed import multiworker_mirrored
 
             return multiworker_mirrored(topology, use_devices(config, topology.local_rank, 1))
+        case "horovod":
+            from src.keras_side.horovod_strategy import HorovodStrategy
+
+            use_devices(config, topology.local_rank, 1)
+            assert config.strategy.name == "horovod"
+            return HorovodStrategy(topology, config.strategy.compression)
         case name:
             raise NotImplementedError(name)
 

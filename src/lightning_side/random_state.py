@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -25,10 +26,11 @@ class RandomState(pl.Callback):
 
     Args:
         seed: of the run. Every rank draws numbers of its own, so that dropout differs between their rows.
+        tell: prints a line.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, tell: Callable[[str], None]) -> None:
+        self.seed, self.tell = seed, tell
         self.saved: Tensor | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -36,6 +38,11 @@ class RandomState(pl.Callback):
         if self.saved is not None and len(self.saved) == trainer.world_size:
             _restore(self.saved[trainer.global_rank])
         else:
+            if self.saved is not None:
+                self.tell(
+                    f"{len(self.saved)} ranks wrote the checkpoint, {trainer.world_size} go on: batches, weights and optimizer "
+                    "stay as they were, but dropout draws new random numbers."
+                )
             begin = np.random.SeedSequence([self.seed, trainer.global_step, trainer.global_rank])
             seed_everything(int(begin.generate_state(1)[0]))
 

@@ -91,7 +91,7 @@ def attach(
     reporter.interval = interval if writes else None
     saver = Saver(config, plan, publisher, reporter, saved, interval, sharded)
     trainer.callbacks += [
-        RandomState(config.seed),
+        RandomState(config.seed, reporter.progress.note),
         reporter,
         EarlyStop(config.trainer.early_stopping, reporter),
     ]

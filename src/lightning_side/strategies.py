@@ -52,6 +52,7 @@ def make_strategy(config: Config, topology: Topology, device: torch.device) -> S
         case "horovod":
             from src.lightning_side.horovod_strategy import HorovodStrategy
 
+            assert config.strategy.name == "horovod"
             return HorovodStrategy(topology, device, config.strategy.compression)
         case name:
             raise NotImplementedError(name)
