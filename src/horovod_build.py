@@ -58,13 +58,14 @@ def installed_horovod() -> str | None:
 def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool = False) -> str | None:
     """What is wrong with the installed Horovod and what to type, or None when it can be used.
 
-    `framework` is "torch" or "tensorflow", None for every installed one; `mpi` and `nccl` ask whether the build
-    can be started by mpirun and can reduce on GPUs. A Horovod that a site installed (no `+` in its version) is
-    judged by what it notes about itself, `horovod/metadata.json`; its flavours are unknown and not judged.
+    `framework` is "torch" or "tensorflow", None for every installed one; `mpi` and `nccl` ask whether the
+    build can be started by mpirun and can reduce on GPUs. A Horovod that a site installed (no `+` in its
+    version) is judged by what it notes about itself, `horovod/metadata.json`; its flavours are unknown and
+    not judged.
     """
     version = installed_horovod()
     if version is None:
-        return "Horovod is not installed: run `make horovod` (it builds once, a few minutes)."
+        return "Horovod is not installed: run `make horovod` (builds once, some minutes)."
     built_for = _built_for()
     for name, found in installed_frameworks().items():
         if framework in (None, name) and not _same(built_for.get(name), found):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import http.client
+import importlib
 import os
 import socket
 import struct
@@ -35,11 +36,7 @@ def import_horovod(framework: str) -> Any:
     # What Horovod does when ranks wait for one that does not come: speak, then end with an error.
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "30")
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")
-    if framework == "torch":
-        import horovod.torch as hvd
-    else:
-        import horovod.tensorflow as hvd
-    return hvd
+    return importlib.import_module(f"horovod.{framework}")
 
 
 def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT) -> None:
@@ -155,14 +152,14 @@ def _gather_ranks(topology: Topology, address: str, port: int, timeout: float) -
 
 def _serve(port: int) -> Any:
     """Horovod's own key-value server on all interfaces, in a thread that ends with the process."""
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+    http_server = importlib.import_module("horovod.runner.http.http_server")
 
-    class Server(RendezvousHTTPServer):  # type: ignore[misc]
+    class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc, name-defined]
         daemon_threads = True
         request_queue_size = 1024  # many ranks come at once
 
     try:
-        server = Server(("", port), RendezvousHandler, 0)
+        server = Server(("", port), http_server.RendezvousHandler, 0)
     except OSError as error:
         raise TopologyError(
             f"port {port} of rank 0's node, where Horovod's ranks are to meet, is taken ({error.strerror}): "

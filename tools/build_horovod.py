@@ -1,8 +1,8 @@
 """Build Horovod for the torch and TensorFlow of this environment, once, and install it: `make horovod`.
 
-The wheel is kept in $HOROVOD_WHEEL_CACHE (default ~/.cache/horovod-wheels) under the versions that it was built
-for, so the next environment with the same versions gets it at once. Gloo is always in it, MPI where mpicxx is
-found, NCCL where nvcc, nccl.h and frameworks built for CUDA are found.
+The wheel is kept in $HOROVOD_WHEEL_CACHE (default ~/.cache/horovod-wheels) under the versions that it was
+built for, so the next environment with the same versions gets it at once. Gloo is always in it, MPI where
+mpicxx is found, NCCL where nvcc, nccl.h and frameworks built for CUDA are found.
 """
 
 from __future__ import annotations
@@ -63,9 +63,16 @@ class Plan:
             "HOROVOD_WITH_GLOO": "1",
             "HOROVOD_WITH_MPI" if self.mpi else "HOROVOD_WITHOUT_MPI": "1",
             "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses Horovod's own minimum
-            "MAKEFLAGS": f"-j{min(len(os.sched_getaffinity(0)), 8)}",  # about 1.2 GB of memory each
+            "MAKEFLAGS": f"-j{compilers()}",
             **(gpu if self.nccl_home else {}),
         }
+
+
+def compilers() -> int:
+    """How many may run at once, each with about 1.2 GB of memory: CMake's own variable, or all CPUs up to
+    8.
+    """
+    return int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or min(len(os.sched_getaffinity(0)), 8))
 
 
 def make_plan() -> Plan:
@@ -143,7 +150,7 @@ def explain_failure(log: Path, step: str) -> str:
     start = next(marked, len(lines) - 15)
     help_for = {
         "download": "Without internet: copy the archive from pypi.org here and give it with --sdist FILE.",
-        "wheel": "Usual causes: g++ older than 9, less than 1.2 GB of memory per compiler (set MAKEFLAGS=-j1), "
+        "wheel": "Usual causes: g++ older than 9, less than 1.2 GB of memory per compiler (set CMAKE_BUILD_PARALLEL_LEVEL=1), "
         "an MPI whose module was changed since (`module load` the one that mpirun comes from).",
     }
     shown = [f"  {line[:200]}" for line in lines[max(start, 0) :][:15]]

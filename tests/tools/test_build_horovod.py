@@ -62,6 +62,13 @@ def test_plan_tells_setup_py_what_to_build():
     assert env["HOROVOD_NCCL_HOME"] == "/opt/nccl"
 
 
+def test_number_of_compilers_can_be_given(monkeypatch):
+    """Not by MAKEFLAGS: `make horovod` sets it for its own ends."""
+    monkeypatch.setenv("MAKEFLAGS", "--no-print-directory")
+    monkeypatch.setenv("CMAKE_BUILD_PARALLEL_LEVEL", "3")
+    assert Plan({"torch": "2.13.0"}).environment()["MAKEFLAGS"] == "-j3"
+
+
 def test_nccl_needs_the_header_and_the_compiler(tmp_path):
     (tmp_path / "include").mkdir()
     (tmp_path / "bin").mkdir()
