@@ -138,12 +138,8 @@ def _first_choices(texts: list[str]) -> list[str]:
 
     out = []
     for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
-        values = _values(override)
-        out.append(
-            f"{override.input_line.split('=')[0]}={values[0]}"
-            if override.is_sweep_override() and values
-            else text
-        )
+        swept = _values(override) if override.is_sweep_override() else []
+        out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
     return out
 
 

@@ -29,7 +29,9 @@ def application() -> int:
         return 0
     from src.start import start
 
-    return start(OmegaConf.to_container(composed[0], resolve=True), sys.argv[1:])
+    tree = OmegaConf.to_container(composed[0], resolve=True)
+    assert isinstance(tree, dict)
+    return start(tree, sys.argv[1:])
 
 
 def main() -> int:
