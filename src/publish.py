@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,8 +25,8 @@ from src.staging import Stage, Write, make_stage, read_record, write_record
 if TYPE_CHECKING:
     from src.schema import Checkpoint
 
-FIRST_RETRY, LAST_RETRY = 1.0, 300.0
-"""Seconds until what failed is tried again, doubled each time."""
+LAST_RETRY = 300.0
+"""Longest wait in seconds until what failed is tried again."""
 
 
 @dataclass
@@ -58,22 +59,21 @@ class Publisher:
     Args:
         store: of the run folder.
         stage: on the node's disk; None: write straight into the run folder.
-        patience: seconds that `close` goes on trying when the run folder's disk takes nothing.
         tell: prints a line; called from the worker.
 
     Attributes:
+        patience: seconds that `close` goes on trying when the run folder's disk takes nothing.
+        first_retry: seconds until what failed is tried again, doubled each time.
         stall: seconds that the training thread waited for its newest checkpoint.
         newest: the newest checkpoint that was published.
     """
 
+    patience, first_retry = 60.0, 1.0
+
     def __init__(
-        self,
-        store: CheckpointStore,
-        stage: Stage | None,
-        patience: float = 60.0,
-        tell: Callable[[str], None] = say,
+        self, store: CheckpointStore, stage: Stage | None, tell: Callable[[str], None] = say
     ) -> None:
-        self.store, self.stage, self.patience, self.tell = store, stage, patience, tell
+        self.store, self.stage, self.tell = store, stage, tell
         self.stall = 0.0
         self.newest: Saved | None = None
         self._job: Job | None = None
@@ -132,7 +132,7 @@ class Publisher:
             CheckpointError: as `check`; or the newest state could not be published: it names the local copy.
         """
         with self._changed:
-            self._deadline, self._failures = time.monotonic() + self.patience, 0
+            self._deadline, self._failures = time.monotonic() + self.patience, 1
             self._changed.notify_all()
         self._thread.join()
         self.check()
@@ -179,7 +179,7 @@ class Publisher:
 
     def _wait(self) -> bool:
         """For something to do, or for the time to try again; False when the run is over and all is done."""
-        pause = min(FIRST_RETRY * 2**self._failures, LAST_RETRY)
+        pause = min(self.first_retry * 2 ** (self._failures - 1), LAST_RETRY)
         with self._changed:
             if self._deadline is None:
                 news = lambda: self.busy or self._deadline is not None  # noqa: E731
@@ -196,7 +196,8 @@ class Publisher:
             self._trouble, self._failures = None, 0
         except OSError as trouble:
             self._trouble, self._failures = trouble, self._failures + 1
-            self._tell_once(f"{self.store.folder} takes no checkpoints ({trouble}); going on, trying again.")
+            why = trouble.strerror or trouble
+            self._tell_once(f"{self.store.folder} takes no checkpoints ({why}); going on, trying again.")
 
     def _write(self) -> None:
         job = self._take()
@@ -288,7 +289,10 @@ def open_publisher(config: "Checkpoint", run: RunDir) -> Publisher:
     store = CheckpointStore(run.checkpoints, config.mode, config.keep_last, config.keep_every_n_epochs)
     stage = make_stage(run, config.local)
     if stage:
-        write_record(run, stage, store.rule)
+        with suppress(
+            OSError
+        ):  # without it, what is left after a crash waits for the run to resume on this node
+            write_record(run, stage, store.rule)
     return Publisher(store, stage)
 
 
@@ -303,7 +307,7 @@ def rescue(run: RunDir) -> Saved | None:
         return None
     stage, rule = record
     store = CheckpointStore(run.checkpoints, rule.mode, rule.keep_last, rule.keep_every_n_epochs)
-    publisher = Publisher(store, stage, patience=10.0)
+    publisher = Publisher(store, stage)
     publisher.close()
     return publisher.newest
 

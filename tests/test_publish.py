@@ -180,7 +180,8 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, stage: Stage) ->
 def test_shared_disk_that_stays_full(small_disk: Path, stage: Stage, staged: bool) -> None:
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
-    publisher = Publisher(store, stage if staged else None, patience=1.5, tell=lambda line: None)
+    publisher = Publisher(store, stage if staged else None, tell=lambda line: None)
+    publisher.patience = 1.5
     save(publisher, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
     with pytest.raises(CheckpointError, match=r"No space left") as caught:
         publisher.close()
@@ -196,8 +197,9 @@ def test_another_error_is_not_hidden_by_a_full_disk(store: CheckpointStore, stag
     told: list[str] = []
     with (
         pytest.raises(ZeroDivisionError),
-        Publisher(store, stage, patience=0.0, tell=told.append) as publisher,
+        Publisher(store, stage, told.append) as publisher,
     ):
+        publisher.patience = 0.0
         save(publisher, 1, full)
         raise ZeroDivisionError
     assert "it is lost" in told[-1]

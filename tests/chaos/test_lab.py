@@ -1,0 +1,73 @@
+"""The short form of the crash laboratory, and that it would notice."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+UNSAFE = """
+import sys
+sys.path[:0] = [{root!r}, {here!r}]
+import lab, src.checkpoint_store, src.publish, src.staging
+from trainees import TRAINEES, Plain
+
+def in_place(self, temporary, step):  # what a copy loop does: the checkpoint is in sight before it is whole
+    final = self.folder / f"{{step:08d}}"
+    final.mkdir(exist_ok=True)
+    for file in sorted(temporary.iterdir(), reverse=True):
+        (final / file.name).write_bytes(file.read_bytes())
+    self._clean(final, superseded={{temporary}})
+    return src.checkpoint_store.load_manifest(final)
+
+class Forgetful(Plain):
+    def weights(self, saved):
+        return super().weights(saved) + str(saved.path.stat().st_ino)
+
+if {what!r} == "torn":
+    src.checkpoint_store.CheckpointStore._install = in_place
+else:
+    TRAINEES["plain"] = Forgetful
+sys.exit(lab.main())
+"""
+
+
+def experiment(*command: str, timeout: float = 600) -> dict:
+    """Run the laboratory; its last line."""
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=timeout)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(autouse=True)
+def compiler(require: Callable[[object, str], None]) -> None:
+    require(shutil.which("cc"), "install a C compiler: apt install gcc")
+
+
+def test_a_kill_at_every_file_operation_of_saving_and_publishing() -> None:
+    """Each of them, one by one; and every trouble there is."""
+    result = experiment(str(HERE / "lab.py"), "--framework", "plain", "--kills", "440")
+    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    assert result["kills"] >= 440 and result["troubles"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
+def test_twenty_kills(framework: str) -> None:
+    result = experiment(str(HERE / "lab.py"), "--framework", framework, "--kills", "20")
+    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    assert result["kills"] >= 20 and result["resumes"] >= 20
+
+
+@pytest.mark.parametrize("what", ["torn", "different"])
+def test_the_laboratory_notices(what: str, tmp_path: Path) -> None:
+    """Checkpoints that are written in place are torn by some kills; other weights are seen."""
+    script = tmp_path / "unsafe.py"
+    script.write_text(UNSAFE.format(root=str(HERE.parent.parent), here=str(HERE), what=what))
+    result = experiment(str(script), "--kills", "120" if what == "torn" else "4", "--no-troubles")
+    assert result[what] > 0

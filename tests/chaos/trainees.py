@@ -1,0 +1,163 @@
+"""What the laboratory kills: the two frameworks, and a training that is nothing but its checkpoints."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from src.checkpoint_store import Saved
+from src.errors import CheckpointError
+from src.rundir import RunDir, create
+
+SMALL = (
+    "name=chaos",
+    "model=mlp",
+    "model.hidden=[16]",
+    "model.dropout=0.3",
+    "data.batch_size=64",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "trainer.max_epochs=4",
+    "trainer.limit_train_batches=6",
+    "trainer.limit_val_batches=2",
+    "trainer.limit_test_batches=1",
+    "trainer.early_stopping.patience=50",
+    "checkpoint.every_n_steps=2",
+    "monitor.progress=none",
+    "monitor.tensorboard=false",
+)
+"""24 steps, a checkpoint after every second one, everything that a checkpoint has to hold."""
+
+
+class Framework:
+    """A run of `src/train.py` with one framework."""
+
+    def __init__(self, name: str, overrides: tuple[str, ...] = ()) -> None:
+        self.name, self.overrides = name, overrides
+
+    def prepare(self) -> None:
+        """Import in the laboratory what takes long, so that its children need not."""
+        import importlib
+
+        import sklearn.datasets  # noqa: F401
+
+        importlib.import_module(f"src.{self.name}_side.run")
+        if self.name == "lightning":
+            import torch
+
+            torch.set_num_threads(1)  # a child of fork must not wait for threads that it has not got
+
+    def start(self, results: Path, node: Path) -> RunDir:
+        """A new run folder."""
+        from src.overrides import compose
+        from src.start import freeze
+
+        local, wish = f"checkpoint.local={node}", f"framework={self.name}"
+        tree = compose([*SMALL, wish, local, f"paths.results={results}", *self.overrides])
+        run = create(results, tree["name"])
+        freeze(run, tree, [])
+        return run
+
+    def train(self, run: RunDir) -> int:
+        """What each start of the run does; returns the exit code."""
+        from src.rank import run_rank
+
+        return run_rank(run)
+
+    def weights(self, saved: Saved) -> str:
+        """A digest of everything in a checkpoint that training depends on."""
+        if self.name == "lightning":
+            import torch
+
+            state = torch.load(saved.path / "model.ckpt", weights_only=True)
+            return digest({name: value for name, value in state.items() if name != "loops"})
+        import numpy as np
+
+        files = [np.load(saved.path / name) for name in ("weights.npz", "optimizer.npz")]
+        return digest([{name: file[name] for name in file.files} for file in files])
+
+
+class Plain:
+    """No framework: each step hashes the state; so small that it can be killed at every single file operation."""
+
+    name, steps = "plain", 12
+
+    def prepare(self) -> None:
+        """There is nothing that takes long."""
+
+    def start(self, results: Path, node: Path) -> RunDir:
+        """A new run folder."""
+        run = create(results, "chaos")
+        run.config.write_text(json.dumps({"node": str(node)}))
+        return run
+
+    def train(self, run: RunDir) -> int:
+        """Hash, and save after every second step; some are the best so far."""
+        try:
+            return self._train(run)
+        except CheckpointError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return 1
+
+    def _train(self, run: RunDir) -> int:
+        from src.lock import RunLock
+
+        with RunLock(run), publisher(run) as publish:
+            saved = publish.store.newest_good()
+            state = (saved.path / "state").read_text() if saved else ""
+            for step in range(saved.step if saved else 0, self.steps):
+                state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
+                publish.check()
+                if (step + 1) % 2 == 0:
+                    publish.wait_buffers()
+                    value = step * 7 % 5 if (step + 1) % 4 == 0 else None
+                    facts = {"epoch": 0, "batch": step, "metrics": {}, "value": value, "framework": "plain"}
+                    publish.save(writer(state), step=step + 1, **facts)
+        return 0
+
+    def weights(self, saved: Saved) -> str:
+        """The state itself."""
+        return (saved.path / "state").read_text()
+
+
+@contextmanager
+def publisher(run: RunDir) -> Iterator[Any]:
+    """As a framework's side opens one."""
+    from src.publish import open_publisher
+
+    class Rule:
+        mode, keep_last, keep_every_n_epochs = "max", 2, None
+        local = json.loads(run.config.read_text())["node"]
+
+    with open_publisher(Rule, run) as publish:  # type: ignore[arg-type]
+        yield publish
+
+
+def writer(state: str) -> Callable[[Path], None]:
+    """Writes this state, whatever comes after it."""
+
+    def write(folder: Path) -> None:
+        (folder / "state").write_text(state)
+
+    return write
+
+
+def digest(tree: Any) -> str:
+    """Of a tree of dicts, lists, tensors and plain values, bit by bit."""
+    if isinstance(tree, dict):
+        parts = [f"{key}:{digest(tree[key])}" for key in sorted(tree, key=str)]
+    elif isinstance(tree, (list, tuple)):
+        parts = [digest(part) for part in tree]
+    elif hasattr(tree, "numpy"):
+        return digest(tree.numpy())
+    elif hasattr(tree, "tobytes"):
+        parts = [str(tree.dtype), str(tree.shape), hashlib.sha256(tree.tobytes()).hexdigest()]
+    else:
+        parts = [repr(tree)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+TRAINEES = {"plain": Plain, "lightning": lambda: Framework("lightning"), "keras": lambda: Framework("keras")}
