@@ -150,8 +150,8 @@ def explain_failure(log: Path, step: str) -> str:
     start = next(marked, len(lines) - 15)
     help_for = {
         "download": "Without internet: copy the archive from pypi.org here and give it with --sdist FILE.",
-        "wheel": "Usual causes: g++ older than 9, less than 1.2 GB of memory per compiler (set CMAKE_BUILD_PARALLEL_LEVEL=1), "
-        "an MPI whose module was changed since (`module load` the one that mpirun comes from).",
+        "wheel": "Usual causes: g++ older than 9; less than 1.2 GB of memory per compiler "
+        "(set CMAKE_BUILD_PARALLEL_LEVEL=1); an MPI whose module was changed since.",
     }
     shown = [f"  {line[:200]}" for line in lines[max(start, 0) :][:15]]
     return "\n".join([f"`pip {step}` failed:", *shown, f"The whole log: {log}", help_for.get(step, "")])
