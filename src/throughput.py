@@ -4,6 +4,10 @@ import statistics
 import time
 
 
+ENOUGH = 5.0
+"""Seconds of measured intervals below which a rate says nothing."""
+
+
 class Throughput:
     """Rates of the intervals between two metric reports; a report reads values back, so the device is done by then.
 
@@ -17,6 +21,7 @@ class Throughput:
     def __init__(self, images: int, world_size: int) -> None:
         self.images, self.world_size = images, world_size
         self.rates: list[float] = []
+        self.seconds = 0.0
         self._batches = 0
         self._since: float | None = None
 
@@ -28,6 +33,7 @@ class Throughput:
         now = time.perf_counter()
         if self._since is not None and now > self._since:
             self.rates.append(self._batches * self.images / (now - self._since))
+            self.seconds += now - self._since
         self._batches, self._since = 0, now
 
     def pause(self) -> None:
@@ -35,8 +41,8 @@ class Throughput:
         self._batches, self._since = 0, None
 
     def summary(self) -> str | None:
-        """Mean and 1.96 sigma (95 % of a normal distribution) per device and in all; None before two intervals."""
-        if len(self.rates) < 2:
+        """Mean and 1.96 sigma (95 % of a normal distribution) per device and in all; None where there is too little."""
+        if len(self.rates) < 2 or self.seconds < ENOUGH:
             return None
         mean, spread = statistics.mean(self.rates), 1.96 * statistics.stdev(self.rates)
         each = f"{mean / self.world_size:.1f} +- {spread / self.world_size:.1f} images/s per device"

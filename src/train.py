@@ -8,6 +8,7 @@ python src/train.py --run RUNDIR                      # one rank of a run that e
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path[0] = str(
     Path(__file__).resolve().parent.parent
@@ -29,8 +30,7 @@ def application() -> int:
         return 0
     from src.start import start
 
-    tree = OmegaConf.to_container(composed[0], resolve=True)
-    assert isinstance(tree, dict)
+    tree: Any = OmegaConf.to_container(composed[0], resolve=True)
     return start(tree, sys.argv[1:])
 
 

@@ -39,7 +39,7 @@ def test_misspelt_value(train: Train, tmp_path: Path) -> None:
     "argument, says",
     [
         ("optimiser=sgd", "Did you mean 'optimizer'?"),
-        ("strategy=dpp", "strategy=dpp is not a choice. Did you mean 'ddp'?"),
+        ("strategy=mirored", "strategy=mirored is not a choice. Did you mean 'mirrored'?"),
         ("model=resnet19", "Did you mean 'resnet18'?"),
         ("data.dir=x", "'data.dir' is not a key of the configuration. Known: name, batch_size, workers."),
         ("+trainer.epochs=3", "'trainer.epochs' is not a key"),

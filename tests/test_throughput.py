@@ -3,7 +3,7 @@
 import re
 import time
 
-from src.throughput import Throughput
+from src.throughput import ENOUGH, Throughput
 
 
 def test_rates_of_intervals() -> None:
@@ -13,6 +13,8 @@ def test_rates_of_intervals() -> None:
         meter.batch(waited=batch % 4 == 3)
     assert len(meter.rates) == 2  # the first interval is left out
     assert all(0 < rate <= 8 / 0.01 for rate in meter.rates)
+    assert meter.summary() is None  # too short to say anything
+    meter.seconds = ENOUGH
     text = meter.summary()
     assert text is not None
     each, total = (float(n) for n in re.findall(r"([\d.]+) \+-", text))
