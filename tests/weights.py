@@ -1,0 +1,43 @@
+"""The weights in the newest checkpoint of a run, whichever strategy wrote it; a tool of several tests."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+
+def final_weights(run: Path) -> dict[str, np.ndarray]:
+    """Trained weights by name: float32 arrays."""
+    folder = run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
+    if (folder / "weights.npz").exists():
+        with np.load(folder / "weights.npz") as arrays:
+            return {name: arrays[name] for name in arrays.files if arrays[name].dtype == np.float32}
+    return {name: value.numpy() for name, value in _torch(folder).items()}
+
+
+def largest_difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """Between two results with the same names."""
+    assert one.keys() == other.keys()
+    assert one
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def fingerprints(output: str) -> set[str]:
+    """Checksums that the ranks printed at their end, with `monitor.ranks=true`."""
+    return {line.rpartition(" ")[2] for line in output.splitlines() if ": weights " in line}
+
+
+def info(run: Path) -> dict:
+    """run.json."""
+    return json.loads((run / "run.json").read_text())
+
+
+def _torch(folder: Path) -> dict:
+    import torch
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    if not (folder / ".metadata").exists():
+        return torch.load(folder / "model.ckpt", weights_only=True)["state_dict"]
+    whole = folder.parent / "whole.pt"
+    dcp_to_torch_save(folder, whole)
+    return torch.load(whole, weights_only=False)["state_dict"]
