@@ -74,7 +74,7 @@ def record_start(run: RunDir, config: Config, topology: Topology) -> None:
     again: dict[str, Any] = (
         {"restarts": info.get("restarts", 0) + 1} if "started" in info else {"started": now(), "restarts": 0}
     )
-    run.update(state="running", world_size=topology.world_size, hosts=hosts(), ended=None, **again)
+    run.update(state="running", world_size=topology.world_size, hosts=hosts(), job_ids=job_ids(run), ended=None, **again)
 
 
 def who(topology: Topology) -> str:
@@ -89,6 +89,16 @@ def hosts() -> list[str]:
     """The nodes of this job, by the batch script's TRAIN_HOSTS (host:tasks,...); without a job this machine."""
     listed = os.environ.get("TRAIN_HOSTS")
     return [h.rpartition(":")[0] for h in listed.split(",")] if listed else [socket.gethostname()]
+
+
+def job_ids(run: RunDir) -> list[str]:
+    """The jobs of this run: those that were submitted for it (jobs.txt), and the one that is running."""
+    submitted = run.path / "jobs.txt"
+    known = submitted.read_text().split() if submitted.exists() else []
+    running = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID")
+    if running and running not in known and not os.environ.get("SLURM_ARRAY_JOB_ID"):  # jobs.txt has it as 7_2
+        known.append(running)
+    return known
 
 
 def record_end(run: RunDir, outcome: Outcome) -> None:

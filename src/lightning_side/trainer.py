@@ -73,3 +73,5 @@ def silence() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", module=r"lightning\.")
+    # torch compares strides of dimensions of size 1, where they mean nothing: grey images in the first convolution
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
