@@ -1,9 +1,13 @@
 """Whether this command already runs inside an allocation, and what it may do there."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm.job import Job, devices_per_node
 from src.errors import SubmitError
+from src.hostlist import expand_tasks
+from src.schema import Config
 
 
 @dataclass(frozen=True)
@@ -13,10 +17,12 @@ class Allocation:
     Attributes:
         job_id: its number.
         nodes: how many nodes it has; 0 where nothing tells.
+        cpus: CPUs on the node that has the fewest; 0 where nothing tells.
     """
 
     job_id: str
-    nodes: int
+    nodes: int = 0
+    cpus: int = 0
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
@@ -34,4 +40,33 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
-    return Allocation(job_id, int(environ.get("SLURM_JOB_NUM_NODES", 0)))
+    cpus = expand_tasks(environ.get("SLURM_JOB_CPUS_PER_NODE", "0"))  # 8(x2),4
+    return Allocation(job_id, int(environ.get("SLURM_JOB_NUM_NODES", 0)), min(cpus))
+
+
+def fits(job: Job, here: Allocation) -> list[str]:
+    """Whether the allocation has what the job was made for."""
+    if job.members is not None:
+        return [
+            "a sweep is a job array, and this is an allocation; run its members one by one, or submit from the login node."
+        ]
+    problems = []
+    if here.nodes and here.nodes != job.nodes:
+        problems.append(
+            f"trainer.nodes={job.nodes}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
+        )
+    if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
+        problems.append(
+            f"{max(job.ranks)} ranks per node with {job.cpus_per_task} CPUs each do not fit this allocation ({here.job_id}), "
+            f"which has {here.cpus} CPUs on a node; use salloc --cpus-per-task or fewer trainer.devices."
+        )
+    return problems
+
+
+def share(config: Config, here: Allocation | None) -> Config:
+    """In an allocation the ranks share its CPUs, unless their number was given."""
+    c = config.cluster
+    if here is None or not here.cpus or c.cpus_per_task is not None:
+        return config
+    each = max(1, here.cpus // max((1, *devices_per_node(config))))
+    return dataclasses.replace(config, cluster=dataclasses.replace(c, cpus_per_task=each))

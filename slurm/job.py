@@ -159,6 +159,8 @@ def devices_per_node(config: Config) -> tuple[int, ...]:
     `auto` is the whole node where the preset knows it, else 1; with strategy=single it is 1.
     """
     t = config.trainer
+    if t.nodes < 1:
+        return ()
     if t.total_devices is not None:
         each, more = divmod(t.total_devices, t.nodes)
         return tuple(each + (i < more) for i in range(t.nodes))

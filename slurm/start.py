@@ -42,7 +42,7 @@ def start(
     here = inside.allocation(os.environ)
     configs = load_all(trees, overrides, lambda config: refusals(config, run, members, here))
     refuse_sweeper(configs[0], wants_results)
-    case = case_of(configs, run)
+    case = case_of([inside.share(c, here) for c in configs], run)
     if configs[0].dry_run:
         show(case)
         return [None] * len(configs)
@@ -80,13 +80,13 @@ def refusals(
 ) -> list[str]:
     """What keeps one member from being submitted; of a dry run only what leaves no job to show."""
     try:
-        config = with_absolute_paths(config)
+        config = with_absolute_paths(inside.share(config, here))
         case = Case(config, placeholder_job(config, run, members))
     except ConfigError as error:
         return error.problems
     if config.dry_run:
         return []
-    return sites.problems(case) + (fits(case.job, here) if here else [])
+    return sites.problems(case) + (inside.fits(case.job, here) if here else [])
 
 
 def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] | None) -> Job:
@@ -152,16 +152,3 @@ def show(case: Case) -> None:
         print(f"sbatch --test-only: {scheduler.test_only(script)}")
     elif test:
         print("PBS has no way to test a script without submitting it.")
-
-
-def fits(job: Job, here: inside.Allocation) -> list[str]:
-    """Whether an allocation made by hand has the nodes that the job was made for."""
-    if job.members is not None:
-        return [
-            "a sweep is a job array, and this is an allocation; run its members one by one, or submit from the login node."
-        ]
-    if here.nodes and here.nodes != job.nodes:
-        return [
-            f"trainer.nodes={job.nodes}, but this allocation ({here.job_id}) has {here.nodes} nodes; use trainer.nodes={here.nodes}."
-        ]
-    return []

@@ -1,7 +1,11 @@
+from collections.abc import Callable
+
 import pytest
 
-from slurm.inside import Allocation, allocation
+from slurm.inside import Allocation, allocation, fits, share
+from slurm.job import make_job
 from src.errors import SubmitError
+from src.schema import Config
 
 
 def test_a_login_node_is_no_allocation() -> None:
@@ -13,6 +17,7 @@ def test_a_login_node_is_no_allocation() -> None:
     [
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, Allocation("7", 2)),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, Allocation("7", 2)),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_CPUS_PER_NODE": "8(x2),4"}, Allocation("7", 3, 4)),
         ({"PBS_JOBID": "7.server", "PBS_ENVIRONMENT": "PBS_INTERACTIVE"}, Allocation("7.server", 0)),
     ],
 )  # fmt: skip
@@ -32,3 +37,17 @@ def test_salloc_and_interactive_jobs(environ: dict[str, str], expected: Allocati
 def test_a_job_can_not_submit(environ: dict[str, str]) -> None:
     with pytest.raises(SubmitError, match="inside job 7"):
         allocation(environ)
+
+
+def test_what_does_not_fit_is_said(make_config: Callable[..., Config]) -> None:
+    job = make_job(make_config("cluster=slurm", "trainer.nodes=2", "trainer.devices=2"), "/run", "/code")
+    assert fits(job, Allocation("7", 2, 8)) == []
+    assert ["use trainer.nodes=3" in p for p in fits(job, Allocation("7", 3, 8))] == [True]
+    assert ["4 CPUs each do not fit" in p for p in fits(job, Allocation("7", 2, 7))] == [True]
+
+
+def test_the_ranks_share_the_cpus_of_the_allocation(make_config: Callable[..., Config]) -> None:
+    config = make_config("cluster=slurm", "trainer.devices=2")
+    assert share(config, Allocation("7", 1, 9)).cluster.cpus_per_task == 4
+    assert share(config, Allocation("7", 1, 1)).cluster.cpus_per_task == 1
+    assert share(config, None) is config
