@@ -305,3 +305,71 @@ def test_a_user_without_rights_submits_too(testbed: Testbed, shared_dir: Path) -
     assert done.returncode == 0, done.stderr
     job = re.match(r"Submitted job (\d+)", done.stdout)[1]  # type: ignore[index]
     assert testbed.wait_job(job, 120) == "COMPLETED"
+
+
+@pytest.mark.parametrize("launch", ["srun", "torchrun"])
+def test_ranks_in_a_container(
+    testbed: Testbed, shared_dir: Path, launch: str, require: Callable[[object, str], None]
+) -> None:
+    """With the testbed's stand-in for pyxis: the image shows this machine's programs and not the results folder."""
+    from slurm.testbed.images import PACKAGES, can_build, make_image
+
+    require(can_build(), f"install {PACKAGES}")
+    base = Path(os.path.realpath(sys.executable)).parents[1]
+    image = make_image(
+        shared_dir / "image", borrow=[base, Path(sys.prefix)], environment={"FROM_IMAGE": "yes"}
+    )
+    words = [
+        "cluster=slurm",
+        "container=pyxis",
+        f"container.image={image}",
+        f"container.python={sys.executable}",
+    ]
+    run = Cluster(testbed, shared_dir).train(
+        *words, f"launch={launch}", "trainer.nodes=2", "trainer.devices=1", *SMALL
+    )
+    assert per_host(run) == [1, 1]
+    assert info(run)["state"] == "completed"
+
+
+def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
+    """No PBS server is in Debian: its qsub for Slurm takes the script and sets PBS_NODEFILE. GPUs it does not know."""
+    pbs = Cluster(testbed_for("sockeye_pbs"), shared_dir)
+    words = ["cluster=sockeye_pbs", "cluster.account=st-pi-1-gpu", ELSEWHERE, "cluster.site.write_below=[]"]
+    few = ["trainer.nodes=2", "trainer.devices=2", "cluster.cpus_per_task=2", "cluster.mem=4G"]
+    job, run = pbs.submit(*words, *few, *SMALL)
+    assert pbs.testbed.wait_job(job, 150) == "COMPLETED", pbs_log(run)
+    assert info(run)["state"] == "completed", pbs_log(run)
+    assert info(run)["world_size"] == 4
+    assert len(info(run)["hosts"]) == 2  # type: ignore[arg-type]
+    assert "completed" in pbs.jobs("status")
+    assert "Test accuracy" in pbs.jobs("logs")
+
+
+def pbs_log(run: Path) -> str:
+    return "\n".join(p.read_text() for p in sorted(run.glob("pbs*")))
+
+
+def test_a_chain_ends_at_once_when_the_run_is_complete(cluster: Cluster) -> None:
+    job, run = cluster.submit("cluster=slurm", "cluster.requeue=false", "cluster.chain=2", *SMALL)
+    first, second = (run / "jobs.txt").read_text().split()
+    assert first == job
+    assert cluster.testbed.wait_job(first, 100) == "COMPLETED", log(run)
+    assert cluster.testbed.wait_job(second, 60) == "COMPLETED", log(run)
+    assert "nothing to do" in (run / f"slurm-{second}.out").read_text()
+
+
+def test_horovodrun_reaches_the_other_node_without_ssh(
+    cluster: Cluster, require: Callable[[object, str], None]
+) -> None:
+    require((Path(sys.executable).parent / "horovodrun").exists(), "make horovod")
+    words = [
+        "cluster=slurm",
+        "strategy=horovod",
+        "launch=horovodrun",
+        "trainer.nodes=2",
+        "trainer.total_devices=3",
+    ]
+    run = cluster.train(*words, *SMALL, timeout=240)
+    assert per_host(run) == [2, 1]
+    assert info(run)["state"] == "completed"

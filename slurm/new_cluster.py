@@ -1,0 +1,126 @@
+"""Write a preset of the cluster whose login node this is, from what Slurm says about itself.
+
+    python slurm/new_cluster.py NAME               # prints configs/cluster/NAME.yaml
+    python slurm/new_cluster.py NAME --write       # writes it
+    python slurm/new_cluster.py NAME --partition gpu
+
+What Slurm can't say (accounts' form, modules, rules of the site) is left to you, as comments.
+"""
+
+import argparse
+import re
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from slurm import units  # noqa: E402
+from slurm.scheduler import ask  # noqa: E402
+from src.errors import REFUSED, ProjectError, SubmitError  # noqa: E402
+
+PRESETS = Path(__file__).resolve().parent.parent / "configs" / "cluster"
+SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%G|%c|%m|%l|%D"]
+"""Partition, generic resources, CPUs, memory in MiB, longest job, number of nodes; one line per kind of node."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of node of one partition."""
+
+    partition: str
+    gpu_type: str | None
+    gpus: int
+    cpus: int
+    mem: int  # MiB
+    max_time: str
+    nodes: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", metavar="NAME", help="of the preset: cluster=NAME")
+    parser.add_argument(
+        "--partition", help="the default of the preset (otherwise the one with the most GPUs)"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write configs/cluster/NAME.yaml instead of printing it"
+    )
+    parsed = parser.parse_args(arguments)
+    try:
+        text = preset(parsed.name, rows(ask(SINFO)), parsed.partition, socket.gethostname())
+        if not parsed.write:
+            print(text, end="")
+            return 0
+        return _write(PRESETS / f"{parsed.name}.yaml", text)
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def rows(answer: str) -> list[Row]:
+    """What sinfo printed, as far as it has GPUs; fewest GPUs last."""
+    found = []
+    for line in answer.splitlines():
+        partition, gres, cpus, mem, longest, nodes = line.strip().split("|")
+        for gpu_type, count in re.findall(r"gpu:(?:([A-Za-z][^:,(]*):)?(\d+)", gres):
+            cores, memory = (int(re.sub(r"\D", "", v)) for v in (cpus, mem))
+            found.append(Row(partition, gpu_type or None, int(count), cores, memory, longest, int(nodes)))
+    return sorted(found, key=lambda r: -r.gpus * r.nodes)
+
+
+def preset(name: str, found: Sequence[Row], partition: str | None, host: str) -> str:
+    """The preset's text.
+
+    Raises:
+        SubmitError: where there is no node with GPUs, or none in `partition`.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+        raise SubmitError(f"'{name}' can't name a preset; use small letters, digits, _ and -.")
+    known = list(dict.fromkeys(r.partition for r in found))
+    if not found:
+        raise SubmitError(
+            "sinfo shows no node with GPUs here; write the preset by hand, after configs/cluster/slurm.yaml."
+        )
+    if partition and partition not in known:
+        raise SubmitError(
+            f"sinfo shows no GPUs in partition {partition}; those with GPUs: {', '.join(known)}."
+        )
+    first = next(r for r in found if r.partition == (partition or known[0]))
+    nodes = dict.fromkeys(f"      - {_node(r)}" for r in sorted(found, key=lambda r: r != first))
+    longest = "" if first.max_time in ("infinite", "n/a") else f'    max_time: "{first.max_time}"\n'
+    gpu_type = f"  gpu_type: {first.gpu_type}\n" if first.gpu_type else ""
+    login = re.sub(r"\d+$", "", host.split(".")[0])
+    return (
+        "# @package _global_\n"
+        f"# {name}. source: sinfo on {host}, checked {time.strftime('%Y-%m')}\n"
+        "defaults:\n  - slurm\n  - _self_\n"
+        f"cluster:\n  name: {name}\n  partition: {first.partition}\n{gpu_type}"
+        "  # account: ...   modules: [...]   comment: ...   the other keys are in configs/train.yaml\n"
+        f'  site:\n    hosts: ["{login}*"]  # login nodes, for cluster=current\n{longest}'
+        "    # rules of the site: account, takes_mem, submit_below, ...: src/schema_cluster.py\n"
+        "    nodes:\n" + "\n".join(nodes) + "\n"
+    )
+
+
+def _node(row: Row) -> str:
+    kind = f"gpu_type: {row.gpu_type}, " if row.gpu_type else ""
+    return f"{{partition: {row.partition}, {kind}gpus: {row.gpus}, cpus: {row.cpus}, mem: {units.short_size(row.mem)}}}"
+
+
+def _write(path: Path, text: str) -> int:
+    if path.exists():
+        raise SubmitError(f"{path} is there already; take it away first, or choose another name.")
+    path.write_text(text)
+    print(f"wrote {path}; try: python src/train.py cluster={path.stem} dry_run=test")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

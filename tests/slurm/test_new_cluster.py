@@ -1,0 +1,73 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slurm import new_cluster
+from slurm.new_cluster import Row, preset, rows
+from slurm.testbed.cluster import Testbed
+from src.errors import SubmitError
+
+SINFO = """\
+cpu|(null)|64|256000|2-00:00:00|100
+gpu|gpu:a100:4(S:0-1)|128|515000+|3-00:00:00|20
+gpu|gpu:v100:2,tmpdisk:800|40|190000|3-00:00:00|5
+old|gpu:8|20+|128000|infinite|1
+"""
+
+
+def test_rows_of_nodes_with_gpus() -> None:
+    assert rows(SINFO) == [
+        Row("gpu", "a100", 4, 128, 515000, "3-00:00:00", 20),
+        Row("gpu", "v100", 2, 40, 190000, "3-00:00:00", 5),
+        Row("old", None, 8, 20, 128000, "infinite", 1),
+    ]
+
+
+def test_the_preset_is_read_back() -> None:
+    tree = yaml.safe_load(preset("mine", rows(SINFO), None, "login03.example.org"))
+    assert tree["cluster"]["partition"] == "gpu"
+    assert tree["cluster"]["gpu_type"] == "a100"
+    assert tree["cluster"]["site"]["hosts"] == ["login*"]
+    assert tree["cluster"]["site"]["max_time"] == "3-00:00:00"  # quoted: not a number
+    assert tree["cluster"]["site"]["nodes"][0] == {
+        "partition": "gpu",
+        "gpu_type": "a100",
+        "gpus": 4,
+        "cpus": 128,
+        "mem": "515000M",
+    }
+
+
+def test_another_partition() -> None:
+    tree = yaml.safe_load(preset("mine", rows(SINFO), "old", "login"))
+    assert (tree["cluster"]["partition"], "gpu_type" in tree["cluster"]) == ("old", False)
+    with pytest.raises(SubmitError, match="those with GPUs: gpu, old"):
+        preset("mine", rows(SINFO), "cpu", "login")
+
+
+def test_no_gpus_and_bad_names() -> None:
+    with pytest.raises(SubmitError, match="no node with GPUs"):
+        preset("mine", rows("cpu|(null)|64|256000|infinite|1\n"), None, "login")
+    with pytest.raises(SubmitError, match="can't name a preset"):
+        preset("../x", rows(SINFO), None, "login")
+
+
+def test_a_preset_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("mine")
+    with pytest.raises(SubmitError, match="is there already"):
+        new_cluster._write(tmp_path / "mine.yaml", "other")
+    assert (tmp_path / "mine.yaml").read_text() == "mine"
+
+
+@pytest.mark.slurm
+@pytest.mark.needs_root
+def test_a_real_sinfo(
+    testbed_for: Callable[..., Testbed], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", testbed_for("technion").env()["PATH"])
+    assert new_cluster.main(["mine"]) == 0
+    tree = yaml.safe_load(capsys.readouterr().out)
+    assert tree["cluster"]["gpu_type"] == "a100"
+    assert tree["cluster"]["site"]["nodes"][0]["gpus"] == 8
