@@ -18,6 +18,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from slurm import queue, runs, scheduler, show_logs  # noqa: E402
 from slurm.render import ranges  # noqa: E402
 from src.errors import REFUSED, ProjectError, SubmitError  # noqa: E402
+from src.history import told  # noqa: E402
 from src.rundir import ROOT  # noqa: E402
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
@@ -64,12 +65,11 @@ def status(found: list[runs.Submitted], parsed: argparse.Namespace) -> None:
     """Where runs stand."""
     for run in found:
         state, info = runs.states([run])[run.run.id]
-        restarts = info.get("restarts", 0)
         parts = [f"{run.run.id}  {state}", f"job {' -> '.join(run.job_ids) or '?'} on {info.get('cluster')}"]
         if "step" in info:
             parts.append(f"epoch {info['epoch']}, step {info['step']}")
-        if restarts:
-            parts.append(f"resumed {restarts} time{'s' if restarts > 1 else ''}")
+        if resumes := told(info):
+            parts.append(resumes)
         metrics = info.get("metrics") or {}
         parts += [f"{k} {metrics[k]:.4f}" for k in ("val/acc", "test/acc") if k in metrics]
         print("  ".join(parts))

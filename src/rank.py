@@ -7,8 +7,8 @@ import sys
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
+from src import history
 from src.errors import INTERRUPTED, REFUSED, STOPPED, CheckpointError, ProjectError
 from src.lock import RunLock
 from src.outcome import Outcome
@@ -48,13 +48,14 @@ def run_rank(run: RunDir | str | Path) -> int:
 def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> int:
     first = topology.rank == 0
     if first:
-        record_start(run, config, topology)
+        record_start(run, topology)
     try:
         outcome = train(config, run, topology, stop)
     except BaseException as error:
         return _failed(run, first, error)
     if first:
         record_end(run, outcome)
+        history.end(run, stop.requested or outcome.state, outcome.step)
         print(summary(run, config, stop.requested), flush=True)
     if outcome.state == "completed":
         return 0
@@ -68,13 +69,18 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     return outcome
 
 
-def record_start(run: RunDir, config: Config, topology: Topology) -> None:
+def record_start(run: RunDir, topology: Topology) -> None:
     """Write into run.json what only the running job knows."""
-    info = run.info()
-    again: dict[str, Any] = (
-        {"restarts": info.get("restarts", 0) + 1} if "started" in info else {"started": now(), "restarts": 0}
+    started = run.info().get("started", now())
+    run.update(
+        state="running",
+        world_size=topology.world_size,
+        hosts=hosts(),
+        job_ids=job_ids(run),
+        started=started,
+        ended=None,
     )
-    run.update(state="running", world_size=topology.world_size, hosts=hosts(), job_ids=job_ids(run), ended=None, **again)
+    history.begin(run, running_job(), hosts())
 
 
 def who(topology: Topology) -> str:
@@ -95,10 +101,17 @@ def job_ids(run: RunDir) -> list[str]:
     """The jobs of this run: those that were submitted for it (jobs.txt), and the one that is running."""
     submitted = run.path / "jobs.txt"
     known = submitted.read_text().split() if submitted.exists() else []
-    running = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID")
-    if running and running not in known and not os.environ.get("SLURM_ARRAY_JOB_ID"):  # jobs.txt has it as 7_2
+    running = running_job()
+    if (
+        running and running not in known and not os.environ.get("SLURM_ARRAY_JOB_ID")
+    ):  # jobs.txt has it as 7_2
         known.append(running)
     return known
+
+
+def running_job() -> str | None:
+    """The job that this process runs in."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID")
 
 
 def record_end(run: RunDir, outcome: Outcome) -> None:
@@ -116,6 +129,7 @@ def record_end(run: RunDir, outcome: Outcome) -> None:
 def _failed(run: RunDir, first: bool, error: BaseException) -> int:
     if first:
         run.update(state="failed", ended=now())
+        history.end(run, "failed")
     if isinstance(error, ProjectError):
         print(f"error: {error}", file=sys.stderr, flush=True)
     elif isinstance(error, KeyboardInterrupt):

@@ -12,6 +12,7 @@ from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.fingerprint import fingerprint
+from src.history import resumed
 from src.keras_side.callbacks import Loop
 from src.keras_side.checkpoint import Saver, restore, restore_weights
 from src.keras_side.classifier import Classifier
@@ -50,6 +51,8 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     publisher = open_publisher(config.checkpoint, run) if writes else None
     newest = publisher.store.newest_good() if publisher else None
+    if publisher:
+        resumed(run, newest.step if newest else 0)
     state = shared(restore(newest, model) if newest else State(), model)
     with (
         publisher or nullcontext(),

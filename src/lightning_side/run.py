@@ -11,6 +11,7 @@ from src.data.base import Splits
 from src.data.sets import open_splits
 from src.errors import CheckpointError
 from src.fingerprint import fingerprint
+from src.history import resumed
 from src.interval import Interval
 from src.lightning_side.callbacks import EarlyStop, Reporter
 from src.lightning_side.checkpoint import FILE, METADATA, Saver, Stopped
@@ -83,6 +84,8 @@ def attach(
     rule = replace(config.checkpoint, local=None) if sharded else config.checkpoint
     publisher = open_publisher(rule, run) if writes else None
     saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
+    if writes:
+        resumed(run, saved.step if saved else 0)
     if saved:
         refuse_other_framework(saved)
         refuse_other_layout(saved, sharded)
