@@ -73,7 +73,7 @@ def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
     """Copy the files that the manifest of `source` names to disk in `target`, checksummed on the way.
 
     Args:
-        pause: called before each chunk; what is more urgent may happen there.
+        pause: called before each chunk is written; what is more urgent may happen there.
 
     Raises:
         OSError: where a file can't be read or written, or has not the size that the manifest says.
@@ -90,24 +90,21 @@ def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
 
 def _copy_file(source: Path, target: Path, pause: Callable[[], None]) -> dict[str, Any]:
     digest, size = hashlib.sha256(), 0
+    chunk = memoryview(bytearray(CHUNK))
     with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
-        while True:
+        while read := reader.readinto(chunk):
             pause()
-            chunk = reader.read(CHUNK)
-            if not chunk:
-                break
-            digest.update(chunk)
-            size += len(chunk)
-            write_all(writer.fileno(), chunk)
+            digest.update(chunk[:read])
+            size += read
+            write_all(writer.fileno(), chunk[:read])
         os.fsync(writer.fileno())
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: memoryview) -> None:
     """Write all of `data`: where a disk fills up, one call of write takes only a part of it."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def damage_of(folder: Path) -> str | None:

@@ -1,0 +1,284 @@
+"""What one checkpoint costs a training: ours against others', in one run, as ratios.
+
+    python benchmarks/checkpoint.py
+
+    stall    how long the training thread waits
+    whole    how much later the training arrives, all steps included that are slowed while the background works
+    memory   how much more host memory the process takes at its peak, in sizes of the state
+
+Stall and whole cost are relative to a synchronous `torch.save` to the shared disk, a folder that takes 300 MB/s
+(throttle.c). Each method saves twice before it is measured, and again for each round; the median counts. One thread
+trains, so the background has a core to itself where the machine has two. The last line is one JSON object.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+RATE = 300e6
+"""Bytes per second that the shared disk takes."""
+
+WIDTH, LAYERS, ROWS = 2048, 11, 128
+"""A network of 46 million weights: with AdamW's two moments a state of 554 MB."""
+
+STEPS = 6
+"""Least number of steps over which the whole cost is measured."""
+
+Done = Callable[[], bool]
+"""Whether the checkpoint is on the shared disk."""
+
+
+class Training:
+    """A network, its optimizer, and the step."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+        self.network = torch.nn.Sequential(*layers)
+        self.optimizer = torch.optim.AdamW(self.network.parameters())
+        self.rows = torch.randn(ROWS, WIDTH)
+        self.steps = 0
+
+    def step(self) -> None:
+        """One optimizer step."""
+        self.optimizer.zero_grad(set_to_none=False)
+        self.network(self.rows).square().mean().backward()
+        self.optimizer.step()
+        self.steps += 1
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def size(self) -> int:
+        """Bytes of the state."""
+        tensors = [*self.network.state_dict().values()]
+        tensors += [value for moments in self.optimizer.state.values() for value in moments.values()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+
+# --- the methods: each is made once, and called with the state at each checkpoint ----------------------------------
+
+
+class Synchronous:
+    """`torch.save` to the shared disk."""
+
+    def __init__(self, local: Path, shared: Path) -> None:
+        self.shared = shared
+
+    def save(self, state: dict[str, Any], step: int) -> Done:
+        """Write and return when it is written."""
+        import torch
+
+        torch.save(state, self.shared / "model.ckpt")
+        return lambda: True
+
+
+class Ours:
+    """Kept buffers, the node's disk, then the shared one; checksummed, read back, renamed."""
+
+    def __init__(self, local: Path, shared: Path) -> None:
+        from src.checkpoint_store import CheckpointStore
+        from src.lightning_side.buffers import Buffers
+        from src.publish import Publisher
+        from src.staging import Stage
+
+        self.publisher = Publisher(CheckpointStore(shared, "max", keep_last=1), Stage(local / "stage"))
+        self.buffers = Buffers()
+
+    def save(self, state: dict[str, Any], step: int) -> Done:
+        """As `lightning_side.checkpoint.Saver` does."""
+        self.publisher.wait_buffers()
+        self.buffers.fill(state)
+        facts = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}
+        self.publisher.save(lambda folder: self.buffers.write(folder / "model.ckpt"), step=step, **facts)
+        return lambda: self.publisher.newest is not None and self.publisher.newest.step == step
+
+
+class LightningAsync:
+    """Lightning's AsyncCheckpointIO, straight to the shared disk."""
+
+    def __init__(self, local: Path, shared: Path) -> None:
+        from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+
+        self.plugin, self.shared = AsyncCheckpointIO(TorchCheckpointIO()), shared
+
+    def save(self, state: dict[str, Any], step: int) -> Done:
+        """The plugin has one thread: what is handed to it next is done when the checkpoint is."""
+        self.plugin.save_checkpoint(state, self.shared / "model.ckpt")
+        return self.plugin._executor.submit(lambda: None).done
+
+
+class TorchDistributed:
+    """`torch.distributed.checkpoint.async_save`, straight to the shared disk."""
+
+    def __init__(self, local: Path, shared: Path) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.shared = shared
+
+    def save(self, state: dict[str, Any], step: int) -> Done:
+        """With its default stager, as its tutorial does."""
+        from torch.distributed.checkpoint import async_save
+
+        future: Any = async_save(state, checkpoint_id=str(self.shared / "dcp"))
+        return getattr(future, "upload_completion", future).done
+
+
+class GuideRsync:
+    """As cluster guides tell: `torch.save` to the node's disk, then rsync in the background."""
+
+    def __init__(self, local: Path, shared: Path) -> None:
+        self.local, self.shared = local, shared
+
+    def save(self, state: dict[str, Any], step: int) -> Done:
+        """The copy is not checked."""
+        import torch
+
+        torch.save(state, self.local / "model.ckpt")
+        copy = subprocess.Popen(["rsync", "--whole-file", str(self.local / "model.ckpt"), f"{self.shared}/"])
+        return lambda: copy.poll() is not None
+
+
+METHODS: dict[str, Callable[[Path, Path], Any]] = {
+    "torch.save": Synchronous,
+    "ours": Ours,
+    "AsyncCheckpointIO": LightningAsync,
+    "dcp.async_save": TorchDistributed,
+    "save, then rsync": GuideRsync,
+}
+
+
+# --- measuring -----------------------------------------------------------------------------------------------------
+
+
+def measure(name: str, local: Path, shared: Path, rounds: int) -> dict[str, Any]:
+    """Train with one method in this process: seconds of stall and of whole cost for each round, and memory."""
+    training = Training()
+    steps(training, 3)
+    forget_peak()
+    steps(training, 3)
+    before, size = resident("VmHWM"), training.size()
+    method = METHODS[name](local, shared)
+    rows = [one_checkpoint(training, method) for _ in range(rounds + 2)][2:]
+    stalls, wholes, peaks = zip(*rows, strict=True)
+    memory = (max(peaks) - before) / size
+    return {"stall": stalls, "whole": wholes, "memory": memory, "size": size}
+
+
+def one_checkpoint(training: Training, method: Any) -> tuple[float, float, int]:
+    """Stall, whole cost and peak of memory of one checkpoint, between steps that nothing disturbs."""
+    undisturbed = steps(training, STEPS)
+    forget_peak()
+    began, first = time.perf_counter(), training.steps
+    done = method.save(training.state(), training.steps)
+    stall = time.perf_counter() - began
+    while not done() or training.steps - first < STEPS:
+        training.step()
+    seconds, peak = time.perf_counter() - began, resident("VmHWM")
+    step = (undisturbed + steps(training, STEPS)) / 2
+    return stall, seconds - step * (training.steps - first), peak
+
+
+def steps(training: Training, count: int) -> float:
+    """Seconds per step of so many steps."""
+    began = time.perf_counter()
+    for _ in range(count):
+        training.step()
+    return (time.perf_counter() - began) / count
+
+
+def forget_peak() -> None:
+    """VmHWM counts from here."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident(field: str) -> int:
+    """VmRSS or VmHWM of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def child(name: str, rounds: int, where: Path, throttle: Path) -> dict[str, Any]:
+    """`measure` in a process of its own, whose writes to the shared disk are slowed down."""
+    local, shared = where / "local", where / "shared"
+    for folder in (local, shared):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(throttle),
+        "THROTTLE_FOLDER": str(shared),
+        "THROTTLE_RATE": str(RATE),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, __file__, "--method", name, "--rounds", str(rounds), "--folder", str(where)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def compare(rounds: int, where: Path) -> dict[str, float]:
+    """Run every method, print the table, return the ratios."""
+    throttle = where / "throttle.so"
+    source = Path(__file__).with_name("throttle.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(throttle), str(source), "-ldl"], check=True)
+    names = [name for name in METHODS if "rsync" not in name or shutil.which("rsync")]
+    found = {name: child(name, rounds, where, throttle) for name in names}
+    unit = statistics.median(found["torch.save"]["stall"])
+    print(
+        f"\nstate of {found['ours']['size'] / 1e6:.0f} MB; 1 = {unit:.2f} s, torch.save at {RATE / 1e6:.0f} MB/s"
+    )
+    print(f"{'':<20}{'stall':>8}{'whole':>8}{'memory':>8}")
+    ratios: dict[str, float] = {}
+    for name, row in found.items():
+        values = {
+            "stall": statistics.median(row["stall"]) / unit,
+            "whole": statistics.median(row["whole"]) / unit,
+            "memory": row["memory"],
+        }
+        print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()))
+        ratios |= {f"checkpoint {column}, {name}": round(value, 4) for column, value in values.items()}
+    return ratios
+
+
+def main() -> None:
+    """Print the table, and as the last line one JSON object of ratios."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--folder", type=Path, help="where the two disks are played; default: memory, else TMPDIR"
+    )
+    parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.method:
+        print(
+            json.dumps(measure(asked.method, asked.folder / "local", asked.folder / "shared", asked.rounds))
+        )
+        sys.stdout.flush()
+        os._exit(0)  # whatever threads a method has left
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=asked.folder or memory) as folder:
+        print(json.dumps(compare(asked.rounds, Path(folder))))
+
+
+if __name__ == "__main__":
+    main()
