@@ -251,6 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--framework", choices=list(TRAINEES), default="plain")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("overrides", nargs="*", help="such as strategy=mirrored trainer.devices=2")
     parser.add_argument("--no-troubles", action="store_true", help="kills only")
     asked = parser.parse_args(arguments)
     preload()
@@ -258,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     memory = Path("/dev/shm")  # kills are of processes: what a process has written is there, also in memory
     with tempfile.TemporaryDirectory(prefix="chaos-", dir=memory if memory.is_dir() else None) as folder:
-        lab = Lab(TRAINEES[asked.framework](), Path(folder), asked.seed)
+        lab = Lab(TRAINEES[asked.framework](*asked.overrides), Path(folder), asked.seed)
         lab.measure()
         print(
             f"{asked.framework}: undisturbed {lab.seconds:.1f} s, {lab.operations} file operations",

@@ -64,6 +64,15 @@ def test_twenty_kills(framework: str) -> None:
     assert result["kills"] >= 20 and result["resumes"] >= 20
 
 
+@pytest.mark.slow
+def test_several_devices_in_one_process() -> None:
+    several = ("strategy=mirrored", "trainer.devices=2")
+    result = experiment(
+        str(HERE / "lab.py"), *several, "--framework", "keras", "--kills", "4", "--no-troubles"
+    )
+    assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+
+
 @pytest.mark.parametrize("what", ["torn", "different"])
 def test_the_laboratory_notices(what: str, tmp_path: Path) -> None:
     """Checkpoints that are written in place are torn by some kills; other weights are seen."""

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ SMALL = (
 class Framework:
     """A run of `src/train.py` with one framework."""
 
-    def __init__(self, name: str, overrides: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, *overrides: str) -> None:
         self.name, self.overrides = name, overrides
 
     def prepare(self) -> None:
@@ -160,4 +161,8 @@ def digest(tree: Any) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-TRAINEES = {"plain": Plain, "lightning": lambda: Framework("lightning"), "keras": lambda: Framework("keras")}
+TRAINEES: dict[str, Callable[..., Plain | Framework]] = {
+    "plain": Plain,
+    "lightning": partial(Framework, "lightning"),
+    "keras": partial(Framework, "keras"),
+}
