@@ -21,6 +21,8 @@ fi
 say "making .venv and installing requirements.txt: a few minutes, about 3 GB"
 "$python" -m venv .venv
 rm -f .venv/installed-*
-.venv/bin/python -m pip install --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+quiet=--quiet # in a log pip's lines are noise, on a terminal they are progress
+[ ! -t 1 ] || quiet=
+.venv/bin/python -m pip install $quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 touch "$stamp"
 say "done: .venv is ready (source .venv/bin/activate)"
