@@ -7,8 +7,8 @@ from src.topology import Topology
 
 
 def fingerprint(topology: Topology, weights: Iterable[bytes]) -> str:
-    """One line: the rank, and a checksum of the bytes of its weights in their order."""
+    """One line with its end: the rank, and a checksum of the bytes of its weights in their order."""
     digest = hashlib.sha256()
     for part in weights:
         digest.update(part)
-    return f"rank {topology.rank} of {topology.world_size}: weights {digest.hexdigest()[:16]}"
+    return f"rank {topology.rank} of {topology.world_size}: weights {digest.hexdigest()[:16]}\n"

@@ -36,7 +36,7 @@ def run_rank(run: RunDir | str | Path) -> int:
     stop = Stop().install()
     config, topology = frozen(run), discover()
     if config.monitor.ranks:
-        print(who(topology), flush=True)
+        print(who(topology) + "\n", end="", flush=True)  # in one piece: other ranks write too
     try:
         with RunLock(run) if topology.rank == 0 else nullcontext():
             return _run_locked(config, run, topology, stop)

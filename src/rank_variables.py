@@ -34,7 +34,9 @@ def tf_config(topology: Topology, first_port: int | None = None) -> str:
     """
     layout = topology.layout()
     _check_place(topology, [host for host, _ in layout], os.uname().nodename)
-    port = topology.coordinator_port if first_port is None else first_port
+    # torchrun itself listens on the coordinator's port
+    default = topology.coordinator_port + (topology.source == "torchrun")
+    port = default if first_port is None else first_port
     workers = [f"{host}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": topology.rank}})
 

@@ -1,6 +1,7 @@
 """The weights in the newest checkpoint of a run, whichever strategy wrote it; a tool of several tests."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def largest_difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray])
 
 def fingerprints(output: str) -> set[str]:
     """Checksums that the ranks printed at their end, with `monitor.ranks=true`."""
-    return {line.rpartition(" ")[2] for line in output.splitlines() if ": weights " in line}
+    return set(re.findall(r": weights ([0-9a-f]{16})", output))
 
 
 def info(run: Path) -> dict:

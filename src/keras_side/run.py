@@ -78,7 +78,8 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         )
         fit(config, plan, strategy, model, loop, splits.train)
         if config.monitor.ranks:
-            print(fingerprint(topology, (v.numpy().tobytes() for v in model.trainable_variables)), flush=True)
+            weights = (v.numpy().tobytes() for v in model.trainable_variables)
+            print(fingerprint(topology, weights), end="", flush=True)
         if publisher:
             publisher.close()
             newest = publisher.newest or newest

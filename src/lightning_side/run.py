@@ -135,7 +135,7 @@ def fit_and_test(
         trainer.fit(module, training, validation, ckpt_path=newest, weights_only=True)
         if config.monitor.ranks and not saver.sharded:
             weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
-            print(fingerprint(topology, weights), flush=True)
+            print(fingerprint(topology, weights), end="", flush=True)
         if plan.test_batches:
             loader, best = make_loader(config, splits.test, topology), saver.best(trainer)
             trainer.test(module, loader, ckpt_path=best, weights_only=True, verbose=False)
