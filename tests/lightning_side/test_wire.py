@@ -1,21 +1,23 @@
-"""Nothing extra on the wire: a step of the Trainer sends, and waits for, what a DDP loop by hand does."""
+"""Nothing extra on the wire: a step of the Trainer sends, and waits for, what a loop by hand does."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from src.horovod_build import horovod_problem
 from src.local import free_port
 
 
-def count(kind: str) -> list[dict[str, int]]:
+def count(kind: str, strategy: str) -> list[dict[str, int]]:
     """What 20 steps send and wait for, on each of two ranks."""
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     world["MASTER_PORT"] = str(free_port())
-    command = [sys.executable, str(Path(__file__).with_name("wire_rank.py")), kind]
+    command = [sys.executable, str(Path(__file__).with_name("wire_rank.py")), kind, strategy]
     processes = [
         subprocess.Popen(
             command,
@@ -32,14 +34,30 @@ def count(kind: str) -> list[dict[str, int]]:
 
 @pytest.mark.slow
 def test_a_step_sends_what_plain_ddp_sends() -> None:
-    plain = count("raw")
+    plain = count("raw", "ddp")
     assert plain[0]["gloo:all_reduce"] == 20  # the gradients: one bucket
-    assert count("ours") == plain
+    assert count("ours", "ddp") == plain
+
+
+@pytest.mark.slow
+def test_a_step_sends_what_plain_fsdp_sends() -> None:
+    plain = count("raw", "fsdp")
+    assert any("gather" in name for name in plain[0]), plain
+    assert count("ours", "fsdp") == plain
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+def test_a_step_sends_what_plain_horovod_sends(require: Callable[[object, str], None]) -> None:
+    require(not horovod_problem("torch"), "run `make horovod`")
+    plain = count("raw", "horovod")
+    assert plain[0]["horovod_torch_allreduce_async"] == 20 * 10  # one for each parameter; Horovod joins them
+    assert count("ours", "horovod") == plain
 
 
 @pytest.mark.slow
 def test_the_count_sees_the_signal_flag_of_lightning() -> None:
     """Should Lightning drop its flag one day, our replacement of it can go."""
-    flagged = count("lightning")
-    assert flagged[0]["gloo:broadcast"] == count("raw")[0]["gloo:broadcast"] + 20
+    flagged = count("lightning", "ddp")
+    assert flagged[0]["gloo:broadcast"] == count("raw", "ddp")[0]["gloo:broadcast"] + 20
     assert flagged[0]["aten::_local_scalar_dense"] == 20

@@ -1,14 +1,17 @@
 """One rank that counts what a training loop sends and waits for; a test starts it with torchrun's variables.
 
-    python wire_rank.py ours|lightning|raw
+    python wire_rank.py ours|lightning|raw ddp|fsdp|horovod
 
-Prints, as JSON, how often each collective and each wait of the host for a value occur in 20 more steps of an epoch.
+Prints, as JSON, how often each collective and each wait of the host for a value occur in 20 more steps of an epoch:
+ours, with Lightning's signal flag, or in a loop by hand.
 """
 
 import json
+import re
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -20,9 +23,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from src.data.sets import open_splits
 from src.data.torch_loader import torch_loader
+from src.horovod_start import import_horovod, start_horovod
 from src.lightning_side.callbacks import Reporter
 from src.lightning_side.module import Classifier
 from src.lightning_side.optim import make_optimizer
+from src.lightning_side.sharded import shard
 from src.lightning_side.trainer import make_trainer
 from src.models.lightning import build_model
 from src.overrides import compose
@@ -56,13 +61,18 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
 
 def raw(config: Config, topology: Topology) -> None:
     """The loop by hand."""
-    if not distributed.is_initialized():
-        distributed.init_process_group("gloo")
     train = open_splits(config.data).train
-    model = DistributedDataParallel(
-        build_model(config.model, train.shape, train.classes), gradient_as_bucket_view=True
-    )
+    model = build_model(config.model, train.shape, train.classes)
+    if config.strategy.name != "horovod" and not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    if config.strategy.name == "ddp":
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    elif config.strategy.name == "fsdp":
+        shard(model, torch.device("cpu"))
     optimizer = make_optimizer(config.optimizer, model.parameters())
+    if config.strategy.name == "horovod":
+        start_horovod(topology, hvd())
+        optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())
     for image, label, weight in loader(config, topology):
         optimizer.zero_grad()
         (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
@@ -77,13 +87,37 @@ def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
     )
 
 
-def count(kind: str, steps: int) -> Counter[str]:
+def hvd() -> Any:
+    """Horovod, with a count of what it is asked for."""
+    from horovod.torch import mpi_ops
+
+    library = mpi_ops.mpi_lib
+    for name in dir(library):
+        operation = re.match("horovod_torch_(grouped_)?(allreduce|allgather|broadcast|alltoall)_async", name)
+        function = getattr(library, name)
+        if operation and not hasattr(function, "counted"):
+
+            def counted(*arguments: Any, called: Any = function, name: str = operation[0]) -> Any:
+                asked[name] += 1
+                return called(*arguments)
+
+            counted.counted = True  # type: ignore[attr-defined]
+            setattr(library, name, counted)
+    return import_horovod("torch")
+
+
+asked: Counter[str] = Counter()
+
+
+def count(kind: str, strategy: str, steps: int) -> Counter[str]:
     """Collectives and waits in one epoch of so many steps."""
+    asked.clear()
     config = load(
         compose(
             [
                 *SYNTHETIC,
                 f"data.length={8 * steps}",
+                f"strategy={strategy}",
                 "optimizer=sgd",
                 "trainer.max_epochs=1",
                 "trainer.log_every_n_steps=1000",
@@ -97,11 +131,15 @@ def count(kind: str, steps: int) -> Counter[str]:
             raw(config, topology)
         else:
             with_trainer(config, topology, flag=kind == "lightning")
-    names = Counter({event.key: event.count for event in profiler.key_averages()})
-    return Counter({n: c for n, c in names.items() if n.startswith(("gloo:", "aten::_local_scalar_dense"))})
+    names = asked + Counter({event.key: event.count for event in profiler.key_averages()})
+    return Counter(
+        {n: c for n, c in names.items() if n.startswith(("gloo:", "horovod", "aten::_local_scalar_dense"))}
+    )
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    twenty, forty = count(sys.argv[1], 20), count(sys.argv[1], 40)
+    if sys.argv[2] == "horovod":
+        hvd()
+    twenty, forty = count(*sys.argv[1:], 20), count(*sys.argv[1:], 40)
     print(json.dumps({name: forty[name] - twenty[name] for name in sorted(forty)}))
