@@ -14,6 +14,7 @@ import pytest
 
 from src.checkpoint_files import damage_of
 from src.checkpoint_store import CheckpointStore, Saved
+from src.horovod_build import horovod_problem
 from src.rundir import ROOT
 
 OPTIONS = (
@@ -27,7 +28,12 @@ OPTIONS = (
     "monitor.tensorboard=false",
     "monitor.progress=none",
 )
-SIDES = {"lightning": "ddp", "keras": "multiworker_mirrored"}
+STRATEGIES = [
+    ("lightning", "ddp"),
+    ("keras", "multiworker_mirrored"),
+    ("lightning", "horovod"),
+    ("keras", "horovod"),
+]
 
 Command = Callable[..., Any]
 
@@ -47,14 +53,8 @@ def newest(run: Path) -> Saved | None:
     return CheckpointStore(run / "checkpoints", "max", 2).newest_good()
 
 
-def start(results: Path, framework: str, *more: str) -> subprocess.Popen[str]:
-    arguments = [
-        *OPTIONS,
-        f"framework={framework}",
-        f"strategy={SIDES[framework]}",
-        f"paths.results={results}",
-        *more,
-    ]
+def start(results: Path, *choice: str) -> subprocess.Popen[str]:
+    arguments = [*OPTIONS, *choice, f"paths.results={results}"]
     command = [sys.executable, str(ROOT / "src" / "train.py"), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -67,9 +67,9 @@ def ranks(parent: int) -> list[int]:
     return [int(pid) for pid in listed]
 
 
-def kill_one(results: Path, framework: str, victim: int, node: Path) -> Path:
+def kill_one(results: Path, choice: tuple[str, ...], victim: int, node: Path) -> Path:
     """Start a run and kill one of its ranks after the first checkpoint; returns the run folder."""
-    process = start(results, framework, f"checkpoint.local={node}")
+    process = start(results, *choice, f"checkpoint.local={node}")
     end = time.monotonic() + 200
     while not list(results.glob("*/*/checkpoints/newest")):
         assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
@@ -84,14 +84,19 @@ def kill_one(results: Path, framework: str, victim: int, node: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", SIDES)
-def test_a_killed_rank(framework: str, tmp_path: Path, train: Command) -> None:
-    whole = start(tmp_path / "whole", framework)
+@pytest.mark.parametrize("framework, strategy", STRATEGIES)
+def test_a_killed_rank(framework: str, strategy: str, tmp_path: Path, train: Command, require: Any) -> None:
+    if strategy == "horovod":
+        require(
+            not horovod_problem("torch" if framework == "lightning" else "tensorflow"), "run `make horovod`"
+        )
+    choice = (f"framework={framework}", f"strategy={strategy}")
+    whole = start(tmp_path / "whole", *choice)
     output = whole.communicate(timeout=300)[0]
     assert whole.returncode == 0, output
     expected = newest(next((tmp_path / "whole").glob("digits/*")))
     for victim in (0, 1):
-        run = kill_one(tmp_path / str(victim), framework, victim, tmp_path / "node")
+        run = kill_one(tmp_path / str(victim), choice, victim, tmp_path / "node")
         left = newest(run)
         assert left is not None and left.step > 0
         assert all(damage_of(path) is None for path in (run / "checkpoints").glob("[0-9]*"))
