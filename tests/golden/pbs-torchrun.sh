@@ -27,7 +27,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 TRAIN_HOSTS=$(awk '!seen[$1]++ { print $1 ":2" }' "$PBS_NODEFILE" | paste -s -d ,)
 MASTER_ADDR=${TRAIN_HOSTS%%:*}
 number=${PBS_JOBID%%[!0-9]*}
-MASTER_PORT=$((10000 + number % 20000))
+MASTER_PORT=$((10000 + number % 1250 * 16))  # a job has 16 ports: another one may run on its nodes
 export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 2 on 1 node

@@ -33,7 +33,7 @@ TRAIN_HOSTS=$(srun --nodes=2 --ntasks=3 --cpus-per-task=4 \
     bash -c 'echo "$SLURM_PROCID $SLURMD_NODENAME"' | sort -n | cut -d ' ' -f 2 | uniq -c |
     awk '{ print $2 ":" $1 }' | paste -s -d ,)
 MASTER_ADDR=${TRAIN_HOSTS%%:*}
-MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+MASTER_PORT=$((10000 + SLURM_JOB_ID % 1250 * 16))  # a job has 16 ports: another one may run on its nodes
 export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 3 on 2 nodes

@@ -36,7 +36,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-24}"
 # ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
 TRAIN_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/$/:4/' | paste -s -d ,)
 MASTER_ADDR=${TRAIN_HOSTS%%:*}
-MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+MASTER_PORT=$((10000 + SLURM_JOB_ID % 1250 * 16))  # a job has 16 ports: another one may run on its nodes
 export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 4 on 1 node
