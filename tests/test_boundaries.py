@@ -80,6 +80,7 @@ BASE = {
     "publish",
     "checkpoint_store",
     "checkpoint_files",
+    "checkpoint_worker",
     "retention",
     "staging",
     "lock",

@@ -91,7 +91,7 @@ def test_the_training_thread_waits_for_the_write_and_not_for_the_publication(
     save(publisher, 1)
     assert publishing.wait(30)
     publisher.wait_buffers()  # returns though the publication hangs
-    assert not publisher.busy
+    assert not publisher.worker.busy
     slow.set()
     publisher.close()
     assert steps(store) == [1]
@@ -181,7 +181,7 @@ def test_shared_disk_that_stays_full(small_disk: Path, stage: Stage, staged: boo
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
     publisher = Publisher(store, stage if staged else None, tell=lambda line: None)
-    publisher.patience = 1.5
+    publisher.worker.patience = 1.5
     save(publisher, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
     with pytest.raises(CheckpointError, match=r"No space left") as caught:
         publisher.close()
@@ -199,7 +199,7 @@ def test_another_error_is_not_hidden_by_a_full_disk(store: CheckpointStore, stag
         pytest.raises(ZeroDivisionError),
         Publisher(store, stage, told.append) as publisher,
     ):
-        publisher.patience = 0.0
+        publisher.worker.patience = 0.0
         save(publisher, 1, full)
         raise ZeroDivisionError
     assert "it is lost" in told[-1]

@@ -32,7 +32,7 @@ from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
 from src.checkpoint_files import damage_of  # noqa: E402
 from src.checkpoint_store import CheckpointStore, Saved  # noqa: E402
-from src.publish import Publisher  # noqa: E402
+from src.checkpoint_worker import Worker  # noqa: E402
 from src.rundir import RunDir  # noqa: E402
 
 HANGS = 120.0
@@ -112,7 +112,7 @@ class Lab:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.setsid()
-            Publisher.patience, Publisher.first_retry = 2.0, 0.02
+            Worker.patience, Worker.first_retry = 2.0, 0.02
             arm(self.shim, fault)
             code = self.trainee.train(run)
         except BaseException:
