@@ -1,0 +1,172 @@
+"""Check the whole path with the words of a run: what is installed, what the site wants, then a job of two tiny steps.
+
+python src/doctor.py                                                # this machine
+python src/doctor.py cluster=alvis trainer.nodes=2 strategy=horovod   # a job there, waited for
+
+The job is `src/train.py` with the same words and a tiny model: its gradients are averaged over all ranks, as in any other run.
+Exit codes: 0 all well, 1 something is not (the line says what to do), 2 the request itself makes no sense.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from src.devices import local_devices  # noqa: E402
+from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
+from src.horovod_build import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
+from src.matrix import resolve_strategy  # noqa: E402
+from src.rundir import ROOT, RunDir  # noqa: E402
+from src.schema import Config, load  # noqa: E402
+from src.start import absolute, here_problems  # noqa: E402
+
+TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
+NEEDS = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras")}
+TINY = ("model=mlp", "model.hidden=[8]", "data=digits", "trainer.max_epochs=1", "trainer.max_steps=2")
+QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", "name=doctor")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the report; `remedy` says what to do where it is not ok."""
+
+    name: str
+    found: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{'ok' if not self.remedy else '!!':<4}{self.name:<18}{self.remedy or self.found}"
+
+
+def facts(config: Config) -> Iterator[Fact]:
+    """What can be known without starting anything."""
+    yield Fact("python", f"{sys.version.split()[0]}  {sys.executable}")
+    frameworks = installed_frameworks()
+    for package in NEEDS[config.framework]:
+        version = frameworks.get(package) or _version(package)
+        yield Fact(package, version or "", "" if version else f"not installed in {sys.prefix}: `make setup`")
+    yield from _horovod(config)
+    for tool in TOOLS[config.cluster.scheduler]:
+        where = shutil.which(tool)
+        yield Fact(tool, where or "", "" if where else "not on PATH: this is no login node of the cluster")
+    yield _results(absolute(config.paths.results))
+    problems = here_problems(config) if config.cluster.scheduler == "none" else _site_problems(config)
+    for problem in problems:
+        yield Fact("request", "", problem)
+
+
+def _horovod(config: Config) -> Iterator[Fact]:
+    wanted = config.strategy.name == "horovod"
+    module = "torch" if config.framework == "lightning" else "tensorflow"
+    problem = horovod_problem(module, mpi=config.launch == "mpirun")
+    if wanted or not problem:
+        yield Fact("horovod", installed_horovod() or "", problem or "")
+
+
+def _results(folder: Path) -> Fact:
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    free = f"{shutil.disk_usage(there).free >> 30} GiB free in {folder}"
+    writable = os.access(there, os.W_OK)
+    return Fact("results", free, "" if writable else f"{there} can't be written: use paths.results=DIR")
+
+
+def _site_problems(config: Config) -> list[str]:
+    from slurm.start import refusals
+
+    return refusals(config, None, None, None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def run_job(config: Config, words: list[str]) -> Fact:
+    """Two steps on all ranks through the same path as any run; for a cluster, a job that is waited for."""
+    results = absolute(config.paths.results)
+    size = [
+        f"data.batch_size={16 * _devices(config)}",
+        f"paths.results={results}",
+        "wait=true",
+        "dry_run=false",
+    ]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *TINY, *QUIET, *size]
+    print(f"    {'job':<18}two steps of a tiny model ...", flush=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"^Run folder: +(\S+)|(\S+/doctor/[\w-]+)", done.stdout, re.MULTILINE)
+    if not found:
+        return Fact("job", "", (done.stderr or done.stdout).strip())
+    run = RunDir(Path(found[1] or found[2]))
+    return judged(
+        run, done.stdout + done.stderr + "".join(p.read_text() for p in sorted(run.path.glob("*-*.*")))
+    )
+
+
+def judged(run: RunDir, output: str) -> Fact:
+    """Whether every rank answered, and all ended with the same weights."""
+    info = run.info()
+    ranks = {int(r) for r in re.findall(r"^rank (\d+) of \d+: local rank", output, re.MULTILINE)}
+    weights = set(re.findall(r": weights (\w+)", output))
+    silent = sorted(set(range(info["world_size"])) - ranks)
+    answered = f"{len(ranks)} of {info['world_size']} ranks answered, on {', '.join(info.get('hosts', []))}"
+    if silent:
+        return Fact("job", "", f"ranks {silent} did not start; see {run.path}\n{_tail(output)}")
+    if info["state"] != "completed":
+        return Fact("job", "", f"{answered}, and the job is {info['state']}; see {run.path}\n{_tail(output)}")
+    if len(weights) > 1:
+        return Fact("job", "", f"{answered}, with different weights: their gradients are not averaged")
+    return Fact("job", answered)
+
+
+def _devices(config: Config) -> int:
+    if config.cluster.scheduler == "none":
+        return local_devices(config)
+    from slurm.job import devices_per_node
+
+    return sum(devices_per_node(config))
+
+
+def _tail(output: str) -> str:
+    return "\n".join(output.strip().splitlines()[-15:])
+
+
+def main(words: list[str]) -> int:
+    """Print the report; returns the exit code."""
+    from src.overrides import compose, diagnose, quoted
+
+    words = [quoted(w) for w in words]
+    try:
+        if "cluster=current" in words:
+            from slurm.current import name_current
+
+            words = name_current(words)
+        config = load(compose(words))
+    except Exception as error:
+        known = isinstance(error, ProjectError) and not isinstance(error, ConfigError)
+        print(f"error: {error if known else diagnose(words, error)}", file=sys.stderr)
+        return REFUSED
+    strategy = resolve_strategy(config, _devices(config), config.trainer.nodes)
+    print(
+        f"    {'checked':<18}framework={config.framework} strategy={strategy} cluster={config.cluster.name}"
+    )
+    found = []
+    for fact in facts(config):
+        print(fact, flush=True)
+        found.append(fact)
+    if not any(f.remedy for f in found):
+        found.append(run_job(config, words))
+        print(found[-1])
+    return int(any(f.remedy for f in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,26 @@
+"""The doctor on a real Slurm: a job over two nodes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm.testbed.cluster import Testbed
+from src.rundir import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.needs_root]
+
+
+def test_two_nodes_answer(testbed: Testbed, shared_dir: Path) -> None:
+    words = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "trainer.accelerator=cpu")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "src" / "doctor.py"), *words, f"paths.results={shared_dir}"],
+        env={**os.environ, **testbed.env(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 ranks answered, on node1, node2" in done.stdout
