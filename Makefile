@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test chaos lint format horovod system-packages slurm-up slurm-shell slurm-down
+.PHONY: help setup train test chaos matrix lint format horovod system-packages slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 bin := .venv/bin
@@ -20,6 +20,9 @@ test: setup $(if $(CI),system-packages horovod)  ## every test; ARGS='-k name' s
 
 chaos: setup  ## crash laboratory, long form: 200 kills for each framework; the short form is in make test
 	@for framework in lightning keras; do $(bin)/python tests/chaos/lab.py --framework $$framework --kills 200 || exit 1; done
+
+matrix: setup  ## as root: every strategy by every launch method on two nodes of a Slurm on this machine, as a table
+	@MATRIX=all $(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix
 
 lint: setup  ## ruff and mypy
 	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy
