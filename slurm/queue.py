@@ -4,10 +4,10 @@ import re
 import subprocess
 from collections.abc import Sequence
 
-ALIVE = frozenset(
-    "PENDING CONFIGURING RUNNING COMPLETING SUSPENDED STOPPED STAGE_OUT SIGNALING RESIZING REQUEUED REQUEUE_HOLD "
-    "REQUEUE_FED SPECIAL_EXIT".split()
-)
+ALIVE = {
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT", "SIGNALING",
+    "RESIZING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
+}  # fmt: skip
 """States in which a job may still run; https://slurm.schedmd.com/squeue.html"""
 
 PBS = {

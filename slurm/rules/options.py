@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 from slurm.rules.case import Case
 
-OWN = (
-    "job-name output error open-mode account partition qos time nodes ntasks ntasks-per-node tasks-per-node cpus-per-task gpus "
-    "gpus-per-node gres mem mem-per-gpu constraint comment reservation exclude mail-user mail-type requeue no-requeue signal array"
-).split()
+OWN = {
+    "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node",
+    "tasks-per-node", "cpus-per-task", "gpus", "gpus-per-node", "gres", "mem", "mem-per-gpu", "constraint", "comment",
+    "reservation", "exclude", "mail-user", "mail-type", "requeue", "no-requeue", "signal", "array",
+}  # fmt: skip
 """Options that the script gives itself, so that all of them agree."""
 
 SHORT = {

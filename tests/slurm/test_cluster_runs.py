@@ -232,7 +232,7 @@ def test_the_same_command_inside_salloc_runs_at_once(cluster: Cluster) -> None:
 
 def test_the_exit_code_of_a_failed_training_is_the_job_s(cluster: Cluster) -> None:
     (cluster.results.parent / "empty").mkdir()
-    job, run = cluster.submit(
+    job, _ = cluster.submit(
         "cluster=slurm", "data=imagefolder", f"paths.data={cluster.results.parent}/empty"
     )
     assert cluster.testbed.wait_job(job, 90) == "FAILED"

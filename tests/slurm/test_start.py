@@ -60,7 +60,7 @@ def test_a_submission_says_what_comes_next(submit: Submit, results: Path) -> Non
     for word in (
         "Submitted job 1234",
         str(run),
-        f"slurm-1234.out",
+        "slurm-1234.out",
         "src/jobs.py status",
         "logs -f",
         "cancel",
