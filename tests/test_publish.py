@@ -1,6 +1,5 @@
 """Checkpoints behind the training's back: the buffers are free soon, nothing is lost, disks may fill up."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from src.checkpoint_store import CheckpointStore
 from src.errors import CheckpointError
 from src.publish import Publisher, rescue
 from src.rundir import ROOT, RunDir
-from src.staging import Stage, make_stage, write_record
+from src.staging import Stage
 
 FACTS: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}
 
@@ -239,36 +238,3 @@ def test_after_a_kill_another_process_publishes(run: RunDir, store: CheckpointSt
 def test_nothing_to_rescue(run: RunDir) -> None:
     assert rescue(run) is None
     assert subprocess.run([sys.executable, "-m", "src.publish", str(run.path)], cwd=ROOT).returncode == 0
-
-
-def test_from_before_the_last_start_of_the_machine_is_not_trusted(
-    run: RunDir, store: CheckpointStore, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr("src.staging.boot", lambda: "earlier")
-        stage.write(text(5), {"step": 5, **FACTS})
-    write_record(run, stage, store.rule)
-    assert rescue(run) is None
-
-
-def test_a_stage_only_on_another_disk_than_the_run_folder(run: RunDir, tmp_path: Path) -> None:
-    here, memory = str(tmp_path), "/dev/shm"
-    assert make_stage(run, "auto", {"TRAIN_LOCAL_DISK": here}) is None
-    assert make_stage(run, None, {"TRAIN_LOCAL_DISK": memory}) is None
-    found = make_stage(run, "auto", {"TRAIN_LOCAL_DISK": "/nowhere", "SLURM_TMPDIR": memory})
-    assert found is not None and found.folder == Path(memory, f"{tmp_path.name}-{os.getuid()}", "run")
-    asked = make_stage(run, here, {"SLURM_TMPDIR": memory})
-    assert asked is not None and asked.folder.is_relative_to(here)
-
-
-@pytest.mark.needs_root
-def test_a_folder_of_another_user_is_not_used(
-    run: RunDir, store: CheckpointStore, stage: Stage, require: Any
-) -> None:
-    require(os.getuid() == 0, "run as root: the test gives a folder to another user")
-    stage.folder.mkdir(parents=True)
-    os.chown(stage.folder, 12345, 12345)
-    told: list[str] = []
-    with Publisher(store, stage, tell=told.append) as publisher:
-        save(publisher, 1)
-    assert steps(store) == [1] and "belongs to another user" in told[0]
