@@ -9,6 +9,7 @@ that nobody disturbed.
 """
 
 import argparse
+import atexit
 import ctypes
 import json
 import os
@@ -229,7 +230,8 @@ def newest_step(run: RunDir) -> int:
 
 def preload() -> None:
     """Start this program again with the shim between it and its files."""
-    if os.environ.get("CHAOS_SHIM"):
+    if "CHAOS_SHIM" in os.environ:
+        atexit.register(shutil.rmtree, Path(os.environ["CHAOS_SHIM"]).parent)  # its children leave by os._exit
         return
     built = Path(tempfile.mkdtemp(prefix="chaos-")) / "shim.so"
     source = Path(__file__).with_name("shim.c")
