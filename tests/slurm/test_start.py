@@ -182,8 +182,9 @@ def test_a_sweep_over_a_bad_value_names_the_member(submit: Submit) -> None:
     assert "optimizer.lr=-1 must be above 0" in done.stderr.replace("-1.0", "-1")
 
 
-def test_a_sweeper_that_needs_results_is_refused(submit: Submit) -> None:
-    done = submit("-m", "cluster=slurm", "seed=1,2", "hydra/sweeper=basic")
+def test_a_sweeper_that_needs_results_is_refused(submit: Submit, tmp_path: Path) -> None:
+    own_file = f"hydra.sweep.dir={tmp_path}"  # Hydra's own sweeper writes a multirun.yaml before it launches
+    done = submit("-m", "cluster=slurm", "seed=1,2", "hydra/sweeper=basic", own_file)
     assert done.returncode == 2
     assert "wait=true" in done.stderr
 
