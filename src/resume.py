@@ -49,6 +49,7 @@ def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
     refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
+    refused += [k for k in changed if k == "strategy.name" and _other_files(frozen[k], changed[k])]
     if refused:
         raise ConfigError(
             [
@@ -57,6 +58,11 @@ def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
             ]
         )
     return unflatten({**{k: v for k, v in frozen.items() if k not in gone}, **changed})
+
+
+def _other_files(before: str, after: str) -> bool:
+    """Whether one strategy can't read the checkpoints of the other: those of fsdp are in shards."""
+    return before != after and "fsdp" in (before, after)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

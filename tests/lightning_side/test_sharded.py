@@ -1,0 +1,63 @@
+"""FSDP's checkpoints: a file per rank, which any number of ranks can read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.weights import final_weights, info, largest_difference
+
+Train = Callable[..., "CompletedProcess[str]"]
+
+RUN = (
+    "model=mlp",
+    "model.hidden=[33]",  # no multiple of the ranks
+    "model.dropout=0",
+    "schedule=constant",
+    "data.batch_size=96",
+    "trainer.accelerator=cpu",
+    "checkpoint.keep_last=9",
+)
+
+
+def newest(run: Path) -> Path:
+    return run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
+    """Two ranks begin, three go on (AdamW's state is split too): the weights of one process that did it all."""
+    whole, parts = f"paths.results={tmp_path / 'whole'}", f"paths.results={tmp_path / 'parts'}"
+    assert train(*RUN, "strategy=single", "trainer.max_epochs=2", whole).returncode == 0
+    first = train(*RUN, "strategy=fsdp", "trainer.devices=2", "trainer.max_epochs=1", parts)
+    assert first.returncode == 0, first.stderr
+    run = (tmp_path / "parts" / "latest").resolve()
+    assert sorted(p.name for p in newest(run).iterdir()) == [
+        ".metadata", "__0_0.distcp", "__1_0.distcp", "manifest.json", "model.ckpt",
+    ]  # fmt: skip
+    assert not (run / "checkpoints" / "shards").exists()
+    second = train(f"resume={run}", "trainer.devices=3", "trainer.max_epochs=2")
+    assert second.returncode == 0, second.stderr
+    assert "2 ranks wrote the checkpoint, 3 go on" in second.stdout
+    assert len(list(newest(run).glob("__*"))) == 3
+    assert info(run)["step"] == info(tmp_path / "whole" / "latest")["step"]
+    assert largest_difference(final_weights(run), final_weights(tmp_path / "whole" / "latest")) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_damaged_shard_is_noticed_and_other_strategies_are_refused(train: Train, tmp_path: Path) -> None:
+    options = ("strategy=fsdp", "trainer.devices=1", "trainer.max_epochs=2")
+    assert train(*RUN, *options, f"paths.results={tmp_path}").returncode == 0
+    run = (tmp_path / "latest").resolve()
+    refused = train(f"resume={run}", "strategy=single", "trainer.max_epochs=3")
+    assert "strategy.name=single can't be changed by resume= (the run has fsdp)" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    shard = newest(run) / "__0_0.distcp"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    again = train(f"resume={run}", "trainer.max_epochs=2")
+    assert again.returncode == 0, again.stderr
+    assert "__0_0.distcp does not match its checksum" in again.stderr
+    assert "going on from step 14 of 28" in again.stdout
