@@ -57,6 +57,8 @@ trap '' USR1 TERM
 # code for a failed rank, so rank 0's word in run.json counts.
 if [ "$(state)" = preempted ]; then
     code=75
+elif [ "$code" != 0 ]; then  # rank 0 may have been ended before it could say so
+    sed -i 's/^  "state": "running"/  "state": "failed"/' "$RUN/run.json"
 fi
 
 # What ended ranks left complete on a node's disk is published before the job ends.
