@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test chaos matrix lint format horovod system-packages slurm-up slurm-shell slurm-down
+.PHONY: help setup train test golden chaos matrix lint format horovod system-packages slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 bin := .venv/bin
@@ -17,6 +17,9 @@ train: setup  ## train here: Lightning on the bundled digits; ARGS='key=value ..
 # In CI a missing tool is installed; on your machine its tests are skipped and say what to install.
 test: setup $(if $(CI),system-packages horovod)  ## every test; ARGS='-k name' selects
 	@$(bin)/python -m pytest -n 2 $(ARGS)
+
+golden: setup  ## write the golden batch scripts anew, to be read in the diff
+	@$(bin)/python tests/golden/renew.py
 
 chaos: setup  ## crash laboratory, long form: 200 kills for each framework; the short form is in make test
 	@for framework in lightning keras; do $(bin)/python tests/chaos/lab.py --framework $$framework --kills 200 || exit 1; done

@@ -29,7 +29,7 @@ def frozen(run: RunDir) -> Config:
 def run_rank(run: RunDir | str | Path) -> int:
     """Train as one rank of the run; returns the exit code.
 
-    0: done. `STOPPED`: a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
+    0: done. `STOPPED` (rank 0): a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
     `REFUSED`: another job trains in this run folder.
     """
     run = run if isinstance(run, RunDir) else open_run(run)
@@ -53,10 +53,11 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
         outcome = train(config, run, topology, stop)
     except BaseException as error:
         return _failed(run, first, error)
-    if first:
-        record_end(run, outcome)
-        history.end(run, stop.requested or outcome.state, outcome.step)
-        print(summary(run, config, stop.requested), flush=True)
+    if not first:
+        return 0  # rank 0 alone says how it ended: a launcher ends all ranks when one leaves with another code
+    record_end(run, outcome)
+    history.end(run, stop.requested or outcome.state, outcome.step)
+    print(summary(run, config, stop.requested), flush=True)
     if outcome.state == "completed":
         return 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED

@@ -24,8 +24,12 @@ def application() -> int:
     from omegaconf import DictConfig, OmegaConf
 
     composed: list[DictConfig] = []
-    # hydra.main calls back with the configuration, or a launcher does the work and it does not
-    hydra.main(version_base="1.3", config_path="../configs", config_name="train")(composed.append)()
+
+    @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
+    def keep(config: DictConfig) -> None:  # called with the configuration, or a launcher does the work and it is not
+        composed.append(config)
+
+    keep()
     if not composed:
         return 0
     from src.start import start
@@ -46,6 +50,9 @@ def main() -> int:
 
         sys.argv[1:] = [quoted(a) for a in [*saved_overrides(sys.argv[1:]), *sys.argv[1:]]]
         return application()
+    except BrokenPipeError:  # `| head`: what was to be done is done
+        sys.stdout = None
+        return 0
     except Exception as error:
         if isinstance(error, ConfigError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
             from src.overrides import diagnose
