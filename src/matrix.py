@@ -94,7 +94,10 @@ def problems(config: Config) -> list[str]:
 
 def table() -> str:
     """The matrix as Markdown."""
-    lines = ["| framework | strategy | devices | nodes | `launch=` | what it is |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| framework | strategy | devices | nodes | `launch=` | what it is |",
+        "|---|---|---|---|---|---|",
+    ]
     for framework, cells in MATRIX.items():
         for name, cell in cells.items():
             devices = "one" if name == "single" else "several"
