@@ -33,7 +33,7 @@ RATE = 300e6
 WIDTH, LAYERS, ROWS = 2048, 11, 128
 """A network of 46 million weights: with AdamW's two moments a state of 554 MB."""
 
-STEPS = 6
+STEPS = 5
 """Least number of steps over which the whole cost is measured."""
 
 Done = Callable[[], bool]
@@ -263,7 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--folder", type=Path, help="where the two disks are played; default: memory, else TMPDIR"
     )

@@ -55,7 +55,9 @@ def diagnose(arguments: Sequence[str], first: Exception) -> ConfigError:
             good.append(text)
     problems += _schema_problems(_first_choices(good))
     known = first.problems if isinstance(first, ConfigError) else []
-    return ConfigError([*known, *(p for p in problems if not any(p in k for k in known))] or [str(first).strip()])
+    return ConfigError(
+        [*known, *(p for p in problems if not any(p in k for k in known))] or [str(first).strip()]
+    )
 
 
 def groups() -> dict[str, list[str]]:

@@ -28,4 +28,8 @@ class Stop:
             raise KeyboardInterrupt  # the second Ctrl-C means now
         if self.requested is None:
             self.requested = signal.Signals(number).name
-            print(f"\n{self.requested}: finishing this step and saving a checkpoint.", file=sys.stderr, flush=True)
+            print(
+                f"\n{self.requested}: finishing this step and saving a checkpoint.",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -3,7 +3,6 @@
 import statistics
 import time
 
-
 ENOUGH = 5.0
 """Seconds of measured intervals below which a rate says nothing."""
 

@@ -26,7 +26,9 @@ def application() -> int:
     composed: list[DictConfig] = []
 
     @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
-    def keep(config: DictConfig) -> None:  # called with the configuration, or a launcher does the work and it is not
+    def keep(
+        config: DictConfig,
+    ) -> None:  # called with the configuration, or a launcher does the work and it is not
         composed.append(config)
 
     keep()

@@ -116,7 +116,7 @@ def test_signs_of_life_count_where_nothing_else_tells(run: RunDir, monkeypatch: 
     beating = "import os, sys, time\nwhile True: time.sleep(.2); os.utime(sys.argv[1], (time.time(), 1e6 + time.time()))"
     other = subprocess.Popen([sys.executable, "-c", beating, str(run.path / "lock")])
     try:
-        with pytest.raises(CheckpointError, match="process .* on elsewhere"), RunLock(run):
+        with pytest.raises(CheckpointError, match=r"process .* on elsewhere"), RunLock(run):
             pass
     finally:
         other.kill()

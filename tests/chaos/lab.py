@@ -113,6 +113,7 @@ class Lab:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.setsid()
+            tempfile.tempdir = str(self.folder)  # for what a killed child leaves
             Worker.patience, Worker.first_retry = 2.0, 0.02
             arm(self.shim, fault)
             code = self.trainee.train(run)
@@ -231,7 +232,9 @@ def newest_step(run: RunDir) -> int:
 def preload() -> None:
     """Start this program again with the shim between it and its files."""
     if "CHAOS_SHIM" in os.environ:
-        atexit.register(shutil.rmtree, Path(os.environ["CHAOS_SHIM"]).parent)  # its children leave by os._exit
+        atexit.register(
+            shutil.rmtree, Path(os.environ["CHAOS_SHIM"]).parent
+        )  # its children leave by os._exit
         return
     built = Path(tempfile.mkdtemp(prefix="chaos-")) / "shim.so"
     source = Path(__file__).with_name("shim.c")
