@@ -44,7 +44,13 @@ def test_make_targets_exist() -> None:
 
 def test_every_other_command_is_known() -> None:
     """A new kind of command needs a test of its own; then it is named here."""
-    known = ("python src/train.py", "make ", "python src/jobs.py", "python slurm/new_cluster.py")
+    known = (
+        "python src/train.py",
+        "make ",
+        "python src/jobs.py",
+        "python src/doctor.py",
+        "python slurm/new_cluster.py",
+    )
     assert [c for _, c in ALL if not c.startswith(known)] == []
 
 
