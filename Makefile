@@ -1,12 +1,12 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test golden chaos matrix lint format horovod system-packages slurm-up slurm-shell slurm-down
+.PHONY: help setup train test golden chaos matrix lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 bin := .venv/bin
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-28s %s\n", $$1, $$2}'
 
 setup:  ## make .venv with the pinned requirements
 	@PYTHON='$(PYTHON)' tools/setup.sh
@@ -38,6 +38,9 @@ horovod: setup  ## build Horovod once for the installed torch and TensorFlow (ab
 
 system-packages:  ## as root on Debian: Slurm, Open MPI, compilers for the tests
 	@tools/system_packages.sh
+
+status logs cancel resubmit: setup  ## src/jobs.py for RUN=..., or the newest run
+	@$(bin)/python src/jobs.py $@ $(RUN) $(ARGS)
 
 slurm-up: setup  ## as root: a real Slurm of four nodes on this machine; ARGS='--site neuron'
 	@$(bin)/python -m slurm.testbed up $(ARGS)

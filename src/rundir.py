@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -85,12 +86,12 @@ def open_run(path: str | Path) -> RunDir:
 
 def example(folder: Path) -> str:
     """A run folder near `folder` to name in a message."""
-    near = (
-        sorted(p.parent for p in folder.glob("**/config.yaml") if p.parent.parent.name != "code")
-        if folder.is_dir()
-        else []
-    )
-    return str(near[-1]) if near else "results/latest"
+    levels = ("*/config.yaml", "*/*/config.yaml")  # results/<name>/<run id>, seen from <name> or from results
+    with suppress(OSError):  # a folder that may not be read, or one that goes away
+        near = sorted(p.parent for level in levels for p in folder.glob(level))
+        if near:
+            return str(near[-1])
+    return "results/latest"
 
 
 def write_atomic(path: Path, text: str) -> None:
