@@ -203,7 +203,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run_bit_for_bit(
 
 @pytest.mark.slow
 def test_resume_goes_on_with_what_the_new_command_names(train: Train, tmp_path: Path) -> None:
-    first = train("trainer.max_epochs=1", "model.width=8", f"paths.results={tmp_path}")
+    first = train("trainer.max_epochs=1", "model.dropout=0.2", f"paths.results={tmp_path}")
     assert first.returncode == 0, first.stderr
     run = (tmp_path / "latest").resolve()
     refused = train(f"resume={run}", "model=mlp", "seed=5")

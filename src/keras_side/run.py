@@ -86,8 +86,11 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         if not state.preempted and plan.test_batches:
             test(loop, publisher, batches(splits.test, plan.test_batches))
     checkpoint = str(newest.path) if newest else None
+    metrics = {
+        name: value for name, value in state.metrics.items() if "/" in name
+    }  # the learning rate is none
     return Outcome(
-        "preempted" if state.preempted else "completed", state.epoch, state.step, state.metrics, checkpoint
+        "preempted" if state.preempted else "completed", state.epoch, state.step, metrics, checkpoint
     )
 
 
