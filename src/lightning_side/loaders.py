@@ -1,6 +1,8 @@
 """The DataLoader of a training that is stopped by signals and goes on with the same random numbers."""
 
+import multiprocessing
 import signal
+from multiprocessing import util
 
 import torch
 
@@ -41,3 +43,14 @@ def leave_signals_to_the_trainer(worker: int) -> None:
     """Ctrl-C and Slurm signal all processes; the workers are needed until the training has stopped."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def end_workers() -> None:
+    """End the workers that are left when the process ends: Python would send them SIGTERM, which they ignore, and wait."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a crash
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
+
+
+util.Finalize(None, end_workers, exitpriority=100)  # runs before Python waits for its children

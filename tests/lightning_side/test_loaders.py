@@ -42,3 +42,19 @@ def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) 
     assert errors.strip() == f"{name}: finishing this step and saving a checkpoint."
     assert run.info()["state"] == "preempted"
     assert (run.checkpoints / "newest").is_file()
+
+
+def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
+    """An iterator that is still referenced at the end, as after a stop in the middle of an epoch."""
+    program = (
+        "from torch.utils.data import DataLoader\n"
+        "from src.lightning_side.loaders import leave_signals_to_the_trainer as init\n"
+        "loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=init)\n"
+        "batches = iter(loader)\n"
+        "next(batches)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
