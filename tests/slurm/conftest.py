@@ -2,6 +2,7 @@
 
     testbed              4 nodes of the site `slurm`, up for the whole session
     testbed_for(site)    the same for another site; keywords as for slurm.testbed.cluster.Testbed
+    login                a person on its login node, with a new shared_dir
     shared_dir           an empty folder that all nodes of all testbeds see (they don't see pytest's tmp_path)
 
 A test that powers a node off boots it again. Testbeds end with pytest, however it ends.
@@ -17,6 +18,7 @@ import pytest
 
 from slurm.testbed.cluster import Testbed
 from slurm.testbed.requirements import missing
+from tests.slurm.login import Login
 
 
 @pytest.fixture(scope="session")
@@ -62,3 +64,9 @@ def shared_dir(slurm_root: Path) -> Iterator[Path]:
     folder.chmod(0o1777)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def login(testbed: Testbed, shared_dir: Path) -> Login:
+    """The project's commands on the testbed of `slurm`."""
+    return Login(testbed, shared_dir)

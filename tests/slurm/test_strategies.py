@@ -2,9 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm.testbed.cluster import Testbed
 from src.horovod_build import horovod_problem
 from src.matrix import MATRIX
-from src.rundir import ROOT
+from tests.slurm.login import Login, log, wait_for
 from tests.weights import final_weights, fingerprints, info, largest_difference
 
 pytestmark = [
@@ -66,52 +62,22 @@ AT_ONCE = 2
 """Jobs that run at the same time."""
 
 
-class Login:
-    """The command line as typed on the login node."""
-
-    def __init__(self, testbed: Testbed, folder: Path) -> None:
-        self.testbed, self.folder = testbed, folder
-
-    def train(self, *words: str) -> Path:
-        """`python src/train.py ...`; returns the run folder, which is the only one of its results."""
-        results = Path(
-            self.folder, "-".join(re.findall(r"(?:framework|strategy|launch)=(\w+)", " ".join(words)))
-        )
-        command = [sys.executable, str(ROOT / "src" / "train.py"), *SAME, *words, f"paths.results={results}"]
-        environment = {**self.testbed.env(), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return (results / "latest").resolve()
-
-    def submit(self, *words: str) -> tuple[str, Path]:
-        """Job id and run folder."""
-        run = self.train("cluster=slurm", *words)
-        return (run / "jobs.txt").read_text().strip(), run
-
-    def result(self, *words: str, timeout: float = 240) -> Path:
-        """Submit and wait for a job that must be COMPLETED; returns the run folder."""
-        job, run = self.submit(*words)
-        assert self.testbed.wait_job(job, timeout) == "COMPLETED", log(run)
-        return run
-
-
-def log(run: Path) -> str:
-    """Everything that the jobs of a run printed."""
-    return "\n".join(p.read_text() for p in sorted(run.glob("slurm-*.*")))
-
-
-@pytest.fixture
-def login(testbed: Testbed, shared_dir: Path, require: Callable[[object, str], None]) -> Login:
+@pytest.fixture(autouse=True)
+def _horovod(require: Callable[[object, str], None]) -> None:
     for framework in ("torch", "tensorflow"):
         problem = horovod_problem(framework, mpi=True)
         require(problem is None, str(problem))
-    return Login(testbed, shared_dir)
 
 
 @pytest.fixture
 def single(login: Login) -> dict[str, dict[str, np.ndarray]]:
     """The weights of one process with the whole batch, by framework."""
-    return {f: final_weights(login.train(f"framework={f}", "strategy=single")) for f in MATRIX}
+
+    def weights(framework: str) -> dict[str, np.ndarray]:
+        login.train(*SAME, f"framework={framework}", "strategy=single")
+        return final_weights((login.results / "latest").resolve())
+
+    return {framework: weights(framework) for framework in MATRIX}
 
 
 def test_matrix(
@@ -123,7 +89,8 @@ def test_matrix(
 
     def result(cell: tuple[str, str, str]) -> Path:
         framework, strategy, launch = cell
-        return login.result(f"framework={framework}", f"strategy={strategy}", f"launch={launch}", *size)
+        words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
+        return login.result("cluster=slurm", *SAME, *words, *size)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = dict(zip(chosen, pool.map(result, chosen), strict=True))
@@ -152,7 +119,7 @@ def test_matrix(
 def test_three_ranks_on_two_nodes(login: Login, strategy: str) -> None:
     """An uneven job is COMPLETED, and all its ranks end with the same weights."""
     size = ("trainer.nodes=2", "trainer.total_devices=3")
-    output = log(login.result(f"strategy={strategy}", *size))
+    output = log(login.result("cluster=slurm", *SAME, f"strategy={strategy}", *size))
     assert len(re.findall(r": weights ", output)) == 3
     assert len(fingerprints(output)) == 1
     assert sorted(re.findall(r"local rank \d of (\d) on node", output)) == ["1", "2", "2"]
@@ -162,7 +129,7 @@ def test_three_ranks_on_two_nodes(login: Login, strategy: str) -> None:
 def test_a_rank_killed_in_the_middle_ends_the_job(login: Login, strategy: str) -> None:
     """The others end within a minute, the log names the dead one, the job is FAILED and the run too."""
     size = ("trainer.nodes=2", "trainer.devices=2", "trainer.max_epochs=100000")
-    job, run = login.submit(f"strategy={strategy}", *size)
+    job, run = login.submit("cluster=slurm", *SAME, f"strategy={strategy}", *size)
     wait_for(lambda: "epoch 2/" in log(run), run, 120)
     ranks = login.testbed.run(["pgrep", "-f", r"train\.py --run"], node="node2").stdout.split()
     environ = Path(f"/proc/{ranks[-1]}/environ")
@@ -171,11 +138,3 @@ def test_a_rank_killed_in_the_middle_ends_the_job(login: Login, strategy: str) -
     assert login.testbed.wait_job(job, 60) == "FAILED", log(run)
     assert f"node2: task {rank.strip(chr(0)).rpartition('=')[2]}: Killed" in log(run)
     assert info(run)["state"] == "failed"
-
-
-def wait_for(there: Callable[[], bool], run: Path, seconds: float) -> None:
-    """Wait until something is true of a running job."""
-    end = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < end, log(run)
-        time.sleep(0.2)

@@ -1,0 +1,110 @@
+"""Submitting to a real Slurm: in an allocation, a sweep, code that changes, values that a shell would take apart."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm.testbed.cluster import Testbed
+from src.rundir import ROOT
+from tests.slurm.login import SMALL, Login, log
+from tests.weights import info
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+
+
+def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
+    words = ["cluster=slurm", "trainer.nodes=2", "trainer.devices=1", *SMALL]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={login.results}"]
+    environ = {"OMP_NUM_THREADS": "1"}
+    done = login.testbed.run(["salloc", "--nodes=2", "--gpus-per-node=1", *command], env=environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "In this allocation: 2 nodes, 2 ranks" in done.stdout
+    assert "Test accuracy" in done.stdout
+    run = (login.results / "latest").resolve()
+    assert info(run)["state"] == "completed"
+    too_many = login.testbed.run(
+        ["salloc", "--nodes=1", "--cpus-per-task=2", *command], env=environ, timeout=60
+    )
+    assert too_many.returncode == 2
+    assert "use trainer.nodes=1" in too_many.stderr
+
+
+def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
+    _, run = login.submit("cluster=slurm", "wait=true", *SMALL)
+    assert info(run)["state"] == "completed"
+    assert "Test accuracy" in login.jobs("logs", "-f")
+
+
+def test_slurm_s_own_verdict(login: Login) -> None:
+    done = login.command("train", "cluster=slurm", "dry_run=test")
+    assert done.returncode == 0, done.stderr
+    assert "sbatch --test-only: sbatch: Job" in done.stdout
+    refused = login.command("train", "cluster=slurm", "dry_run=test", "cluster.partition=nothere")
+    assert refused.returncode == 2
+    assert "invalid partition" in refused.stderr.lower()
+
+
+def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shared_dir: Path) -> None:
+    from slurm.snapshot import take
+
+    copy = shared_dir / "project"
+    take(ROOT, copy, ROOT / "results")
+    edited = Login(testbed, shared_dir, copy)
+    job, run = edited.submit("cluster=slurm", *SMALL, 'cluster.extra=["--hold"]')
+    (copy / "src" / "rank.py").write_text("raise SystemExit('edited')\n")
+    assert testbed.run(["scontrol", "release", job]).returncode == 0
+    assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
+
+
+def test_a_failed_member_of_a_sweep_is_resubmitted_alone(login: Login) -> None:
+    """The second seed's folder can't be written to at first."""
+    job, first = login.submit("-m", "cluster=slurm", "seed=1,2,3", *SMALL, "cluster.max_running=1")
+    sweep = first.name.removesuffix("-0")
+    second = first.with_name(f"{sweep}-1")
+    config = (second / "config.yaml").read_text()
+    (second / "config.yaml").write_text("broken: true\n")
+    assert login.testbed.wait_job(job, 200) == "FAILED"
+    (second / "config.yaml").write_text(config)
+    status = login.jobs("status", sweep)
+    assert re.findall(rf"{sweep}-(\d)  (\w+)", status) == [
+        ("0", "completed"),
+        ("1", "failed"),
+        ("2", "completed"),
+    ]
+    again = login.jobs("resubmit", sweep, "--failed")
+    found = re.match(rf"Submitted job (\d+): {second.name}\n", again)
+    assert found, again
+    assert login.testbed.wait_job(found[1], 120) == "COMPLETED", log(second)
+    assert info(second)["state"] == "completed"
+    once_more = login.command("jobs", "resubmit", sweep, "--failed", "--results", str(login.results))
+    assert "nothing to submit again" in once_more.stderr
+
+
+HOSTILE = 'we\'ird "q"; $(touch HACKED) `touch HACKED` #x %j \\ é'
+
+
+def test_hostile_values_survive_the_real_sbatch(testbed: Testbed, shared_dir: Path) -> None:
+    """The results folder and the comment are hostile; the comment comes back from Slurm as it was."""
+    folder = shared_dir / "my $(touch HACKED) 'results'; #1"
+    hostile = Login(testbed, folder)
+    value = HOSTILE.replace("'", "\\'")  # in Hydra's quotes
+    job, run = hostile.submit("cluster=slurm", f"cluster.comment='{value}'", *SMALL)
+    assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
+    assert f"Comment={HOSTILE} \n" in testbed.run(["scontrol", "show", "job", job]).stdout
+    assert (run / f"slurm-{job}.out").exists()
+    assert not list(shared_dir.rglob("HACKED")) and not Path("HACKED").exists()
+
+
+def test_a_user_without_rights_submits_too(testbed: Testbed, shared_dir: Path) -> None:
+    """As alice, with the system's Python where the environment is readable; root owns the project."""
+    if not os.access(sys.executable, os.X_OK) or "/root/" in os.path.realpath(sys.executable):
+        pytest.skip("the interpreter is below /root, which alice can't read")
+    program = str(ROOT / "src" / "train.py")
+    command = [sys.executable, program, "cluster=slurm", *SMALL, f"paths.results={shared_dir}/r"]
+    done = testbed.run(command, user="alice", env={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    job = re.match(r"Submitted job (\d+)", done.stdout)[1]  # type: ignore[index]
+    assert testbed.wait_job(job, 120) == "COMPLETED"
