@@ -2,6 +2,7 @@
 
 The training thread copies its state into buffers that it keeps, and goes on. A worker thread writes them to
 the node's disk, which frees them, and then copies the files into the run folder. It holds no copy of its own.
+TensorBoard's files take the same way (`src/mirror.py`).
 
     python -m src.publish RUN      after a crash: publish what is complete on this node's disk
 """
@@ -17,6 +18,7 @@ from src.checkpoint_store import CheckpointStore, Saved
 from src.checkpoint_worker import Job, Worker, say
 from src.errors import CheckpointError
 from src.lock import RunLock
+from src.mirror import Mirror
 from src.rundir import RunDir, open_run
 from src.staging import Stage, Write, make_stage, read_record, write_record
 
@@ -36,6 +38,7 @@ class Publisher:
         tell: prints a line; called from the worker.
 
     Attributes:
+        mirror: brings TensorBoard's files into the run folder, beside the checkpoints.
         stall: seconds that the training thread waited for its newest checkpoint.
     """
 
@@ -43,6 +46,7 @@ class Publisher:
         self, store: CheckpointStore, stage: Stage | None, tell: Callable[[str], None] = say
     ) -> None:
         self.store, self.stage, self.tell = store, stage, tell
+        self.mirror = Mirror(stage, store.folder.with_name("tensorboard"), tell)
         self.worker = Worker(store, stage, tell)
         self.stall = self._began = 0.0
 
@@ -80,10 +84,11 @@ class Publisher:
             facts: step, epoch, batch, metrics, value and framework, see `Saved`.
         """
         self.worker.hand_over(Job(write, facts))
+        self.mirror.soon()
         self.stall = time.monotonic() - self._began
 
-    def close(self) -> None:
-        """Wait until everything is in the run folder, and end the worker.
+    def finish(self) -> None:
+        """Wait until all checkpoints are in the run folder, and end the worker.
 
         Raises:
             CheckpointError: as `check`; or the newest state could not be published: it names the local copy.
@@ -92,7 +97,18 @@ class Publisher:
         self.check()
         if self.worker.trouble:
             raise CheckpointError(self._lost(self.worker.trouble)) from self.worker.trouble
-        if self.stage:
+
+    def close(self) -> None:
+        """Wait until everything is in the run folder, and leave nothing on the node's disk.
+
+        Raises:
+            CheckpointError: as `finish`.
+        """
+        try:
+            self.finish()
+        finally:
+            mirrored = self.mirror.close()
+        if self.stage and mirrored:
             self.stage.clear()
 
     def __enter__(self) -> Self:
@@ -142,7 +158,7 @@ def rescue(run: RunDir) -> Saved | None:
         CheckpointError: where the run folder's disk does not take it.
     """
     record = read_record(run)
-    if not record or not record[0].complete():
+    if not record or not record[0].owned():
         return None
     stage, rule = record
     store = CheckpointStore(run.checkpoints, rule.mode, rule.keep_last, rule.keep_every_n_epochs)

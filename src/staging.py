@@ -1,6 +1,7 @@
 """A node's own disk, where a checkpoint is safe from a crash of the training within a moment of being made.
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
+                                      growing-<boot>/   TensorBoard's files, see `src/mirror.py`
 """
 
 import json
@@ -35,10 +36,11 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.growing = folder / f"growing-{boot()}"  # what a power cut left in those of before is not trusted
 
     def write(self, write: Write, facts: Mapping[str, Any]) -> Path:
         """Write a checkpoint. Raises what `write` raises; nothing is left of it then."""
-        self._own()
+        self.own()
         final = self.folder / f"{facts['step']:08d}"
         temporary = self.folder / f".{final.name}.{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -55,7 +57,7 @@ class Stage:
 
     def complete(self) -> list[Saved]:
         """The trustworthy ones, by step."""
-        if not (self.folder.is_dir() and self.folder.stat().st_uid == os.getuid()):
+        if not self.owned():
             return []
         folders = (p for p in sorted(self.folder.glob("[0-9]*")) if damage_of(p) is None)
         return sorted(
@@ -71,8 +73,16 @@ class Stage:
         """Remove all of them, once nothing here is needed any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _own(self) -> None:
-        """Make the folder for this user only: what is loaded from it later must not come from others."""
+    def owned(self) -> bool:
+        """Whether the folder exists and is this user's."""
+        return self.folder.is_dir() and self.folder.stat().st_uid == os.getuid()
+
+    def own(self) -> None:
+        """Make the folder for this user only: what is loaded from it later must not come from others.
+
+        Raises:
+            OSError: where the disk refuses, or the folder is another user's.
+        """
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_uid != os.getuid():

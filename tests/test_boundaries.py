@@ -84,6 +84,7 @@ BASE = {
     "retention",
     "staging",
     "lock",
+    "mirror",
     "strict",
     "outcome",
     "hostlist",

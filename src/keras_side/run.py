@@ -61,7 +61,7 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         ) as progress,
         plain_data_errors(),
     ):
-        report = Report(config, run, progress, state.step, writes)
+        report = Report(config, run, progress, state.step, publisher.mirror if publisher else None)
 
         def batches(part: ImageSet, limit: int) -> tf.data.Dataset:
             return evaluation_data(config, strategy, part, limit)
@@ -81,7 +81,7 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
             weights = (v.numpy().tobytes() for v in model.trainable_variables)
             print(fingerprint(topology, weights), end="", flush=True)
         if publisher:
-            publisher.close()
+            publisher.finish()
             newest = publisher.newest or newest
         if not state.preempted and plan.test_batches:
             test(loop, publisher, batches(splits.test, plan.test_batches))

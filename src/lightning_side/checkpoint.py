@@ -114,9 +114,9 @@ class Saver(pl.Callback):
         self._leave_if_stopping()
 
     def close(self) -> None:
-        """Wait until everything is in the run folder. Raises CheckpointError where it can't be written."""
+        """Wait until all checkpoints are in the run folder. Raises CheckpointError where it can't be written."""
         if self.publisher:
-            self.publisher.close()
+            self.publisher.finish()
             self.newest = self.publisher.newest or self.newest
             shutil.rmtree(self.publisher.store.folder / SHARDS, ignore_errors=True)
 

@@ -23,6 +23,7 @@ from src.lightning_side.strategies import device_count, strategy_name
 from src.lightning_side.tensorboard import TensorBoard
 from src.lightning_side.trainer import Trainer, make_trainer
 from src.metrics_log import CsvLog
+from src.mirror import Mirror
 from src.models.lightning import build_model
 from src.outcome import Outcome
 from src.plan import Plan, make_plan
@@ -102,7 +103,8 @@ def attach(
         trainer.callbacks.append(saver)  # last: it saves what the others have decided
         step = saved.step if saved else 0
         if config.monitor.tensorboard:
-            trainer.logger = TensorBoard(run.tensorboard, step)
+            mirror = publisher.mirror if publisher else Mirror(None, run.tensorboard)
+            trainer.logger = TensorBoard(mirror, step)
         if config.monitor.csv and trainer.is_global_zero:
             reporter.csv = CsvLog(run.metrics_csv)
             reporter.csv.resume(step)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from src.mirror import Mirror
+
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -14,13 +16,13 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
     from src.keras_side.report import TensorBoard
 
-    first = TensorBoard(str(tmp_path), 0)
+    first = TensorBoard(Mirror(None, tmp_path), 0)
     for step in (10, 20, 30):
         first.write(step, {"train/loss": step / 8, "lr": 0.5})
-    first.writer.close()
-    resumed = TensorBoard(str(tmp_path), 20)  # killed after step 30, the newest checkpoint is of step 20
+    resumed = TensorBoard(
+        Mirror(None, tmp_path), 20
+    )  # killed after step 30, the newest checkpoint is of step 20
     for step in (30, 40):
         resumed.write(step, {"train/loss": step / 4})
-    resumed.writer.close()
     assert curve(tmp_path, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]
     assert curve(tmp_path, "lr") == [(10, 0.5), (20, 0.5)]
