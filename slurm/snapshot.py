@@ -1,15 +1,21 @@
 """The code that runs is the code at submission: a copy of the project's files in the run folder."""
 
+import errno
 import os
 import shutil
 import stat
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm import git
+
 BIG = 20 * 2**20
 """Bytes from which an untracked file is taken for data and left out."""
+
+PIECE = 2**20
+"""Bytes copied at a time."""
 
 
 @dataclass(frozen=True)
@@ -27,59 +33,39 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def take(root: Path, code: Path, results: Path) -> Snapshot:
+def take(root: Path, code: Path, results: Path, asked: git.Question | None = None) -> Snapshot:
     """Copy the project into `code`: files that git tracks, and new ones that it does not ignore.
 
     Args:
         root: the project's folder.
         code: folder to be made.
         results: folder of the runs, never copied.
+        asked: what git was asked before, if it was.
     """
-    listed = _listed_by_git(root)
-    if listed is None:
-        names, commit, dirty = list(_walk(root)), None, False
-        notes = [f"{root} is not under git: all files but hidden folders, data and results were copied."]
-    else:
-        names, untracked, commit, dirty = listed
-        big = [n for n in untracked if (root / n).is_file() and (root / n).stat().st_size >= BIG]
-        names = [n for n in [*names, *untracked] if n not in big]
-        notes = [
-            f"{n} was left out of the snapshot: not tracked by git, and larger than {BIG >> 20} MiB."
-            for n in big
-        ]
-    _copy(root, code, (n for n in names if not (root / n).is_relative_to(results)))
-    return Snapshot(commit, dirty, tuple(notes))
+    known = (asked or git.Question(root)).answer()
+    if known is None:
+        _copy(root, code, _outside(results, root, _walk(root)))
+        note = f"{root} is not under git: all files but hidden folders, data and results were copied."
+        return Snapshot(None, False, (note,))
+    data = {n: reason for n in known.untracked if (reason := _data(root / n))}
+    names = [*known.tracked, *(n for n in known.untracked if n not in data)]
+    copied = _copy(root, code, _outside(results, root, names), known.algorithm)
+    unlike = [n for n, facts in known.tracked.items() if copied.get(n) != facts]
+    notes = (f"{n} was left out of the snapshot: not tracked by git, and {why}." for n, why in data.items())
+    return Snapshot(known.commit, known.differs or git.changed(root, unlike), tuple(notes))
 
 
-def _listed_by_git(root: Path) -> tuple[list[str], list[str], str, bool] | None:
-    """Tracked files, untracked ones that are not ignored, the commit, whether anything differs from it; None without git."""
-    tracked = _git(root, "ls-files", "-z", "--cached")
-    status = _git(root, "status", "--porcelain=v2", "--branch", "--untracked-files=all", "-z", "--", ".")
-    if tracked is None or status is None:
-        return None
-    lines = [line for line in status.split("\0") if line]
-    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), "")
-    untracked = (
-        _git(root, "ls-files", "-z", "--others", "--exclude-standard")
-        if any(s[0] == "?" for s in lines)
-        else ""
-    )
-    names = dict.fromkeys(n for n in tracked.split("\0") if n)
-    return (
-        list(names),
-        [n for n in (untracked or "").split("\0") if n],
-        commit,
-        any(s[0] != "#" for s in lines),
-    )
+def _outside(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
+    inside = os.path.relpath(results, root) + "/"
+    return (n for n in names if not n.startswith(inside))
 
 
-def _git(root: Path, *words: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(root), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape")
-    except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None
+def _data(path: Path) -> str:
+    """Why an untracked path is taken for data; empty where it is code."""
+    status = path.lstat()
+    if stat.S_ISREG(status.st_mode) and status.st_size >= BIG:
+        return f"larger than {BIG >> 20} MiB"
+    return "a link to a folder" if stat.S_ISLNK(status.st_mode) and path.is_dir() else ""
 
 
 def _walk(root: Path) -> Iterator[str]:
@@ -95,34 +81,60 @@ def _walk(root: Path) -> Iterator[str]:
         yield from (str((here / f).relative_to(root)) for f in files)
 
 
-def _copy(root: Path, code: Path, names: Iterator[str]) -> None:
-    made: set[str] = set()
+def _copy(
+    root: Path, code: Path, names: Iterable[str], algorithm: str = "sha1"
+) -> dict[str, tuple[str, str] | None]:
+    """Copy files; what git would call each: mode and object name."""
+    os.makedirs(code)
+    made = {""}
+    copied = {}
     for name in names:
-        folder = os.path.dirname(name)
-        if folder not in made:
-            os.makedirs(code / folder, exist_ok=True)
-            made.add(folder)
-        source, target = os.path.join(root, name), os.path.join(code, name)
-        try:
-            _copy_file(source, target)
-        except FileNotFoundError:
-            continue  # deleted, but still in git's index
-        except IsADirectoryError:
-            shutil.copytree(source, target, symlinks=True)  # a submodule
+        _make_folder(code, os.path.dirname(name.rstrip("/")), made)
+        copied[name] = _copy_path(os.path.join(root, name), os.path.join(code, name), algorithm)
+    return copied
 
 
-def _copy_file(source: str, target: str) -> None:
+def _make_folder(code: Path, folder: str, made: set[str]) -> None:
+    if folder not in made:
+        _make_folder(code, os.path.dirname(folder), made)
+        with suppress(FileExistsError):  # a folder has taken the place of a tracked file
+            os.mkdir(os.path.join(code, folder))
+        made.add(folder)
+
+
+def _copy_path(source: str, target: str, algorithm: str) -> tuple[str, str] | None:
+    try:
+        return _copy_file(source, target, algorithm)
+    except FileNotFoundError:  # deleted, but still in git's index
+        return None
+    except IsADirectoryError:  # a submodule, or another repository
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        return None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    link = os.fsencode(os.readlink(source))
+    if os.path.exists(source):  # what it leads to is copied: that may be edited too
+        _copy_path(os.path.realpath(source), target, algorithm)
+    return "120000", git.object_name(algorithm, len(link), link).hexdigest()
+
+
+def _copy_file(source: str, target: str, algorithm: str) -> tuple[str, str]:
     """Copy bytes and permissions with as few calls as possible: shared disks are slow to answer each."""
-    read = os.open(source, os.O_RDONLY)
+    read = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         status = os.fstat(read)
         if not stat.S_ISREG(status.st_mode):
             raise IsADirectoryError(source)
+        name = git.object_name(algorithm, status.st_size)
         write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, status.st_mode & 0o777)
         try:
-            while os.sendfile(write, read, None, status.st_size or 1):
-                pass
+            while piece := os.read(read, PIECE):
+                name.update(piece)
+                while piece:
+                    piece = piece[os.write(write, piece) :]
         finally:
             os.close(write)
     finally:
         os.close(read)
+    return "100755" if status.st_mode & stat.S_IXUSR else "100644", name.hexdigest()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm import dry_run, queue, render, scheduler, snapshot
+from slurm import dry_run, git, queue, render, scheduler, snapshot
 from slurm.job import Job
 from src.errors import SubmitError
 from src.rundir import ROOT, RunDir, create, now, point_latest, write_atomic
@@ -62,6 +62,7 @@ def make_folders(
     Returns:
         The job with its real folders, the run folders, what the snapshot is of.
     """
+    asked = git.Question(ROOT)
     base = run or create(results, job.name)
     runs = (
         [base]
@@ -69,8 +70,8 @@ def make_folders(
         else [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(fresh(base.path / "code")))
-    taken = snapshot.take(ROOT, Path(job.code), results)
     write_atomic(base.path / scheduler.SCRIPT[job.cluster.scheduler], render.render(job))
+    taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
         r.path.mkdir(exist_ok=True)
         freeze(r, tree, typed)

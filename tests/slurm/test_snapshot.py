@@ -1,5 +1,7 @@
 import os
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,11 @@ def commit(root: Path) -> str:
     return git(root, "rev-parse", "HEAD")
 
 
+def status(root: Path) -> str:
+    """What a person would look at."""
+    return git(root, "status", "--porcelain", "--untracked-files=all", "--", ".")
+
+
 def take(root: Path) -> tuple[snapshot.Snapshot, Path]:
     code = root.parent / "code"
     return snapshot.take(root, code, root / "results"), code
@@ -57,6 +64,169 @@ def test_tracked_and_new_files_but_not_ignored_ones(project: Path) -> None:
 def test_a_clean_tree_is_not_dirty(project: Path) -> None:
     commit(project)
     assert not take(project)[0].dirty
+
+
+def modify(root: Path) -> None:
+    (root / "src" / "a.py").write_text("a = 2\n")  # as many bytes as before
+
+
+def replace_by_a_link(root: Path) -> None:
+    (root / "src" / "a.py").rename(root / "ignored" / "a.py")
+    (root / "src" / "a.py").symlink_to("../ignored/a.py")
+
+
+def replace_by_a_folder(root: Path) -> None:
+    (root / "src" / "a.py").unlink()
+    (root / "src" / "a.py").mkdir()
+    (root / "src" / "a.py" / "b").touch()
+
+
+def conflict(root: Path) -> None:
+    for branch in ("one", "two"):
+        git(root, "checkout", "-q", "-b", branch, "HEAD" if branch == "one" else "HEAD~1")
+        (root / "src" / "a.py").write_text(branch)
+        git(root, "commit", "-q", "-a", "-m", branch)
+    subprocess.run(["git", "-C", root, "merge", "one"], capture_output=True)
+
+
+def staged_and_back(root: Path) -> None:
+    modify(root)
+    git(root, "add", ".")
+    (root / "src" / "a.py").write_text("a = 1\n")
+
+
+def intend_to_add(root: Path) -> None:
+    (root / "empty").touch()
+    git(root, "add", "--intent-to-add", "empty")
+
+
+def commit_in_submodule(root: Path) -> None:
+    add_submodule(root)
+    git(root / "sub", "commit", "-q", "--allow-empty", "-m", "second")
+
+
+DIRTY: list[Callable[[Path], object]] = [
+    modify,
+    replace_by_a_link,
+    replace_by_a_folder,
+    conflict,
+    staged_and_back,
+    intend_to_add,
+    commit_in_submodule,
+    lambda root: (root / "src" / "a.py").unlink(),
+    lambda root: (root / "run.sh").chmod(0o644),
+    lambda root: (root / "src" / "a.py").chmod(0o755),
+    lambda root: (root / "new").touch(),
+    lambda root: (root / "link").unlink() or (root / "link").symlink_to("src/none.py"),
+    lambda root: git(root, "rm", "-q", "--cached", "src/a.py"),
+    lambda root: git(root, "mv", "src/a.py", "src/b.py"),
+    lambda root: git(root, "update-index", "--chmod=+x", "src/a.py"),
+]
+
+
+def add_submodule(root: Path) -> None:
+    other = root.parent / "other"
+    other.mkdir()
+    (other / "x.py").touch()
+    commit(other)
+    git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
+    git(root, "commit", "-q", "-m", "with submodule")
+
+
+def windows_line_ends(root: Path) -> None:
+    git(root, "config", "core.autocrlf", "true")
+    (root / "src" / "a.py").write_bytes(b"a = 3\r\n")
+    git(root, "commit", "-q", "-a", "-m", "with LF in git and CRLF here")
+
+
+def no_modes(root: Path) -> None:
+    git(root, "config", "core.fileMode", "false")
+    (root / "run.sh").chmod(0o644)
+
+
+def filtered(root: Path) -> None:
+    """As Git LFS does: git has other bytes than the folder."""
+    (root / ".gitattributes").write_text("*.bin filter=turn\n")
+    for way in ("clean", "smudge"):
+        git(root, "config", f"filter.turn.{way}", "tr 01 10")
+    (root / "w.bin").write_text("0110")
+    commit(root)
+
+
+def not_checked_out(root: Path) -> None:
+    git(root, "update-index", "--skip-worktree", "src/a.py")
+    (root / "src" / "a.py").unlink()
+
+
+CLEAN: list[Callable[[Path], object]] = [
+    lambda root: None,
+    add_submodule,
+    windows_line_ends,
+    no_modes,
+    filtered,
+    not_checked_out,
+    lambda root: (root / "ignored" / "more").touch(),
+    lambda root: os.utime(root / "src" / "a.py", (0, 0)),
+    lambda root: (root / "src" / "a.py").write_text("a = 1\n"),
+]
+
+
+@pytest.mark.parametrize("change", [*DIRTY, *CLEAN])
+def test_dirty_is_what_git_status_says(project: Path, change: Callable[[Path], object]) -> None:
+    (project / "link").symlink_to("src/a.py")
+    commit(project)
+    change(project)
+    taken, _ = take(project)
+    assert taken.dirty == bool(status(project)) == (change in DIRTY)
+
+
+def test_a_repository_with_sha256_names(project: Path) -> None:
+    git(project, "init", "-q", "--object-format=sha256")
+    head = commit(project)
+    assert take(project)[0] == snapshot.Snapshot(head, False, ())
+
+
+def test_git_status_is_not_asked_about_a_clean_tree(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(project)
+    monkeypatch.setattr(snapshot.git, "changed", lambda root, paths: paths)
+    assert take(project)[0].dirty == []
+    modify(project)
+    shutil.rmtree(project.parent / "code")
+    assert take(project)[0].dirty == ["src/a.py"]
+
+
+def test_before_the_first_commit(project: Path) -> None:
+    git(project, "init", "-q")
+    taken, code = take(project)
+    assert (taken.commit, taken.dirty) == (None, True)
+    assert "src/a.py" in files(code)
+
+
+def test_links_are_copied_with_what_they_lead_to(project: Path) -> None:
+    """The target may be edited too; a folder that is no part of the project is data."""
+    (project.parent / "images").mkdir()
+    (project / "data").symlink_to("../images")
+    (project / "b.py").symlink_to("src/a.py")
+    (project / "lost").symlink_to("nowhere")
+    (project / "loop").symlink_to("loop")
+    git(project, "init", "-q")
+    taken, code = take(project)
+    assert (code / "b.py").read_text() == "a = 1\n"
+    assert sorted(p.name for p in code.iterdir()) == [".gitignore", "b.py", "run.sh", "src"]
+    assert not (code / "b.py").is_symlink()
+    assert taken.notes == ("data was left out of the snapshot: not tracked by git, and a link to a folder.",)
+
+
+def test_submodules_and_other_repositories_are_copied_without_their_history(project: Path) -> None:
+    commit(project)
+    add_submodule(project)
+    (project / "mine").mkdir()
+    (project / "mine" / "y.py").touch()
+    commit(project / "mine")
+    _, code = take(project)
+    assert {"sub/x.py", "mine/y.py"} <= files(code)
+    assert not (code / "mine" / ".git").exists()
+    assert not (code / "sub" / ".git").exists()
 
 
 def test_names_that_git_would_quote(project: Path) -> None:
