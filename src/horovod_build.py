@@ -2,7 +2,7 @@
 
 Horovod's libraries are linked against the exact torch and TensorFlow they were compiled with. `make horovod`
 (tools/build_horovod.py) builds them and writes what they belong to into the version:
-`0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4`. Everything here reads metadata only: neither Horovod nor a
+`0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4.corrected1a2b3c4d`. Everything here reads metadata only: neither Horovod nor a
 framework is imported.
 """
 
@@ -37,7 +37,7 @@ def installed_frameworks() -> dict[str, str]:
 
 
 def horovod_version(frameworks: dict[str, str], flavours: tuple[str, ...] = ()) -> str:
-    """Full version of the build for these frameworks and flavours (`openmpi4.1.4`, `nccl2.28.3`).
+    """Full version of the build for these frameworks and flavours (`openmpi4.1.4`, `nccl`).
 
     The part after `+` follows the rules for local versions (packaging.python.org, version specifiers): lower
     case, separated by dots, numbers without leading zeros; `2.6.0a0+nv25.01` becomes `2.6.0a0.nv25.1`.

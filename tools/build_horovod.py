@@ -1,7 +1,7 @@
 """Build Horovod for the torch and TensorFlow of this environment, once, and install it: `make horovod`.
 
 The wheel is kept in $HOROVOD_WHEEL_CACHE (default ~/.cache/horovod-wheels) under the versions that it was
-built for, so the next environment with the same versions gets it at once. Gloo is always in it, MPI where
+built for and a digest of our corrections, so the next environment with the same ones gets it at once. Gloo is always in it, MPI where
 mpicxx is found, NCCL where nvcc, nccl.h and frameworks built for CUDA are found.
 """
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from src.errors import REFUSED
 from src.horovod_build import HOROVOD_VERSION, horovod_version, installed_frameworks, installed_horovod
-from tools.horovod_corrections import BuildError, correct
+from tools.horovod_corrections import BuildError, correct, digest
 
 # setuptools: setup.py needs what left it in 81, horovodrun needs its distutils from Python 3.12 on.
 REQUIREMENTS = ("setuptools<81", "wheel", "packaging", "cffi", "cloudpickle", "psutil", "pyyaml")
@@ -47,9 +47,9 @@ class Plan:
 
     @property
     def version(self) -> str:
-        """`0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4`: names the wheel."""
-        flavours = tuple(flavour for flavour in (self.mpi, "nccl" if self.nccl_home else "") if flavour)
-        return horovod_version(dict(self.frameworks), flavours)
+        """`0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4.corrected1a2b3c4d`: names the wheel."""
+        flavours = [flavour for flavour in (self.mpi, "nccl" if self.nccl_home else "") if flavour]
+        return horovod_version(dict(self.frameworks), (*flavours, f"corrected{digest()}"))
 
     def environment(self) -> dict[str, str]:
         """Variables that tell Horovod's setup.py what to build."""
@@ -198,6 +198,11 @@ def unpack(sdist: Path, folder: Path) -> Path:
     return folder / f"horovod-{HOROVOD_VERSION}"
 
 
+def wheel_cache() -> Path:
+    """Folder of the wheels."""
+    return Path(os.environ.get("HOROVOD_WHEEL_CACHE") or "~/.cache/horovod-wheels").expanduser()
+
+
 def cached_wheel(version: str, cache: Path) -> Path | None:
     """The wheel of this version for this Python and machine, if it was built before."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -228,9 +233,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--wheel-only", action="store_true", help="fill the cache, install nothing")
     options = parser.parse_args(argv)
-    cache = Path(os.environ.get("HOROVOD_WHEEL_CACHE") or "~/.cache/horovod-wheels").expanduser()
     try:
-        make_horovod(cache, options.sdist, options.wheel_only)
+        make_horovod(wheel_cache(), options.sdist, options.wheel_only)
     except BuildError as error:
         print(error, file=sys.stderr)
         return REFUSED

@@ -6,6 +6,7 @@ Seen with torch 2.13.0 and TensorFlow 2.21.0 (CPU) on Python 3.11 with g++ 12, C
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from src.errors import ProjectError
@@ -65,6 +66,12 @@ CORRECTIONS = (
         "GPU builds only: TensorFlow 2.21 has no AsGpuStreamValue any more",
     ),
 )
+
+
+def digest() -> str:
+    """8 hex digits that change when a correction does: a wheel built with others is not taken for this one."""
+    texts = [text for c in CORRECTIONS for text in (c.path, c.old, c.new)]
+    return sha256("\0".join(texts).encode()).hexdigest()[:8]
 
 
 def correct(sources: Path, corrections: tuple[Correction, ...] = CORRECTIONS) -> None:
