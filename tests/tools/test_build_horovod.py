@@ -19,7 +19,7 @@ from tools.build_horovod import (
     make_plan,
     wheel_cache,
 )
-from tools.horovod_corrections import CORRECTIONS, BuildError, correct
+from tools.horovod_corrections import CORRECTIONS, BuildError, correct, digest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = [sys.executable, str(ROOT / "tools/build_horovod.py")]
@@ -62,7 +62,7 @@ def test_corrected_sources_are_not_corrected_again(sources):
 
 def test_plan_tells_setup_py_what_to_build():
     env = Plan({"torch": "2.13.0+cpu"}, mpi="openmpi4.1.4").environment()
-    assert env["HOROVOD_LOCAL_VERSION"] == "torch2.13.0.cpu.openmpi4.1.4"
+    assert env["HOROVOD_LOCAL_VERSION"] == f"torch2.13.0.cpu.openmpi4.1.4.corrected{digest()}"
     assert "HOROVOD_WITHOUT_TENSORFLOW" in env and "HOROVOD_WITH_MPI" in env
     assert "HOROVOD_GPU_OPERATIONS" not in env
     env = Plan({"tensorflow": "2.21.0"}, nccl_home="/opt/nccl").environment()
