@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from src.rundir import write_atomic
@@ -28,14 +29,20 @@ class CsvLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._waiting = ""  # rows that the disk has not taken yet
         if not path.exists():
             path.write_text(",".join(COLUMNS) + "\n")
 
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Append a row: optimizer steps done, number of the epoch (from 1), metrics named as in `COLUMNS`."""
+        """Append a row: optimizer steps done, number of the epoch (from 1), metrics named as in `COLUMNS`.
+
+        What a full disk does not take is written with a later row.
+        """
         values = {"step": str(step), "epoch": str(epoch), **{k: f"{v:.6g}" for k, v in metrics.items()}}
-        with open(self.path, "a") as file:
-            file.write(",".join(values.get(column, "") for column in COLUMNS) + "\n")
+        self._waiting += ",".join(values.get(column, "") for column in COLUMNS) + "\n"
+        with suppress(OSError), open(self.path, "ab", buffering=0) as file:
+            written = file.write(self._waiting.encode())
+            self._waiting = self._waiting[written:]
 
     def resume(self, step: int) -> None:
         """Drop the rows after `step`, and what a killed process left half-written."""

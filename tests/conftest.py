@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -66,3 +66,16 @@ def train() -> Command:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True
+    )
+    require(mounted.returncode == 0, "run as root: the test mounts a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

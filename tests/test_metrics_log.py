@@ -1,6 +1,9 @@
 """metrics.csv."""
 
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from src.metrics_log import COLUMNS, CsvLog
 
@@ -42,3 +45,18 @@ def test_resume_at_the_start_leaves_the_header(tmp_path: Path) -> None:
     log.write(10, 1, {})
     log.resume(0)
     assert log.path.read_text() == HEADER + "\n"
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_gets_its_rows_when_there_is_room(small_disk: Path) -> None:
+    log = CsvLog(small_disk / "metrics.csv")
+    log.write(10, 1, {"train/loss": 0.5})
+    filler = small_disk / "filler"
+    with suppress(OSError):
+        filler.write_bytes(b"x" * (2 << 20))
+    for step in range(20, 5000, 10):  # more than the last page of the file has room for
+        log.write(step, 1, {"train/loss": 0.25, "lr": 0.001})
+    filler.unlink()
+    log.write(5000, 1, {})
+    steps = [line.split(",")[0] for line in log.path.read_text().splitlines()]
+    assert steps == ["step", *map(str, range(10, 5001, 10))]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +49,6 @@ def save(publisher: Publisher, step: int, write: Callable[[Path], None] | None =
 def steps(store: CheckpointStore) -> list[int]:
     assert all(damage_of(s.path) is None for s in store.all())
     return [s.step for s in store.all()]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True
-    )
-    require(mounted.returncode == 0, "run as root: the test mounts a small disk")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("staged", [True, False])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import DummyExperiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from src.mirror import Mirror
@@ -33,13 +34,11 @@ class TensorBoard(TensorBoardLogger):
 
     @property
     @rank_zero_experiment
-    def experiment(self) -> "SummaryWriter":
-        """The writer of the file in use, for `add_image` and the like; made when it is first needed."""
-        from torch.utils.tensorboard import SummaryWriter
-
+    def experiment(self) -> "SummaryWriter | DummyExperiment":
+        """The writer of the file in use, for `add_image` and the like; one that does nothing while disks refuse it."""
         if self._experiment is None:
-            self._experiment = SummaryWriter(str(self.mirror.open()), purge_step=self.step + 1)
-        return self._experiment
+            self.mirror.attempt(self._open, self._reopen)
+        return self._experiment or DummyExperiment()
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -61,6 +60,11 @@ class TensorBoard(TensorBoardLogger):
     def finalize(self, status: str) -> None:
         """The Trainer calls this after fit, and the test still has to be written: the file stays open."""
         self.save()
+
+    def _open(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._experiment = SummaryWriter(str(self.mirror.open()), purge_step=self.step + 1)
 
     def _reopen(self) -> None:
         self._experiment = None

@@ -4,8 +4,8 @@
 
 Half of the kills come at random moments, half at the file operations of saving and publishing, one by one. The last line
 that it prints is one JSON object. `torn` counts checkpoints in sight whose checksums do not hold, `lost` runs that did
-not go on to their end or went back behind a published checkpoint, `different` final weights other than those of the run
-that nobody disturbed.
+not go on to their end or went back behind a published checkpoint, `different` final weights, or curves in TensorBoard,
+other than those of the run that nobody disturbed.
 """
 
 import argparse
@@ -85,7 +85,7 @@ class Lab:
         began = time.monotonic()
         code, operations = self.child(run, Fault(self.both(run)))
         self.seconds, self.operations = time.monotonic() - began, operations
-        self.expected = self.weights(run)
+        self.expected, self.curves = self.weights(run), self.trainee.curves(run)
         assert code == 0 and operations > 20, self.log.read_text()
         shutil.rmtree(run.path)
 
@@ -158,14 +158,18 @@ class Lab:
             self.problem("lost", f"back from step {before} to {newest_step(run)} after {fault}")
         return True
 
-    def finish(self, run: RunDir, what: str, fault: Fault | None = None, expect: int = 0) -> None:
-        """Resume to the end, compare the weights, remove the run."""
+    def finish(
+        self, run: RunDir, what: str, fault: Fault | None = None, expect: int = 0, one_curve: bool = True
+    ) -> None:
+        """Resume to the end, compare the weights and TensorBoard's curves, remove the run."""
         code, _ = self.child(run, fault or Fault())
         self.result.resumes += 1
         if code != expect:
             self.problem("lost", f"exit code {code} instead of {expect} at the end of {what}")
         elif code == 0 and self.weights(run) != self.expected:
             self.problem("different", f"other weights after {what}")
+        elif code == 0 and one_curve and self.trainee.curves(run) != self.curves:
+            self.problem("different", f"other curves after {what}: {self.trainee.curves(run)}")
         if code == 0:
             shutil.rmtree(run.path)
             shutil.rmtree(self.node, ignore_errors=True)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,6 @@ SMALL = (
     "trainer.early_stopping.patience=50",
     "checkpoint.every_n_steps=2",
     "monitor.progress=none",
-    "monitor.tensorboard=false",
 )
 """24 steps, a checkpoint after every second one, everything that a checkpoint has to hold."""
 
@@ -80,6 +80,20 @@ class Framework:
         files = [np.load(saved.path / name) for name in ("weights.npz", "optimizer.npz")]
         return digest([{name: file[name] for name in file.files} for file in files])
 
+    def curves(self, run: RunDir) -> Any:
+        """As TensorBoard reads them: the steps of each, and the values of those that every part measures as a whole."""
+        notf = "tensorboard.compat.notf"  # or it would load TensorFlow, whose threads no fork takes along
+        sys.modules.setdefault(notf, types.ModuleType(notf))
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(run.tensorboard), size_guidance={"scalars": 0}).Reload()
+        return {tag: self._points(tag, events.Scalars(tag)) for tag in events.Tags()["scalars"]}
+
+    def _points(self, tag: str, points: list[Any]) -> list[Any]:
+        if tag.startswith("test/"):  # a run that was killed after its test is tested again
+            return sorted({(point.step, point.value) for point in points})
+        return [(point.step, None if tag.startswith("train/") else point.value) for point in points]
+
 
 class Plain:
     """No framework: each step hashes the state; so small that it can be killed at every single file operation."""
@@ -122,6 +136,9 @@ class Plain:
     def weights(self, saved: Saved) -> str:
         """The state itself."""
         return (saved.path / "state").read_text()
+
+    def curves(self, run: RunDir) -> None:
+        """It has none."""
 
 
 @contextmanager

@@ -1,14 +1,18 @@
 """TensorBoard's curves as TensorBoard itself reads them."""
 
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from src.mirror import Mirror
+from src.staging import Stage
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder))
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
@@ -26,3 +30,22 @@ def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
         resumed.write(step, {"train/loss": step / 4})
     assert curve(tmp_path, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]
     assert curve(tmp_path, "lr") == [(10, 0.5), (20, 0.5)]
+
+
+@pytest.mark.needs_root
+def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
+    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice."""
+    from src.keras_side.report import TensorBoard
+
+    told: list[str] = []
+    mirror = Mirror(Stage(small_disk / "run"), tmp_path / "tensorboard", told.append)
+    board = TensorBoard(mirror, 4)
+    board.write(5, {"train/loss": 5.0})
+    with suppress(OSError):
+        (small_disk / "filler").write_bytes(b"x" * (2 << 20))
+    for step in range(6, 300):  # more than the last page of the file has room for
+        board.write(step, {"train/loss": float(step), "lr": 0.5})
+    assert mirror.close()
+    assert curve(mirror.target, "train/loss") == [(step, float(step)) for step in range(5, 300)]
+    assert curve(mirror.target, "lr") == [(step, 0.5) for step in range(6, 300)]
+    assert len(told) == 1 and "No space left" in told[0]

@@ -1,9 +1,13 @@
 """One curve in TensorBoard, however often a run was resumed."""
 
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from src.lightning_side.tensorboard import TensorBoard
 from src.mirror import Mirror
+from src.staging import Stage
 
 
 def part(folder: Path, start: int, stop: int, value: float) -> None:
@@ -30,3 +34,26 @@ def test_a_resumed_run_shows_one_curve(tmp_path: Path) -> None:
 def test_no_files_besides_events(tmp_path: Path) -> None:
     part(tmp_path, 0, 2, 1.0)
     assert [p.name.split(".")[0] for p in tmp_path.iterdir()] == ["events"]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # tensorboard's own thread ends
+@pytest.mark.needs_root
+def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
+    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    told: list[str] = []
+    mirror = Mirror(Stage(small_disk / "run"), tmp_path / "tensorboard", told.append)
+    board = TensorBoard(mirror, 4)
+    board.log_metrics({"train/loss": 5.0}, 5)
+    with suppress(OSError):
+        (small_disk / "filler").write_bytes(b"x" * (2 << 20))
+    for step in range(6, 300):  # more than the last page of the file has room for
+        board.log_metrics({"train/loss": float(step), "lr": 0.5}, step)
+    assert mirror.close()
+    events = EventAccumulator(str(mirror.target), size_guidance={"scalars": 0}).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(s, float(s)) for s in range(5, 300)]
+    assert [e.step for e in events.Scalars("lr")] == list(range(6, 300))
+    assert len(told) == 1 and "No space left" in told[0]
