@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[0] = str(
-    Path(__file__).resolve().parent.parent
-)  # the project's folder: src, slurm and hydra_plugins import from it
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folder: src, slurm, hydra_plugins
+import slurm  # noqa: E402, F401
+import src  # noqa: E402, F401
+
+sys.path.append(sys.path.pop(0))  # they are found; other imports would look there first, and in vain
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
 
 from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
@@ -31,6 +33,7 @@ def application() -> int:
     ) -> None:  # called with the configuration, or a launcher does the work and it is not
         composed.append(config)
 
+    compose_once()
     keep()
     if not composed:
         return 0
@@ -38,6 +41,29 @@ def application() -> int:
 
     tree: Any = OmegaConf.to_container(composed[0], resolve=True)
     return start(tree, sys.argv[1:])
+
+
+def compose_once() -> None:
+    """Make Hydra keep what it composes first, to learn `hydra.mode`: for a launcher it would compose the same again."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.types import RunMode
+
+    load = ConfigLoaderImpl.load_configuration
+    kept: dict[tuple[str | None, ...], Any] = {}
+
+    def load_once(
+        self: Any, config_name: str | None, overrides: list[str], run_mode: RunMode, **how: bool
+    ) -> Any:
+        if run_mode != RunMode.MULTIRUN:
+            return load(self, config_name, overrides, run_mode, **how)
+        key = (config_name, *overrides)
+        if key not in kept:
+            kept[key] = load(
+                self, config_name, overrides, run_mode
+            )  # checks sweeps, which the first does not
+        return kept[key]
+
+    ConfigLoaderImpl.load_configuration = load_once  # type: ignore[method-assign, assignment]
 
 
 def main() -> int:

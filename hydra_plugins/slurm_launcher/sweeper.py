@@ -16,5 +16,8 @@ class ProductSweeper(BasicSweeper):
         """Hand all members to the launcher at once."""
         assert self.hydra_context and self.launcher
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        [members] = self.split_arguments(parser.parse_overrides(arguments), max_batch_size=None)
+        overrides = parser.parse_overrides(arguments)
+        if not any(o.is_sweep_override() for o in overrides):
+            return self.launcher.launch([arguments], initial_job_idx=0)  # as typed: composed already
+        [members] = self.split_arguments(overrides, max_batch_size=None)
         return self.launcher.launch(members, initial_job_idx=0)

@@ -253,3 +253,19 @@ def test_a_submission_loads_no_framework(sbatch: Path, results: Path) -> None:
     assert "Submitted job 1234" in done.stdout
     loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert not loaded & {"torch", "tensorflow", "lightning", "keras", "scipy", "numpy", "sklearn", "rich"}
+
+
+def test_a_submission_composes_once(results: Path) -> None:
+    """Hydra alone would read every file twice, and a login node's disk is slow."""
+    program = (
+        "import runpy, sys\n"
+        "opened = []\n"
+        "sys.addaudithook(lambda event, facts: event == 'open' and opened.append(str(facts[0])))\n"
+        "try: runpy.run_path(sys.argv.pop(0) and sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as end: print('exit', end.code)\n"
+        "print('read', sum(o.endswith('configs/train.yaml') for o in opened))\n"
+    )
+    arguments = ["cluster=slurm", "dry_run=true", f"paths.results={results}"]
+    command = [sys.executable, "-c", program, str(ROOT / "src" / "train.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-2:] == ["exit 0", "read 1"], done.stdout + done.stderr
