@@ -1,5 +1,6 @@
 """Train with Lightning: data, model, Trainer, resume, fit, test."""
 
+import gc
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Literal
@@ -45,6 +46,13 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     Raises:
         ConfigError, DataError: what can't be trained, before training begins or at the damaged sample.
     """
+    outcome = train_and_test(config, run, topology, stop)
+    end_process_group()
+    return outcome
+
+
+def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+    """`train`, but the process group is still there."""
     seed_everything(config.seed)
     splits = open_splits(config.data, config.seed)
     devices = device_count(config, topology)
@@ -61,8 +69,6 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         with saver.publisher or nullcontext():
             state = fit_and_test(trainer, module, saver, config, splits, topology)
             saver.close()
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
     return Outcome(
         state=state,
         epoch=saver.newest.epoch if saver.newest else trainer.current_epoch,
@@ -70,6 +76,18 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         metrics=reporter.metrics,
         checkpoint=str(saver.newest.path) if saver.newest else None,
     )
+
+
+def end_process_group() -> None:
+    """Destroy it and its threads, when nothing else refers to it.
+
+    A thread of Gloo drops the tensors that it has sent some time after the training went on, and needs Python
+    for that: where Python is ending meanwhile, the process aborts with "terminate called without an active
+    exception", see https://github.com/pytorch/pytorch/issues/190489. The group's last reference waits for them.
+    """
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+        gc.collect()  # the Trainer and all that belongs to it
 
 
 def attach(

@@ -4,6 +4,7 @@ A layer's weights are gathered when it is computed and dropped afterwards; its g
 scattered. See https://arxiv.org/abs/2304.11277 and `torch.distributed.fsdp.fully_shard`.
 """
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,6 +117,8 @@ def shard(network: nn.Sequential | nn.Module, device: torch.device) -> None:
     Normalisations between them are small; they are gathered together, with the network.
     """
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
+    # torch's caches keep the mesh for ever, and it the process group, which must end before Python does
+    weakref.finalize(network, mesh._pg_registry.clear)
     for block in network.children():
         if any(parameter.dim() > 1 for parameter in block.parameters()):
             fully_shard(block, mesh=mesh)

@@ -178,3 +178,19 @@ assert sorted(set(sys.modules) & {{"tensorflow", "keras", "jax"}}) == []
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     assert list(run.tensorboard.glob("events.*"))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_no_thread_of_the_process_group_outlives_the_training(
+    strategy: str, make_run: MakeRun, fit: Fit
+) -> None:
+    """One that is still at work when Python ends would abort the process."""
+    config, run = make_run(*SHORT, f"strategy={strategy}", "trainer.devices=1", "trainer.accelerator=cpu")
+    fit(config, run, train=1)
+    fit(config, run)
+    assert not [name for name in thread_names() if "gloo" in name]
+
+
+def thread_names() -> list[str]:
+    """What the system calls the threads of this process."""
+    return [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
