@@ -1,6 +1,6 @@
 """What must hold before a job is submitted: all rules are asked, and every answer is shown at once."""
 
-from slurm.rules import folders, options, resources, scheduler, starting
+from slurm.rules import folders, installed, options, resources, scheduler, starting
 from slurm.rules import notes as notes_
 from slurm.rules.case import Case
 
@@ -9,10 +9,11 @@ def problems(case: Case, elsewhere: bool = False) -> list[str]:
     """Everything that would make the job fail or waste what it asks for; empty where it can be submitted.
 
     Args:
-        elsewhere: leave out the rules about folders: this machine is not the site's.
+        elsewhere: leave out the rules about this machine, which is not the site's.
     """
-    rules = resources.RULES + scheduler.RULES + options.RULES + starting.RULES
-    return [sentence for rule in rules + (() if elsewhere else folders.RULES) for sentence in rule(case)]
+    here = () if elsewhere else folders.RULES + installed.RULES
+    rules = (*resources.RULES, *scheduler.RULES, *options.RULES, *starting.RULES, *here)
+    return [sentence for rule in rules for sentence in rule(case)]
 
 
 def notes(case: Case) -> list[str]:

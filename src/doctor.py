@@ -63,11 +63,10 @@ def facts(config: Config) -> Iterator[Fact]:
 
 
 def _horovod(config: Config) -> Iterator[Fact]:
-    wanted = config.strategy.name == "horovod"
-    module = "torch" if config.framework == "lightning" else "tensorflow"
-    problem = horovod_problem(module, mpi=config.launch == "mpirun")
-    if wanted or not problem:
-        yield Fact("horovod", installed_horovod() or "", problem or "")
+    """Where it is of use; where one is asked for that is not, the request's own check says so."""
+    version = installed_horovod()
+    if version and not horovod_problem(config.framework):
+        yield Fact("horovod", version)
 
 
 def _results(folder: Path) -> Fact:

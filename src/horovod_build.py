@@ -19,6 +19,7 @@ _DISTRIBUTIONS = {
     "torch": ("torch",),
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly"),
 }
+_PACKAGE = {"lightning": "torch", "keras": "tensorflow"}
 _SHORT = {"torch": "torch", "tensorflow": "tf"}
 _METADATA_KEY = {"torch": "pytorch", "tensorflow": "tensorflow"}  # in horovod/metadata.json
 
@@ -58,15 +59,16 @@ def installed_horovod() -> str | None:
 def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool = False) -> str | None:
     """What is wrong with the installed Horovod and what to type, or None when it can be used.
 
-    `framework` is "torch" or "tensorflow", None for every installed one; `mpi` and `nccl` ask whether the
-    build can be started by mpirun and can reduce on GPUs. A Horovod that a site installed (no `+` in its
-    version) is judged by what it notes about itself, `horovod/metadata.json`; its flavours are unknown and
-    not judged.
+    `framework` is what it must have been built for: "torch" or "lightning", "tensorflow" or "keras", None for
+    every installed one; `mpi` and `nccl` ask whether the build can be started by mpirun and can reduce on GPUs.
+    A Horovod that a site installed (no `+` in its version) is judged by what it notes about itself,
+    `horovod/metadata.json`; its flavours are unknown and not judged.
     """
     version = installed_horovod()
     if version is None:
         return "Horovod is not installed: run `make horovod` (builds once, some minutes)."
     built_for = _built_for()
+    framework = _PACKAGE.get(framework or "", framework)
     for name, found in installed_frameworks().items():
         if framework in (None, name) and not _same(built_for.get(name), found):
             return _mismatch(version, name, built_for.get(name), found)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from src.devices import local_devices, local_ranks
+from src.horovod_build import horovod_problem
 from src.lock import RunLock
 from src.matrix import resolve_strategy
 from src.resume import resumed
@@ -64,7 +65,7 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def here_problems(config: Config) -> list[str]:
-    """What one machine can't do: several nodes, or a batch that its devices can't share."""
+    """What one machine can't do: several nodes, a batch that its devices can't share, Horovod where it is missing."""
     problems = []
     if config.trainer.nodes > 1:
         problems.append(
@@ -77,6 +78,8 @@ def here_problems(config: Config) -> list[str]:
             f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
             f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
         )
+    if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
+        problems.append(f"{problem} Without Horovod: strategy=auto.")
     return problems
 
 

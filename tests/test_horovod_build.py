@@ -9,6 +9,7 @@ import pytest
 from packaging.version import Version
 
 from src.horovod_build import HOROVOD_VERSION, horovod_problem, horovod_version
+from src.start import here_problems
 
 
 @pytest.fixture
@@ -88,6 +89,14 @@ def test_version_is_what_packaging_makes_of_it(torch):
     version = horovod_version({"torch": torch, "tensorflow": "2.21.0"}, ("openmpi4.1.4", "nccl"))
     assert str(Version(version)) == version
     assert Version(version).public == HOROVOD_VERSION
+
+
+def test_a_run_on_this_machine_is_refused_without_it(make_config, request):
+    asked = make_config("strategy=horovod", "trainer.devices=2")
+    request.getfixturevalue("environment")("torch", "2.13.0")
+    [problem] = here_problems(asked)
+    assert problem.startswith("Horovod is not installed: run `make horovod`")
+    assert problem.endswith("Without Horovod: strategy=auto.")
 
 
 def test_check_imports_no_framework():

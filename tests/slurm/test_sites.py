@@ -1,5 +1,6 @@
 """Each rule refuses its example with a way out, and lets pass what is right."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,57 @@ def test_a_rule_refuses_its_example_and_names_the_way_out(make_config: MakeConfi
     found = list(rule(case(make_config, line)))
     assert len(found) == 1
     assert way_out in found[0]
+
+
+HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
+
+
+@pytest.mark.parametrize(
+    ("built", "line", "way_out"),
+    [
+        (None, HOROVOD, "run `make horovod` (builds once, some minutes). Without Horovod: strategy=ddp|fsdp"),
+        (None, f"{HOROVOD} framework=keras", "strategy=multiworker_mirrored launch=auto"),
+        (None, "cluster=slurm trainer.devices=1 launch=horovodrun", "run `make horovod`"),
+        ("torch2.13.0", f"{HOROVOD} launch=mpirun", "built without MPI"),
+        ("tf2.21.0.openmpi4.1.4", HOROVOD, "was built without torch"),
+        ("torch2.13.0", f"{HOROVOD} framework=keras", "was built without tensorflow"),
+        ("torch2.13.0", HOROVOD, None),
+        ("torch2.13.0.openmpi4.1.4", f"{HOROVOD} launch=mpirun", None),
+        (None, "cluster=slurm trainer.devices=2 strategy=ddp", None),
+        (None, f"{HOROVOD} container=apptainer container.image=docker://x", None),
+        (None, f"{HOROVOD} cluster.conda=base", None),
+        (None, f"{HOROVOD} cluster.venv=/other/venv", None),
+        (None, f"{HOROVOD} cluster.modules=[Horovod]", None),
+        (None, f"{HOROVOD} 'cluster.setup=[source env.sh]'", None),
+    ],
+)
+def test_horovod_must_be_there_unless_the_ranks_have_another_python(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    built: str | None,
+    line: str,
+    way_out: str | None,
+) -> None:
+    asked = case(make_config, line)
+    packages(tmp_path, built)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    found = sites.problems(asked)
+    assert len(found) == (way_out is not None), found
+    assert way_out is None or way_out in found[0]
+    assert sites.problems(asked, elsewhere=True) == []
+
+
+def packages(folder: Path, built: str | None) -> None:
+    """An import path with torch and TensorFlow, and a Horovod that was `built` so; None: without one."""
+    versions = {"torch": "2.13.0", "tensorflow": "2.21.0"} | ({"horovod": f"0.28.1+{built}"} if built else {})
+    for name, version in versions.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (folder / "horovod").mkdir()
+    noted = {"pytorch": "2.13.0"} if "torch" in (built or "") else {"tensorflow": "2.21.0"}
+    (folder / "horovod/metadata.json").write_text(json.dumps(noted))
 
 
 def test_every_rule_has_an_example() -> None:

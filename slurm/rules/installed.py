@@ -1,0 +1,29 @@
+"""Rules about what is installed in the Python that submits, which is the one of the ranks unless the job makes another.
+
+A dry run elsewhere does not ask them.
+"""
+
+from collections.abc import Iterator
+
+from slurm.rules.case import Case
+from src.horovod_build import horovod_problem
+from src.matrix import MATRIX
+
+
+def horovod(case: Case) -> Iterator[str]:
+    """A Horovod that fits the framework and the launch method."""
+    job = case.job
+    if other_environment(case) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
+        return
+    if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
+        several = [n for n, c in MATRIX[job.framework].items() if c.several_nodes and n != "horovod"]
+        yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."
+
+
+def other_environment(case: Case) -> bool:
+    """Whether the ranks may see other packages than the process that submits."""
+    c = case.config.cluster
+    return case.config.container.name != "none" or bool(c.conda or c.venv or c.modules or c.setup)
+
+
+RULES = (horovod,)
