@@ -7,8 +7,12 @@
     memory   how much more host memory the process takes at its peak, in sizes of the state
 
 Stall and whole cost are relative to a synchronous `torch.save` to the shared disk, a folder that takes 300 MB/s
-(throttle.c). Each method saves twice before it is measured, and again for each round; the median counts. One thread
-trains, so the background has a core to itself where the machine has two. The last line is one JSON object.
+(throttle.c). One thread trains, so the background has a core to itself where the machine has two.
+
+A machine's speed drifts by more than a checkpoint costs. So each stretch of training with a checkpoint lies between two
+of as many steps without one, and is compared with their mean; the median of these differences counts. The stretch is
+long enough for all that the background does. What counts is a run's usual checkpoint, not its first: each method has
+loaded its code and saved twice before. Run it on a machine that does nothing else. The last line is one JSON object.
 """
 
 import argparse
@@ -33,9 +37,6 @@ RATE = 300e6
 WIDTH, LAYERS, ROWS = 2048, 11, 128
 """A network of 46 million weights: with AdamW's two moments a state of 554 MB."""
 
-STEPS = 5
-"""Least number of steps over which the whole cost is measured."""
-
 Done = Callable[[], bool]
 """Whether the checkpoint is on the shared disk."""
 
@@ -50,7 +51,9 @@ class Training:
         torch.manual_seed(0)
         layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
         self.network = torch.nn.Sequential(*layers)
-        self.optimizer = torch.optim.AdamW(self.network.parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(), fused=True
+        )  # steps that allocate nothing large
         self.rows = torch.randn(ROWS, WIDTH)
         self.steps = 0
 
@@ -60,6 +63,13 @@ class Training:
         self.network(self.rows).square().mean().backward()
         self.optimizer.step()
         self.steps += 1
+
+    def seconds(self, count: int) -> float:
+        """Seconds that so many steps take."""
+        began = time.perf_counter()
+        for _ in range(count):
+            self.step()
+        return time.perf_counter() - began
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -171,37 +181,56 @@ METHODS: dict[str, Callable[[Path, Path], Any]] = {
 def measure(name: str, local: Path, shared: Path, rounds: int) -> dict[str, Any]:
     """Train with one method in this process: seconds of stall and of whole cost for each round, and memory."""
     training = Training()
-    steps(training, 3)
-    forget_peak()
-    steps(training, 3)
-    before, size = resident("VmHWM"), training.size()
     method = METHODS[name](local, shared)
-    rows = [one_checkpoint(training, method) for _ in range(rounds + 2)][2:]
+    wait(method.save({"network": training.rows[:1, :1].clone()}, 0))  # loads its code
+    training.seconds(3)
+    forget_peak()
+    training.seconds(3)
+    before = peak_of_memory()
+    count = max(steps_of_one(training, method) for _ in range(2))
+    rows, before_it = [], training.seconds(count)
+    for number in range(rounds):
+        stall, seconds, steps, peak = with_checkpoint(training, method, count)
+        after_it = training.seconds(count)
+        whole = seconds - (before_it + after_it) / 2 * steps / count
+        before_it = after_it
+        rows.append((stall, whole, peak))
+        say(f"{name}: {number + 1} of {rounds}: stall {stall:.3f} s, whole {whole:.3f} s of {seconds:.1f} s")
     stalls, wholes, peaks = zip(*rows, strict=True)
-    memory = (max(peaks) - before) / size
-    return {"stall": stalls, "whole": wholes, "memory": memory, "size": size}
+    memory = (max(peaks) - before) / training.size()
+    return {"stall": stalls, "whole": wholes, "memory": memory, "size": training.size()}
 
 
-def one_checkpoint(training: Training, method: Any) -> tuple[float, float, int]:
-    """Stall, whole cost and peak of memory of one checkpoint, between steps that nothing disturbs."""
-    undisturbed = steps(training, STEPS)
+def steps_of_one(training: Training, method: Any) -> int:
+    """Steps that are trained until a checkpoint is on the shared disk, and one more."""
+    first = training.steps
+    done = method.save(training.state(), training.steps)
+    while not done():
+        training.step()
+    training.step()
+    return training.steps - first + 1
+
+
+def with_checkpoint(training: Training, method: Any, count: int) -> tuple[float, float, int, int]:
+    """A checkpoint and at least so many steps, until it is written: stall, seconds, steps, peak of memory."""
     forget_peak()
     began, first = time.perf_counter(), training.steps
     done = method.save(training.state(), training.steps)
     stall = time.perf_counter() - began
-    while not done() or training.steps - first < STEPS:
+    while training.steps - first < count or not done():
         training.step()
-    seconds, peak = time.perf_counter() - began, resident("VmHWM")
-    step = (undisturbed + steps(training, STEPS)) / 2
-    return stall, seconds - step * (training.steps - first), peak
+    return stall, time.perf_counter() - began, training.steps - first, peak_of_memory()
 
 
-def steps(training: Training, count: int) -> float:
-    """Seconds per step of so many steps."""
-    began = time.perf_counter()
-    for _ in range(count):
-        training.step()
-    return (time.perf_counter() - began) / count
+def wait(done: Done) -> None:
+    """Until a checkpoint is on the shared disk."""
+    while not done():
+        time.sleep(0.01)
+
+
+def say(text: str) -> None:
+    """How far it is."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def forget_peak() -> None:
@@ -209,10 +238,10 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def resident(field: str) -> int:
-    """VmRSS or VmHWM of this process, in bytes."""
+def peak_of_memory() -> int:
+    """VmHWM of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def child(name: str, rounds: int, where: Path, throttle: Path) -> dict[str, Any]:
@@ -263,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--folder", type=Path, help="where the two disks are played; default: memory, else TMPDIR"
     )
