@@ -2,7 +2,7 @@
 
 import math
 
-from src.schema import Schedule
+from src.schema_choices import Schedule
 
 
 def factor(schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int) -> float:

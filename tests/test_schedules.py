@@ -5,7 +5,7 @@ import math
 import pytest
 
 from src.schedules import factor, scaled_lr
-from src.schema import ConstantSchedule, CosineSchedule, StepSchedule
+from src.schema_choices import ConstantSchedule, CosineSchedule, StepSchedule
 
 
 def test_warmup_is_linear_and_ends_at_one() -> None:

@@ -52,6 +52,11 @@ def test_impossible_combination_says_what_works() -> None:
     assert problem.endswith("or framework=lightning.")
 
 
+def test_adam_has_two_betas() -> None:
+    (problem,) = refused("optimizer=adamw", "optimizer.betas=[0.9]")
+    assert problem == "optimizer.betas=[0.9] must be two numbers, such as [0.9,0.999]."
+
+
 def test_all_contradictions_at_once() -> None:
     found = refused("data.batch_size=0", "optimizer.lr=-1", "checkpoint.monitor=val/accuracy", "name=a/b")
     assert len(found) == 4

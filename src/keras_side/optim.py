@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from src.plan import Plan
 from src.schedules import scaled_lr, warmup_steps
-from src.schema import Config, Optimizer, Schedule
+from src.schema import Config
+from src.schema_choices import Optimizer, Schedule
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):

@@ -6,7 +6,8 @@ from torch import nn, optim
 
 from src.plan import Plan
 from src.schedules import factor, scaled_lr
-from src.schema import AdamW, Config, Optimizer, Sgd
+from src.schema import Config
+from src.schema_choices import AdamW, Optimizer, Sgd
 
 
 def make_optimizer(config: Optimizer, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
@@ -14,9 +15,8 @@ def make_optimizer(config: Optimizer, parameters: Iterable[nn.Parameter]) -> opt
     match config:
         case Sgd(lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay):
             return optim.SGD(parameters, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
-        case AdamW(lr=lr, betas=[beta1, beta2], eps=eps, weight_decay=decay):
-            return optim.AdamW(parameters, lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
-    raise NotImplementedError(config.name)
+        case AdamW(lr=lr, betas=betas, eps=eps, weight_decay=decay):
+            return optim.AdamW(parameters, lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=decay)
 
 
 def apply_settings(config: Optimizer, optimizer: optim.Optimizer) -> None:

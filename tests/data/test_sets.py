@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from src.data.sets import open_splits
-from src.schema import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
+from src.schema_choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
 
 
 @pytest.fixture(params=["digits", "mnist", "imagefolder", "synthetic"])

@@ -9,7 +9,7 @@ import keras
 from src.models.keras.cnn import cnn
 from src.models.keras.mlp import mlp
 from src.models.keras.resnet import resnet
-from src.schema import CnnModel, MlpModel, Model, ResnetModel
+from src.schema_choices import CnnModel, MlpModel, Model, ResnetModel
 
 
 def build_model(config: Model, shape: tuple[int, int, int], classes: int) -> keras.Model:
