@@ -59,26 +59,41 @@ class Strategy:
 def make_strategy(config: Config, topology: Topology) -> Strategy:
     """The strategy of the configuration; made before anything else of TensorFlow: it chooses devices."""
     devices = topology.world_size if topology.world_size > 1 else local_devices(config)
-    match resolve_strategy(config, devices, topology.nodes):
-        case "single":
-            use_devices(config, topology.local_rank, 1)
-            return Strategy()
-        case "mirrored":
-            from src.keras_side.distributed import mirrored
+    return MAKERS[resolve_strategy(config, devices, topology.nodes)](config, topology)
 
-            return mirrored(use_devices(config, 0, devices))
-        case "multiworker_mirrored":
-            from src.keras_side.distributed import multiworker_mirrored
 
-            return multiworker_mirrored(topology, use_devices(config, topology.local_rank, 1))
-        case "horovod":
-            from src.keras_side.horovod_strategy import HorovodStrategy
+def _single(config: Config, topology: Topology) -> Strategy:
+    use_devices(config, topology.local_rank, 1)
+    return Strategy()
 
-            use_devices(config, topology.local_rank, 1)
-            assert config.strategy.name == "horovod"
-            return HorovodStrategy(topology, config.strategy.compression)
-        case name:
-            raise NotImplementedError(name)
+
+def _mirrored(config: Config, topology: Topology) -> Strategy:
+    from src.keras_side.distributed import mirrored
+
+    return mirrored(use_devices(config, 0, local_devices(config)))
+
+
+def _multiworker_mirrored(config: Config, topology: Topology) -> Strategy:
+    from src.keras_side.distributed import multiworker_mirrored
+
+    return multiworker_mirrored(topology, use_devices(config, topology.local_rank, 1))
+
+
+def _horovod(config: Config, topology: Topology) -> Strategy:
+    from src.keras_side.horovod_strategy import HorovodStrategy
+
+    use_devices(config, topology.local_rank, 1)
+    assert config.strategy.name == "horovod"
+    return HorovodStrategy(topology, config.strategy.compression)
+
+
+MAKERS = {
+    "single": _single,
+    "mirrored": _mirrored,
+    "multiworker_mirrored": _multiworker_mirrored,
+    "horovod": _horovod,
+}
+"""By the names of `src.matrix`."""
 
 
 def use_devices(config: Config, first: int, count: int) -> list[str]:

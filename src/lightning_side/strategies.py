@@ -34,28 +34,44 @@ class OneDevicePerRank(DDPStrategy):
 
 def make_strategy(config: Config, topology: Topology, device: torch.device) -> Strategy:
     """The strategy of the configuration, for one rank; `device` is its own, or its first one."""
-    ranks = {"parallel_devices": [device], "cluster_environment": TopologyEnvironment(topology)}
-    match strategy_name(config, topology):
-        case "single":
-            return SingleDeviceStrategy(device)
-        case "dp":
-            from src.lightning_side.data_parallel import DataParallel, devices_of
+    return MAKERS[strategy_name(config, topology)](config, topology, device)
 
-            return DataParallel(devices_of(device, device_count(config, topology)))
-        case "ddp":
-            # gradients live in the buffers that are sent: one copy less
-            return OneDevicePerRank(**ranks, gradient_as_bucket_view=True)
-        case "fsdp":
-            from src.lightning_side.sharded import FullyShardedStrategy
 
-            return FullyShardedStrategy(**ranks)
-        case "horovod":
-            from src.lightning_side.horovod_strategy import HorovodStrategy
+def _single(config: Config, topology: Topology, device: torch.device) -> Strategy:
+    return SingleDeviceStrategy(device)
 
-            assert config.strategy.name == "horovod"
-            return HorovodStrategy(topology, device, config.strategy.compression)
-        case name:
-            raise NotImplementedError(name)
+
+def _dp(config: Config, topology: Topology, device: torch.device) -> Strategy:
+    from src.lightning_side.data_parallel import DataParallel, devices_of
+
+    return DataParallel(devices_of(device, device_count(config, topology)))
+
+
+def _ddp(config: Config, topology: Topology, device: torch.device) -> Strategy:
+    environment = TopologyEnvironment(topology)
+    return OneDevicePerRank(
+        parallel_devices=[device],
+        cluster_environment=environment,
+        gradient_as_bucket_view=True,  # gradients live in the buffers that are sent: one copy less
+    )
+
+
+def _fsdp(config: Config, topology: Topology, device: torch.device) -> Strategy:
+    from src.lightning_side.sharded import FullyShardedStrategy
+
+    environment = TopologyEnvironment(topology)
+    return FullyShardedStrategy(parallel_devices=[device], cluster_environment=environment)
+
+
+def _horovod(config: Config, topology: Topology, device: torch.device) -> Strategy:
+    from src.lightning_side.horovod_strategy import HorovodStrategy
+
+    assert config.strategy.name == "horovod"
+    return HorovodStrategy(topology, device, config.strategy.compression)
+
+
+MAKERS = {"single": _single, "dp": _dp, "ddp": _ddp, "fsdp": _fsdp, "horovod": _horovod}
+"""By the names of `src.matrix`."""
 
 
 def strategy_name(config: Config, topology: Topology) -> str:

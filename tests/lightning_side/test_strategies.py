@@ -6,12 +6,18 @@ import pytest
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from src.lightning_side.strategies import MAKERS
 from src.lightning_side.trainer import make_trainer
+from src.matrix import MATRIX
 from src.plan import make_plan
 from src.schema import Config
 from src.topology import Topology
 
 MakeConfig = Callable[..., Config]
+
+
+def test_every_strategy_of_the_table_can_be_made() -> None:
+    assert set(MAKERS) == set(MATRIX["lightning"])
 
 
 @pytest.mark.parametrize("rank", [0, 2])
