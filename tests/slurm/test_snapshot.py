@@ -158,6 +158,15 @@ def not_checked_out(root: Path) -> None:
     (root / "src" / "a.py").unlink()
 
 
+def names_around_a_folder(root: Path) -> None:
+    """Git sorts a folder as if its name ended in a slash."""
+    (root / "src-x").mkdir()
+    for name in ("src-x/a", "src.py", "src0", "src-y", "src/é"):
+        (root / name).touch()
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "more")
+
+
 CLEAN: list[Callable[[Path], object]] = [
     lambda root: None,
     add_submodule,
@@ -165,6 +174,7 @@ CLEAN: list[Callable[[Path], object]] = [
     no_modes,
     filtered,
     not_checked_out,
+    names_around_a_folder,
     lambda root: (root / "ignored" / "more").touch(),
     lambda root: os.utime(root / "src" / "a.py", (0, 0)),
     lambda root: (root / "src" / "a.py").write_text("a = 1\n"),
