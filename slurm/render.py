@@ -4,24 +4,30 @@ The templates in `slurm/templates` are read as they are: shell, with the numbers
 passes a filter: `sh` for the shell, `option` for a line that the scheduler reads.
 """
 
+import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from contextlib import suppress
+from pathlib import PurePosixPath
 
 from slurm import units
 from slurm.job import Job
 from src.errors import ConfigError
+from src.rundir import ROOT
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
+TEMPLATES = ROOT / "slurm" / "templates"
 
 
 def render(job: Job) -> str:
     """The batch script of `job`."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
+    cache = compiled_templates()
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
+        bytecode_cache=FileSystemBytecodeCache(cache) if cache else None,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -48,6 +54,16 @@ def render(job: Job) -> str:
         if "/" in job.python
         else "horovodrun",
     )
+
+
+def compiled_templates() -> str | None:
+    """The folder that keeps compiled templates, as Python keeps its own; None where it may not be written."""
+    folder = TEMPLATES / "__pycache__"
+    if sys.dont_write_bytecode:
+        return None
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    return str(folder) if os.access(folder, os.W_OK) else None
 
 
 def log_path(job: Job) -> str:

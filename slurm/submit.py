@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm import dry_run, git, queue, render, scheduler, snapshot
+from slurm import dry_run, git, render, scheduler, snapshot
 from slurm.job import Job
 from src.errors import SubmitError
 from src.rundir import ROOT, RunDir, create, now, point_latest, write_atomic
@@ -142,6 +142,8 @@ def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDi
 
 def wait_for(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
     """Return when none of the jobs is queued or running any more."""
+    from slurm import queue
+
     while any(queue.alive(s) for s in queue.states(kind, job_ids).values()):
         time.sleep(poll)
 

@@ -6,14 +6,14 @@ looks at each argument by itself, then composes the rest so that the schema can 
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from src.errors import ConfigError
+from src.rundir import ROOT
 from src.schema import load
 from src.strict import did_you_mean
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = ROOT / "configs"
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  te
 
 import json
 import os
-import secrets
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -54,7 +53,7 @@ def create(results: Path, name: str) -> RunDir:
     Two runs that start in the same second get two folders: the id ends in random digits and mkdir is exclusive.
     """
     while True:
-        path = results / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        path = results / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -65,7 +64,7 @@ def create(results: Path, name: str) -> RunDir:
 
 def point_latest(results: Path, path: Path) -> None:
     """Make the symbolic link `results/latest` name `path`, in one step."""
-    link = results / f".latest-{os.getpid()}-{secrets.token_hex(2)}"
+    link = results / f".latest-{os.getpid()}-{os.urandom(2).hex()}"
     link.symlink_to(os.path.relpath(path, results))
     link.replace(results / "latest")
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from src.devices import local_devices, local_ranks
-from src.horovod_build import horovod_problem
 from src.lock import RunLock
 from src.matrix import resolve_strategy
 from src.resume import resumed
@@ -78,8 +77,11 @@ def here_problems(config: Config) -> list[str]:
             f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
             f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
         )
-    if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
-        problems.append(f"{problem} Without Horovod: strategy=auto.")
+    if config.strategy.name == "horovod":
+        from src.horovod_build import horovod_problem  # reads what is installed
+
+        if problem := horovod_problem(config.framework):
+            problems.append(f"{problem} Without Horovod: strategy=auto.")
     return problems
 
 

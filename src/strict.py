@@ -5,7 +5,6 @@ nested dataclasses, and a `Choice`: one of several dataclasses picked by the sec
 """
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -107,6 +106,8 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The one of `known` that `word` most likely is a slip of."""
+    import difflib  # only for a refusal
+
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
 
 

@@ -65,8 +65,10 @@ class HereLauncher(_Composer):
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    without_hydra = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
-    return dict(OmegaConf.to_container(without_hydra, resolve=True))  # type: ignore[arg-type]
+    values = {str(key): config[key] for key in config if key != "hydra"}
+    return {
+        k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in values.items()
+    }
 
 
 def _returned(result: float | None) -> JobReturn:

@@ -1,6 +1,5 @@
 """What the rules look at."""
 
-import getpass
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,15 @@ from pathlib import Path
 from slurm.job import Job
 from src.schema import Config
 from src.schema_cluster import Site
+
+
+def user() -> str:
+    """The name of whoever submits, also where $USER is not set."""
+    if name := os.environ.get("USER"):
+        return name
+    import getpass
+
+    return getpass.getuser()
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,7 @@ class Case:
     config: Config
     job: Job
     folder: Path = field(default_factory=Path.cwd)
-    environ: Mapping[str, str] = field(default_factory=lambda: {"USER": getpass.getuser(), **os.environ})
+    environ: Mapping[str, str] = field(default_factory=lambda: {"USER": user(), **os.environ})
 
     @property
     def site(self) -> Site:

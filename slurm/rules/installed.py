@@ -6,7 +6,6 @@ A dry run elsewhere does not ask them.
 from collections.abc import Iterator
 
 from slurm.rules.case import Case
-from src.horovod_build import horovod_problem
 from src.matrix import MATRIX
 
 
@@ -15,6 +14,8 @@ def horovod(case: Case) -> Iterator[str]:
     job = case.job
     if other_environment(case) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
+    from src.horovod_build import horovod_problem  # reads what is installed: not for every submission
+
     if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
         several = [n for n, c in MATRIX[job.framework].items() if c.several_nodes and n != "horovod"]
         yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."
