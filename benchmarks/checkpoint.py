@@ -4,15 +4,18 @@
 
     stall    how long the training thread waits
     whole    how much later the training arrives, all steps included that are slowed while the background works
-    memory   how much more host memory the process takes at its peak, in sizes of the state
+    memory   how much more host memory the process takes at its peak than with a state of one number, in sizes of
+             the state; training's own tensors come and go between, so it is good to 0.01
 
 Stall and whole cost are relative to a synchronous `torch.save` to the shared disk, a folder that takes 300 MB/s
-(throttle.c). One thread trains, so the background has a core to itself where the machine has two.
+(throttle.c). One thread trains. The time in which it could run but has no core is not counted, so the background has a
+core to itself, and other programs on the machine spoil little; what it costs to share memory, its bandwidth, caches and
+Python's lock with the background is counted.
 
 A machine's speed drifts by more than a checkpoint costs. So each stretch of training with a checkpoint lies between two
 of as many steps without one, and is compared with their mean; the median of these differences counts. The stretch is
 long enough for all that the background does. What counts is a run's usual checkpoint, not its first: each method has
-loaded its code and saved twice before. Run it on a machine that does nothing else. The last line is one JSON object.
+loaded its code and saved twice before. The last line is one JSON object.
 """
 
 import argparse
@@ -34,7 +37,7 @@ sys.path[0] = str(ROOT)
 RATE = 300e6
 """Bytes per second that the shared disk takes."""
 
-WIDTH, LAYERS, ROWS = 2048, 11, 128
+WIDTH, LAYERS, ROWS = 1024, 44, 128
 """A network of 46 million weights: with AdamW's two moments a state of 554 MB."""
 
 Done = Callable[[], bool]
@@ -66,10 +69,10 @@ class Training:
 
     def seconds(self, count: int) -> float:
         """Seconds that so many steps take."""
-        began = time.perf_counter()
+        began = clock()
         for _ in range(count):
             self.step()
-        return time.perf_counter() - began
+        return clock() - began
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -182,12 +185,9 @@ def measure(name: str, local: Path, shared: Path, rounds: int) -> dict[str, Any]
     """Train with one method in this process: seconds of stall and of whole cost for each round, and memory."""
     training = Training()
     method = METHODS[name](local, shared)
-    wait(method.save({"network": training.rows[:1, :1].clone()}, 0))  # loads its code
     training.seconds(3)
-    forget_peak()
-    training.seconds(3)
-    before = peak_of_memory()
-    count = max(steps_of_one(training, method) for _ in range(2))
+    before = with_checkpoint(training, method, 3, {"one": training.rows[:1, :1].clone()})[-1]
+    count = max(with_checkpoint(training, method, 1)[2] for _ in range(2)) + 1
     rows, before_it = [], training.seconds(count)
     for number in range(rounds):
         stall, seconds, steps, peak = with_checkpoint(training, method, count)
@@ -201,31 +201,23 @@ def measure(name: str, local: Path, shared: Path, rounds: int) -> dict[str, Any]
     return {"stall": stalls, "whole": wholes, "memory": memory, "size": training.size()}
 
 
-def steps_of_one(training: Training, method: Any) -> int:
-    """Steps that are trained until a checkpoint is on the shared disk, and one more."""
-    first = training.steps
-    done = method.save(training.state(), training.steps)
-    while not done():
-        training.step()
-    training.step()
-    return training.steps - first + 1
-
-
-def with_checkpoint(training: Training, method: Any, count: int) -> tuple[float, float, int, int]:
+def with_checkpoint(
+    training: Training, method: Any, count: int, state: dict[str, Any] | None = None
+) -> tuple[float, float, int, int]:
     """A checkpoint and at least so many steps, until it is written: stall, seconds, steps, peak of memory."""
     forget_peak()
-    began, first = time.perf_counter(), training.steps
-    done = method.save(training.state(), training.steps)
-    stall = time.perf_counter() - began
+    began, first = clock(), training.steps
+    done = method.save(state or training.state(), training.steps)
+    stall = clock() - began
     while training.steps - first < count or not done():
         training.step()
-    return stall, time.perf_counter() - began, training.steps - first, peak_of_memory()
+    return stall, clock() - began, training.steps - first, peak_of_memory()
 
 
-def wait(done: Done) -> None:
-    """Until a checkpoint is on the shared disk."""
-    while not done():
-        time.sleep(0.01)
+def clock() -> float:
+    """Seconds, without those in which the main thread waited for a core (proc(5) calls it the run queue)."""
+    _, waited, _ = Path("/proc/self/schedstat").read_text().split()
+    return time.perf_counter() - int(waited) / 1e9
 
 
 def say(text: str) -> None:
@@ -280,7 +272,7 @@ def compare(rounds: int, where: Path) -> dict[str, float]:
         values = {
             "stall": statistics.median(row["stall"]) / unit,
             "whole": statistics.median(row["whole"]) / unit,
-            "memory": row["memory"],
+            "memory": round(row["memory"], 2),
         }
         print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()))
         ratios |= {f"checkpoint {column}, {name}": round(value, 4) for column, value in values.items()}
@@ -292,7 +284,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--folder", type=Path, help="where the two disks are played; default: memory, else TMPDIR"
     )

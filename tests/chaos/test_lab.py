@@ -65,12 +65,17 @@ def test_twenty_kills(framework: str) -> None:
 
 
 @pytest.mark.slow
-def test_several_devices_in_one_process() -> None:
-    several = ("strategy=mirrored", "trainer.devices=2")
+@pytest.mark.parametrize(
+    "framework, strategy, devices",
+    [("keras", "mirrored", 2), ("lightning", "dp", 2), ("lightning", "fsdp", 1)],  # in one process
+)
+def test_a_few_kills_of_other_strategies(framework: str, strategy: str, devices: int) -> None:
+    others = (f"strategy={strategy}", f"trainer.devices={devices}")
     result = experiment(
-        str(HERE / "lab.py"), *several, "--framework", "keras", "--kills", "4", "--no-troubles"
+        str(HERE / "lab.py"), *others, "--framework", framework, "--kills", "4", "--no-troubles"
     )
     assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
+    assert result["kills"] >= 4
 
 
 @pytest.mark.parametrize("what", ["torn", "different"])

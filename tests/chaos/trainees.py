@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,11 +75,21 @@ class Framework:
             import torch
 
             state = torch.load(saved.path / "model.ckpt", weights_only=True)
-            return digest({name: value for name, value in state.items() if name != "loops"})
+            rest = {name: value for name, value in state.items() if name != "loops"}
+            return digest([rest, self._shards(saved.path) if (saved.path / ".metadata").exists() else {}])
         import numpy as np
 
         files = [np.load(saved.path / name) for name in ("weights.npz", "optimizer.npz")]
         return digest([{name: file[name] for name in file.files} for file in files])
+
+    def _shards(self, folder: Path) -> Any:
+        """Weights and optimizer, which fsdp keeps in a file per rank."""
+        import torch
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+        with tempfile.TemporaryDirectory() as scratch:
+            dcp_to_torch_save(folder, f"{scratch}/whole")
+            return torch.load(f"{scratch}/whole", weights_only=False)
 
     def curves(self, run: RunDir) -> Any:
         """As TensorBoard reads them: the steps of each, and the values of those that every part measures as a whole."""
