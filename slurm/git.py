@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIST = ("ls-files", "-z", "-t", "--stage", "--others", "--exclude-standard")
-COMMIT = ("rev-parse", "--revs-only", "HEAD", "HEAD:./")
+COMMIT = ("-c", "core.warnAmbiguousRefs=false", "rev-parse", "--revs-only", "HEAD", "HEAD:./")
+"""Without the warnings git looks for HEAD in one place, not in seven."""
 
 
 @dataclass(frozen=True)
