@@ -27,11 +27,29 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
     """The overrides that made the run named by `resume=...` among `arguments`; none without that argument.
 
     Put before the new ones, they select the same groups, and the new ones win.
+
+    Raises:
+        ConfigError: where the new ones choose another model, data set or optimizer.
     """
     named = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
     if not named or named[-1] in ("null", ""):
         return []
-    return [line for line in open_run(named[-1].strip("'\"")).overrides.read_text().splitlines() if line]
+    run = open_run(named[-1].strip("'\""))
+    refuse_other_choices(arguments, run)
+    return [line for line in run.overrides.read_text().splitlines() if line]
+
+
+def refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
+    """Look at chosen groups before composing: options of the run's model would be taken for keys of another one.
+
+    Raises:
+        ConfigError: where a fixed one is not the run's.
+    """
+    frozen = _frozen(run)
+    asked = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
+    refused = {k: v for k, v in asked.items() if k.startswith(FIXED) and str(frozen.get(k, v)) != v}
+    if any(k.endswith(".name") for k in refused):
+        raise _refusal(refused, frozen)
 
 
 def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
@@ -42,22 +60,30 @@ def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
     Raises:
         ConfigError: where a change would make it another run.
     """
-    import yaml
-
-    frozen = flatten(yaml.safe_load(run.config.read_text()))
+    frozen = _frozen(run)
     before, after = flatten(compose(run.overrides.read_text().splitlines())), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
     refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
     refused += [k for k in changed if k == "strategy.name" and _other_files(frozen[k], changed[k])]
     if refused:
-        raise ConfigError(
-            [
-                f"{k}={changed[k]} can't be changed by resume= (the run has {frozen.get(k)}); start a new run instead."
-                for k in refused
-            ]
-        )
+        raise _refusal({k: changed[k] for k in refused}, frozen)
     return unflatten({**{k: v for k, v in frozen.items() if k not in gone}, **changed})
+
+
+def _frozen(run: RunDir) -> dict[str, Any]:
+    import yaml
+
+    return flatten(yaml.safe_load(run.config.read_text()))
+
+
+def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigError:
+    return ConfigError(
+        [
+            f"{k}={v} can't be changed by resume= (the run has {frozen.get(k)}); start a new run instead."
+            for k, v in refused.items()
+        ]
+    )
 
 
 def _other_files(before: str, after: str) -> bool:
