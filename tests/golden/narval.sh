@@ -24,7 +24,9 @@ if [ "$(state)" = completed ]; then
     echo "This run is complete: nothing to do."
     exit 0
 fi
-sed -i 's/^  "state": "preempted"/  "state": "queued"/' "$RUN/run.json"  # the stop of an earlier start is not one of this
+if [ "$(state)" = preempted ]; then  # the stop of an earlier start is not one of this
+    sed -i 's/^  "state": "preempted"/  "state": "queued"/' "$RUN/run.json"
+fi
 
 # ---- environment
 set +u  # modules and conda read variables that are not set
@@ -67,7 +69,8 @@ trap '' USR1 TERM
 # code for a failed rank, so rank 0's word in run.json counts.
 if [ "$(state)" = preempted ]; then
     code=75
-elif [ "$code" != 0 ]; then  # rank 0 may have been ended before it could say so
+elif [ "$code" != 0 ] && grep -Fqs "\"job\": \"$SLURM_JOB_ID\"" "$RUN/lock"; then
+    # rank 0 was ended before it could say so: the lock is still ours
     sed -i 's/^  "state": "running"/  "state": "failed"/' "$RUN/run.json"
 fi
 
