@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slurm import dry_run, inside, scheduler, sites, submit
+from slurm import dry_run, inside, queue, scheduler, sites, submit
 from slurm.job import Job, make_job
 from slurm.render import render
 from slurm.rules.case import Case
-from src.errors import ConfigError
+from src.errors import ConfigError, SubmitError
+from src.lock import RunLock
 from src.resume import resumed
 from src.rundir import RunDir, open_run
 from src.schema import Config, Paths, load
@@ -34,7 +35,7 @@ def start(
         `checkpoint.monitor` of each member's best checkpoint with `wait=true`, else None.
 
     Raises:
-        ConfigError, SubmitError: nothing was written or is left behind.
+        ConfigError, SubmitError, CheckpointError: nothing was written or is left behind.
     """
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
     trees = [resumed(trees[0], run)] if run else list(trees)
@@ -46,6 +47,8 @@ def start(
     if configs[0].dry_run:
         show(case)
         return [None] * len(configs)
+    if run:
+        refuse_second_job(run, case.job.cluster.scheduler, bool(here))
     if here:
         sys.exit(submit.run_in_allocation(trees[0], overrides[0], case.job, run))
     return submit.submit(trees, overrides, case.job, run, configs, sites.notes(case))
@@ -119,6 +122,25 @@ def case_of(configs: Sequence[Config], run: RunDir | None) -> Case:
             ]
         )
     return Case(configs[0], jobs[0])
+
+
+def refuse_second_job(run: RunDir, scheduler: str, in_allocation: bool) -> None:
+    """One job at a time in a run folder; a job that waits in the queue counts, this allocation itself does not.
+
+    Raises:
+        CheckpointError, SubmitError: with the other one's job id.
+    """
+    if in_allocation:
+        RunLock(run).refuse_if_held()
+        return
+    submitted = run.path / "jobs.txt"
+    states = queue.states(scheduler, submitted.read_text().split()) if submitted.exists() else {}
+    living = [job_id for job_id, state in states.items() if queue.alive(state)]
+    if living:
+        raise SubmitError(
+            f"job {', '.join(living)} of this run is {states[living[0]].lower()}: two would overwrite each other's "
+            f"checkpoints. Wait for its end, stop it (src/jobs.py cancel {run.id}), or start a new run."
+        )
 
 
 def refuse_sweeper(config: Config, wants_results: bool) -> None:
