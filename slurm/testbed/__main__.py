@@ -76,7 +76,10 @@ def _up(a: argparse.Namespace) -> None:
     testbed = Testbed(a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, outlive=True).up()
     site = testbed.layout.site
     where = f" --dir {a.dir}" if a.dir != default_dir() else ""
-    nodes, partitions = ", ".join(testbed.nodes), ", ".join((*site.partitions, "scavenge", "urgent"))
+    nodes, partitions = (
+        ", ".join(testbed.nodes),
+        ", ".join((*site.partitions, "scavenge", "preemptible", "urgent")),
+    )
     print(HOW_TO.format(dir=testbed.dir, nodes=nodes, gres=site.gres, partitions=partitions, where=where))
     if not can_build():
         print(f"Without --container-image: apt-get install -y {PACKAGES}, then down and up again.")

@@ -214,6 +214,7 @@ class Testbed:
     def kill_node(self, node: str) -> None:
         """Power a node off: everything on it dies at once, and nobody is told."""
         self._check_node(node)
+        self.machines.unplug(node)  # or the kernel would close its connections, which tells the other ends
         self.machines.kill(node)
 
     def boot_node(self, node: str) -> None:

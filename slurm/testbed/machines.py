@@ -40,9 +40,7 @@ class Machines:
 
     def boot(self, node: str) -> None:
         """Start a compute node with an empty `/tmp` and plug it into the login node's bridge."""
-        login = self.pid("login")
-        if not login:
-            raise TestbedError("the testbed is down: start it with `python -m slurm.testbed up`")
+        login = self._login()
         config.empty_tmp(self.layout, node)
         enter = namespaces.enter(login, pid_namespace=True, cwd="/")
         outer = self._start(node, [*enter, *namespaces.UNSHARE, "--mount-proc", *self._node_script(node)])
@@ -54,6 +52,13 @@ class Machines:
         cable = f"ip link delete {node} 2> /dev/null; ip link add {node} type veth peer name eth0 netns {pid}"
         script = ["sh", "-c", f"{cable} && ip link set {node} master br0 up"]
         subprocess.run([*namespaces.enter(login, pid_namespace=False, cwd="/"), *script], check=True)
+
+    def unplug(self, node: str) -> None:
+        """Take a node's cable out of the bridge."""
+        enter = namespaces.enter(self._login(), pid_namespace=False, cwd="/")
+        subprocess.run(
+            [*enter, "ip", "link", "delete", node], check=False, capture_output=True
+        )  # off already
 
     def kill(self, name: str) -> None:
         """Power off: everything on the machine dies at once. The nodes die with the login node."""
@@ -78,6 +83,12 @@ class Machines:
             if not self.pid("login") or time.monotonic() > end:
                 raise TestbedError(f"{sentence}; logs are in {self.layout.dir}/log:\n{self._log_tail()}")
             time.sleep(0.02)
+
+    def _login(self) -> int:
+        pid = self.pid("login")
+        if not pid:
+            raise TestbedError("the testbed is down: start it with `python -m slurm.testbed up`")
+        return pid
 
     def _node_script(self, node: str) -> list[str]:
         layout = self.layout
