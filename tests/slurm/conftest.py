@@ -3,6 +3,7 @@
     testbed              4 nodes of the site `slurm`, up for the whole session
     testbed_for(site)    the same for another site; keywords as for slurm.testbed.cluster.Testbed
     login                a person on its login node, with a new shared_dir
+    slow_steps           an override with which jobs train slowly, even on a fast machine
     shared_dir           an empty folder that all nodes of all testbeds see (they don't see pytest's tmp_path)
 
 A test that powers a node off boots it again. Testbeds end with pytest, however it ends.
@@ -19,6 +20,13 @@ import pytest
 from slurm.testbed.cluster import Testbed
 from slurm.testbed.requirements import missing
 from tests.slurm.login import Login
+
+SLOW_STEPS = """
+import sys, time
+if "--run" in sys.orig_argv:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    register_optimizer_step_post_hook(lambda *_: time.sleep(0.05))
+"""
 
 
 @pytest.fixture(scope="session")
@@ -70,3 +78,10 @@ def shared_dir(slurm_root: Path) -> Iterator[Path]:
 def login(testbed: Testbed, shared_dir: Path) -> Login:
     """The project's commands on the testbed of `slurm`."""
     return Login(testbed, shared_dir)
+
+
+@pytest.fixture
+def slow_steps(shared_dir: Path) -> str:
+    """Each step of Lightning takes at least 50 ms: what a test does to a running job always meets it in mid-training."""
+    (shared_dir / "sitecustomize.py").write_text(SLOW_STEPS)  # Python runs it at its start
+    return f'cluster.setup=["export PYTHONPATH={shared_dir}"]'

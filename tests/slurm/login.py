@@ -10,9 +10,13 @@ from pathlib import Path
 
 from slurm.testbed.cluster import Testbed
 from src.rundir import ROOT
+from tests.weights import info
 
 SMALL = ("trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.ranks=true")
 """A training of seconds whose ranks say where they are."""
+
+EACH_STEP = ("model=mlp", "trainer.max_epochs=1000", "trainer.log_every_n_steps=1")
+"""A training that `trainer.max_steps` ends; each step has its row in metrics.csv and its point in TensorBoard."""
 
 
 class Login:
@@ -25,13 +29,17 @@ class Login:
     """
 
     def __init__(self, testbed: Testbed, folder: Path, root: Path = ROOT) -> None:
-        self.testbed, self.results, self.root = testbed, folder / "results", root
+        self.testbed, self.folder, self.root = testbed, folder, root
+        self.results = folder / "results"
+        folder.mkdir(exist_ok=True)
 
     def command(self, program: str, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """`python src/<program>.py words...`"""
         command = [sys.executable, str(self.root / "src" / f"{program}.py"), *words]
-        environ = {**self.testbed.env(), "OMP_NUM_THREADS": "1"}
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=timeout)
+        environ, where = {**self.testbed.env(), "OMP_NUM_THREADS": "1"}, self.folder
+        return subprocess.run(
+            command, env=environ, cwd=where, capture_output=True, text=True, timeout=timeout
+        )
 
     def train(self, *words: str) -> str:
         """What `python src/train.py words...` prints, with run folders below `results`."""
@@ -70,8 +78,26 @@ def log(run: Path) -> str:
 
 def steps(run: Path) -> list[int]:
     """The steps in metrics.csv, in the order of its rows."""
+    if not (run / "metrics.csv").exists():
+        return []
     with open(run / "metrics.csv") as file:
         return [int(row["step"]) for row in csv.DictReader(file)]
+
+
+def check_curve(run: Path, last: int) -> None:
+    """Each step from the first to the last is there, in this order, in metrics.csv and in TensorBoard's files as a whole."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rows = steps(run)
+    assert rows == sorted(rows) and {*rows} == {*range(1, last + 1)}, rows
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, last + 1))
+
+
+def trained(run: Path, part: int = 0) -> int:
+    """Steps that a part of a run (0: the first) has logged so far; 0 before it trains."""
+    begun = [p["from_step"] for p in info(run).get("parts", [])[part:] if "from_step" in p]
+    return max(steps(run), default=0) - begun[0] if begun else 0
 
 
 def hosts(run: Path) -> dict[int, str]:

@@ -1,19 +1,31 @@
 """Jobs of a real Slurm that are stopped and started again: one run folder, one curve, nothing lost."""
 
+import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.slurm.login import SMALL, Login, log, steps, wait_for
-from tests.weights import info
+from slurm.testbed.cluster import Testbed
+from tests.slurm.login import EACH_STEP, Login, check_curve, log, steps, trained, wait_for
+from tests.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+
+TRILLIUM = (
+    "cluster.account=def-pi",
+    "cluster.modules=[]",
+    "cluster.local_disk=/tmp",
+    "cluster.site.submit_below=[]",
+    "cluster.site.write_below=[]",
+)
+"""Its file systems and modules are not here."""
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["launch=srun"],
         ["launch=srun", "trainer.nodes=2", "trainer.devices=2"],
         ["launch=torchrun", "trainer.nodes=2", "trainer.devices=1"],
         ["launch=mpirun", "trainer.nodes=2", "trainer.devices=1"],
@@ -43,10 +55,67 @@ def test_a_cancelled_job_stays_away(login: Login) -> None:
     assert "no job of it is queued or running" in login.jobs("cancel", str(run))
 
 
-def test_a_chain_ends_at_once_when_the_run_is_complete(login: Login) -> None:
-    job, run = login.submit("cluster=slurm", "cluster.requeue=false", "cluster.chain=2", *SMALL)
-    first, second = (run / "jobs.txt").read_text().split()
-    assert first == job
-    assert login.testbed.wait_job(first, 100) == "COMPLETED", log(run)
-    assert login.testbed.wait_job(second, 60) == "COMPLETED", log(run)
-    assert "nothing to do" in (run / f"slurm-{second}.out").read_text()
+def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
+    """Slurm looks at limits every 30 s, and signals a second ahead of this one after 29 to 59 s; 1200 steps take a minute."""
+    limit = ["cluster.time=1", "cluster.signal_seconds=1"]
+    job, run = login.submit("cluster=slurm", *limit, *EACH_STEP, "trainer.max_steps=1200", slow_steps)
+    assert login.testbed.wait_job(job, 900) == "COMPLETED", log(run)
+    parts = info(run)["parts"]
+    assert len(parts) > 1
+    assert [part["ended_by"] for part in parts] == ["SIGUSR1"] * (len(parts) - 1) + ["completed"]
+    went_on_without_loss(login, job, run, 1200)
+
+
+@pytest.mark.parametrize("launch", ["srun", "torchrun"])
+def test_preemption_by_a_job_of_a_higher_partition(login: Login, slow_steps: str, launch: str) -> None:
+    size = ["trainer.nodes=2", "trainer.devices=1", f"launch={launch}", "cluster.partition=preemptible"]
+    job, run = login.submit("cluster=slurm", *size, *EACH_STEP, "trainer.max_steps=100", slow_steps)
+    wait_for(lambda: trained(run) > 5, run, 120)
+    urgent = login.testbed.run(
+        ["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"], timeout=120
+    )
+    assert urgent.returncode == 0, urgent.stderr
+    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
+    assert [part["ended_by"] for part in info(run)["parts"]] == ["SIGTERM", "completed"], log(run)
+    went_on_without_loss(login, job, run, 100)
+
+
+def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
+    """Three times, or as often as REQUEUES says; beside it the same run that nobody disturbs."""
+    times = int(os.environ.get("REQUEUES", 3))
+    words = ["trainer.devices=2", *EACH_STEP, f"trainer.max_steps={30 * times}", slow_steps]
+    undisturbed, whole = login.submit("cluster=slurm", *words)
+    job, run = login.submit("cluster=slurm", *words)
+    for part in range(times):
+        wait_for(lambda part=part: trained(run, part) > 5, run, 120)
+        login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
+    assert login.testbed.wait_job(undisturbed, 200) == "COMPLETED", log(whole)
+    assert len(info(run)["parts"]) == times + 1
+    went_on_without_loss(login, job, run, 30 * times)
+    assert largest_difference(final_weights(run), final_weights(whole)) == 0
+
+
+def test_a_chain_for_sites_where_jobs_can_t_requeue_themselves(
+    testbed_for: Callable[..., Testbed], shared_dir: Path, slow_steps: str
+) -> None:
+    """The first job is told to stop as ahead of a time limit, the second goes on, the third has nothing to do."""
+    trillium = Login(testbed_for("trillium"), shared_dir)
+    words = ["cluster=trillium", "cluster.chain=3", *TRILLIUM, *EACH_STEP, "trainer.max_steps=50", slow_steps]
+    first, run = trillium.submit(*words)
+    wait_for(lambda: trained(run) > 5, run, 120)
+    trillium.testbed.run(["scancel", "--signal=USR1", "--batch", first])
+    jobs = (run / "jobs.txt").read_text().split()
+    states = [trillium.testbed.wait_job(job, 120) for job in jobs]
+    assert states == ["FAILED", "COMPLETED", "COMPLETED"], log(run)
+    assert [part["job"] for part in info(run)["parts"]] == jobs[:2]
+    assert "nothing to do" in (run / f"slurm-{jobs[2]}.out").read_text()
+    went_on_without_loss(trillium, first, run, 50)
+
+
+def went_on_without_loss(login: Login, job: str, run: Path, last: int) -> None:
+    """One folder, one curve from the first step to the last, and `jobs.py status` says so."""
+    resumed = len(info(run)["parts"]) - 1
+    assert [path.name for path in login.results.glob("*/*")].count(run.name) == 1
+    assert f"resumed {resumed} time{'s' if resumed > 1 else ''}, 0 steps lost" in login.jobs("status", job)
+    check_curve(run, last)

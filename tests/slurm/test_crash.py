@@ -1,0 +1,101 @@
+"""What a real Slurm's jobs lose when nodes or ranks die, and a second job that wants the run folder of a first one."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from slurm.testbed.cluster import Testbed
+from tests.slurm.login import EACH_STEP, Login, check_curve, log, trained, wait_for
+from tests.weights import info
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+
+INTERVAL = 100
+"""Steps between checkpoints of the nodes test: at least 5 s."""
+
+
+@pytest.fixture
+def on_again(testbed: Testbed) -> Iterator[None]:
+    """Nodes that the test powers off are on and idle at its end."""
+    yield
+    for node in testbed.nodes:
+        if not testbed.machines.pid(node):
+            testbed.boot_node(node)
+    idle = ["sinfo", "--noheader", "--partition=main", "--states=idle", "--format=%D"]
+    testbed.machines.wait_for(lambda: testbed.run(idle).stdout.strip() == "4", "the nodes did not come back")
+
+
+@pytest.mark.usefixtures("on_again")
+def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str) -> None:
+    """One job loses the second of its two nodes, the other one its only one; both go on from what was published."""
+    kept = ["checkpoint.every_n_epochs=1000", f"checkpoint.every_n_steps={INTERVAL}", "data.batch_size=24"]
+    words = ["cluster=slurm", "trainer.devices=1", *EACH_STEP, *kept, "trainer.max_steps=250", slow_steps]
+    two = login.submit(*words, "trainer.nodes=2", "cluster.exclude='node3,node4'")
+    one = login.submit(*words, "trainer.nodes=1", "cluster.exclude='node1,node2'")
+    for _, run in (two, one):
+        wait_for((run / f"checkpoints/{INTERVAL:08d}").exists, run, 200)
+        login.testbed.kill_node(info(run)["hosts"][-1])
+    for job, run in (two, one):
+        wait_for(lambda job=job: login.testbed.job_states(job) == ["PENDING"], run, 120)
+        login.testbed.boot_node(info(run)["hosts"][-1])
+    for job, run in (two, one):
+        assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+        before, after = info(run)["parts"]
+        assert (before["ended_by"], after["ended_by"]) == ("killed", "completed"), log(run)
+        lost = before["step"] - after["from_step"]
+        assert after["from_step"] >= INTERVAL and 0 <= lost <= INTERVAL
+        assert f"resumed 1 time, {lost} step{'' if lost == 1 else 's'} lost" in login.jobs("status", job)
+        check_curve(run, 250)
+
+
+def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_steps: str) -> None:
+    """The run folder takes no checkpoints for a while; when it does again, rank 0 is dead."""
+    kept = ["checkpoint.every_n_epochs=1000", "checkpoint.every_n_steps=20", "checkpoint.local=/tmp"]
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=200"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *kept, *size, slow_steps)
+    wait_for(lambda: trained(run) > 0, run, 120)
+    node, folder = info(run)["hosts"][0], str(run / "checkpoints")
+
+    def on_node(command: str) -> None:
+        done = login.testbed.run(["sh", "-c", command], node=node)
+        assert done.returncode == 0, done.stderr
+
+    on_node(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}")
+    wait_for(lambda: "takes no checkpoints" in log(run), run, 120)
+    rank = json.loads((run / "lock").read_text())["pid"]
+    on_node(f"kill -STOP {rank} && umount {folder} && kill -KILL {rank}")
+    left = max(int(p.name) for p in (login.testbed.dir / "tmp" / node).glob(f"*/{run.name}/[0-9]*"))
+    assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
+    shown = login.testbed.run(["scontrol", "show", "job", job]).stdout
+    assert re.search(r"ExitCode=1(37|43):0", shown), log(
+        run
+    )  # of rank 0, or of the other one, which srun ended
+    assert info(run)["state"] == "failed"
+    assert int((run / "checkpoints/newest").read_text()) == left, log(run)
+
+    again = re.match(r"Submitted job (\d+)", login.jobs("resubmit", run.name))
+    assert again
+    assert login.testbed.wait_job(again[1], 200) == "COMPLETED", log(run)
+    assert [part.get("from_step") for part in info(run)["parts"]] == [0, left]
+    check_curve(run, 200)
+
+
+def test_a_second_job_in_the_run_folder_is_refused(login: Login, slow_steps: str) -> None:
+    """With the first one's job id: at submission, and in the job where the script was submitted by hand."""
+    first, run = login.submit("cluster=slurm", *EACH_STEP, slow_steps)
+    wait_for(lambda: trained(run) > 0, run, 120)
+    resumed = login.command("train", f"resume={run}")
+    assert (resumed.returncode, f"job {first} " in resumed.stderr) == (2, True), (
+        resumed.stdout + resumed.stderr
+    )
+    before = info(run)
+    by_hand = subprocess.run(
+        ["sbatch", "--parsable", run / "job.sbatch"], env=login.testbed.env(), capture_output=True, text=True
+    )
+    assert login.testbed.wait_job(by_hand.stdout.strip(), 120) == "FAILED"
+    assert f"job {first} on {before['hosts'][0]} trains in {run}" in log(run)
+    assert info(run) == before
+    assert f"cancelled job {first}" in login.jobs("cancel", run.name)
