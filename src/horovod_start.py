@@ -11,6 +11,7 @@ import fcntl
 import http.client
 import importlib
 import os
+import re
 import socket
 import struct
 import threading
@@ -26,6 +27,9 @@ from src.topology import Topology
 
 START_TIMEOUT = 300.0
 """Seconds until all ranks must have started: a full file server can make the imports of some very slow."""
+
+LOST = re.compile(r"Horovod has been shut down|gloo/transport/")
+"""What Horovod, or Gloo within it, says where an exchange broke off."""
 
 
 def import_horovod(framework: str) -> Any:
@@ -71,7 +75,7 @@ def naming_the_loss(topology: Topology) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if "Horovod has been shut down" not in str(error):
+        if not LOST.search(str(error)):
             raise
         raise lost(topology) from error
 

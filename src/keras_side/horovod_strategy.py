@@ -5,6 +5,8 @@ a method that Keras 3 never calls. Here the training step itself averages the gr
 clips them or checks them for overflow, so that all ranks decide alike.
 """
 
+from contextlib import AbstractContextManager
+
 import keras
 import tensorflow as tf
 
@@ -31,6 +33,10 @@ class HorovodStrategy(Strategy):
         self.topology = topology
         self.compression = getattr(hvd.Compression, compression)
 
+    def naming_a_lost_rank(self) -> AbstractContextManager[object]:
+        """See Strategy."""
+        return naming_the_loss(self.topology)
+
     def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """See Strategy. Dense gradients travel as one group; sparse ones (embeddings) are gathered, as
         sparse.
@@ -55,8 +61,7 @@ class HorovodStrategy(Strategy):
         if self.processes == 1 or not variables:
             return
         values = [tf.convert_to_tensor(v.value) for v in variables]
-        with naming_the_loss(self.topology):
-            averages = hvd.grouped_allreduce(values, op=hvd.Average, name="variables")
+        averages = hvd.grouped_allreduce(values, op=hvd.Average, name="variables")
         for variable, value in zip(variables, averages, strict=True):
             variable.assign(value)
 
@@ -67,14 +72,12 @@ class HorovodStrategy(Strategy):
         for number, variable in enumerate(variables):
             value = tf.convert_to_tensor(variable.value)
             packed = value if value.dtype.name in SENDABLE else tf.cast(value, tf.int64)
-            with naming_the_loss(self.topology):
-                sent = hvd.broadcast(packed, 0, name=f"from_rank_0.{number}")
+            sent = hvd.broadcast(packed, 0, name=f"from_rank_0.{number}")
             variable.assign(tf.cast(sent, value.dtype))
 
     def sum(self, values: list[float]) -> list[float]:
         """See Strategy."""
         if self.processes == 1:
             return values
-        with naming_the_loss(self.topology):
-            totals = hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum, name="sum")
+        totals = hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum, name="sum")
         return [float(v) for v in totals.numpy()]

@@ -30,6 +30,10 @@ class Strategy:
         """Variables must be created within."""
         return nullcontext()
 
+    def naming_a_lost_rank(self) -> AbstractContextManager[object]:
+        """Within, the error of an exchange that broke off is one sentence."""
+        return nullcontext()
+
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """The optimizer gets gradients that are averaged already."""
 
