@@ -123,5 +123,13 @@ class _Bar:
         self.display.update(self.task, completed=batches, description=text, refresh=True)
 
 
+def other_devices(before: int, now: int) -> str:
+    """What to tell of a run whose newest checkpoint has the random states of another number of devices."""
+    return (
+        f"the checkpoint is of {before} devices, and {now} go on: batches, weights and optimizer stay as they "
+        "were, but dropout draws other random numbers."
+    )
+
+
 def _batches_done(plan: Plan, epoch: int, batch: int) -> int:
     return epoch * plan.train_batches + batch + 1

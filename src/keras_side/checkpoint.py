@@ -9,6 +9,7 @@ import numpy as np
 from src.checkpoint_store import Saved
 from src.errors import CheckpointError
 from src.keras_side.buffers import Buffers
+from src.keras_side.classifier import Classifier
 from src.keras_side.state import State
 from src.publish import Publisher
 
@@ -20,7 +21,7 @@ class Saver:
         self.publisher = publisher
         self.weights, self.optimizer = Buffers(), Buffers()
 
-    def save(self, model: keras.Model, state: State, value: float | None) -> None:
+    def save(self, model: Classifier, state: State, value: float | None) -> None:
         """Make a checkpoint of this moment.
 
         Args:
@@ -29,7 +30,8 @@ class Saver:
         self.publisher.wait_buffers()
         self.weights.fill(model.variables)  # weights, moving statistics, states of seed generators
         self.optimizer.fill(model.optimizer.variables)
-        rest = json.dumps({"pending": state.pending, "best": state.best, "bad": state.bad})
+        kept = {"pending": state.pending, "best": state.best, "bad": state.bad}
+        rest = json.dumps(kept | {"devices": model.strategy.replicas})
 
         def write(folder: Path) -> None:
             self.weights.write(folder / "weights.npz")
@@ -41,8 +43,11 @@ class Saver:
         self.publisher.save(write, **position, **facts)
 
 
-def restore(saved: Saved, model: keras.Model) -> State:
-    """Put the variables of a checkpoint into model and optimizer; returns where the run stood.
+def restore(saved: Saved, model: Classifier) -> tuple[State, int]:
+    """Put the variables of a checkpoint into model and optimizer.
+
+    Returns:
+        Where the run stood, and how many devices shared the batch.
 
     Raises:
         CheckpointError: where the checkpoint is of another framework, model, optimizer or precision.
@@ -54,7 +59,8 @@ def restore(saved: Saved, model: keras.Model) -> State:
     restore_weights(saved.path, model)
     _assign(model.optimizer.variables, saved.path / "optimizer.npz", "optimizer or precision")
     rest = json.loads((saved.path / "state.json").read_text())
-    return State(saved.epoch, saved.batch, saved.step, dict(saved.metrics), **rest)
+    devices = rest.pop("devices")
+    return State(saved.epoch, saved.batch, saved.step, dict(saved.metrics), **rest), devices
 
 
 def restore_weights(folder: Path, model: keras.Model) -> None:

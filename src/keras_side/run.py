@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import src.keras_side  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
 
@@ -23,7 +24,7 @@ from src.keras_side.strategies import Strategy, make_strategy
 from src.models.keras import build_model
 from src.outcome import Outcome
 from src.plan import Plan, make_plan
-from src.progress import Progress
+from src.progress import Progress, other_devices
 from src.publish import Publisher, open_publisher
 from src.rundir import RunDir
 from src.schema import Config
@@ -41,6 +42,12 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         ConfigError, DataError, CheckpointError: see there.
     """
     strategy = make_strategy(config, topology)
+    with strategy.naming_a_lost_rank(), plain_data_errors():
+        return train_with(strategy, config, run, topology, stop)
+
+
+def train_with(strategy: Strategy, config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+    """`train`, when the devices are chosen and the ranks know each other."""
     keras.utils.clear_session()  # layer names, and so the paths of variables, count from the start
     # tf.config.experimental.enable_op_determinism() stays off: a CPU repeats its bits without it, and with it
     # the threads that read data would take turns. On GPUs it is what to add where every bit counts.
@@ -53,29 +60,18 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     newest = publisher.store.newest_good() if publisher else None
     if publisher:
         resumed(run, newest.step if newest else 0)
-    state = shared(restore(newest, model) if newest else State(), model)
-    with (
-        publisher or nullcontext(),
-        Progress(
-            config.monitor.progress if strategy.rank == 0 else "none", plan, strategy.replicas
-        ) as progress,
-        plain_data_errors(),
-    ):
+    state, before = restore(newest, model) if newest else (State(), strategy.replicas)
+    state = shared(state, model)
+    kind = config.monitor.progress if strategy.rank == 0 else "none"
+    with publisher or nullcontext(), Progress(kind, plan, strategy.replicas) as progress:
+        if newest:
+            progress.note(f"going on from step {state.step} of {plan.total_steps}")
+        if before != strategy.replicas:
+            progress.note(other_devices(before, strategy.replicas))
         report = Report(config, run, progress, state.step, publisher.mirror if publisher else None)
-
-        def batches(part: ImageSet, limit: int) -> tf.data.Dataset:
-            return evaluation_data(config, strategy, part, limit)
-
-        loop = Loop(
-            config,
-            plan,
-            state,
-            model,
-            report,
-            Saver(publisher) if publisher else None,
-            stop,
-            lambda: batches(splits.val, plan.val_batches),
-        )
+        saver = Saver(publisher) if publisher else None
+        validation = partial(evaluation_data, config, strategy, splits.val, plan.val_batches)
+        loop = Loop(config, plan, state, model, report, saver, stop, validation)
         fit(config, plan, strategy, model, loop, splits.train)
         if config.monitor.ranks:
             weights = (v.numpy().tobytes() for v in model.trainable_variables)
@@ -84,8 +80,12 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
             publisher.finish()
             newest = publisher.newest or newest
         if not state.preempted and plan.test_batches:
-            test(loop, publisher, batches(splits.test, plan.test_batches))
-    checkpoint = str(newest.path) if newest else None
+            test(loop, publisher, evaluation_data(config, strategy, splits.test, plan.test_batches))
+    return outcome(state, str(newest.path) if newest else None)
+
+
+def outcome(state: State, checkpoint: str | None) -> Outcome:
+    """Where the run stands now; `checkpoint` is the folder of the newest one."""
     metrics = {
         name: value for name, value in state.metrics.items() if "/" in name
     }  # the learning rate is none

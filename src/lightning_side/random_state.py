@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from src.progress import other_devices
+
 SIZE = 16384
 """Bytes set aside for the state of one rank; it takes about 12,000."""
 
@@ -39,10 +41,7 @@ class RandomState(pl.Callback):
             _restore(self.saved[trainer.global_rank])
         else:
             if self.saved is not None:
-                self.tell(
-                    f"{len(self.saved)} ranks wrote the checkpoint, {trainer.world_size} go on: batches, weights and optimizer "
-                    "stay as they were, but dropout draws new random numbers."
-                )
+                self.tell(other_devices(len(self.saved), trainer.world_size))
             begin = np.random.SeedSequence([self.seed, trainer.global_step, trainer.global_rank])
             seed_everything(int(begin.generate_state(1)[0]))
 

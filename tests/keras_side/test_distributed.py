@@ -97,6 +97,19 @@ def test_two_devices_of_one_process(single, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_devices(train, single, tmp_path: Path) -> None:
+    """It says so, and ends with the weights of one device that did it all."""
+    options = [o for o in CONFIG if not o.startswith("monitor.")] + [f"paths.results={tmp_path}"]
+    begun = train(*options, "strategy=mirrored", "trainer.devices=2", "trainer.max_epochs=1")
+    assert begun.returncode == 0, begun.stderr
+    ended = train(f"resume={tmp_path / 'latest'}", "trainer.devices=3", "trainer.max_epochs=2")
+    assert ended.returncode == 0, ended.stderr
+    assert "going on from step 13 of 26" in ended.stdout
+    assert "the checkpoint is of 2 devices, and 3 go on" in ended.stdout
+    assert largest_difference(single, weights(tmp_path / "latest/checkpoints/00000026/weights.npz")) < 1e-6
+
+
+@pytest.mark.slow
 def test_two_processes(single, tmp_path: Path) -> None:
     first, second = trained(tmp_path, 2, "strategy=multiworker_mirrored", "trainer.devices=2")
     assert largest_difference(first, second) == 0
