@@ -1,4 +1,4 @@
-"""Every strategy on two nodes with two ranks each, started by every launch method: `make matrix` prints the table."""
+"""Every strategy on two nodes with two devices each, started by every launch method: `make matrix` prints the table."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm.testbed.cluster import Testbed
 from src.horovod_build import horovod_problem
 from src.matrix import MATRIX
 from tests.slurm.login import Login, log, wait_for
@@ -42,7 +43,7 @@ CELLS = [
     (framework, strategy, launch)
     for framework, cells in MATRIX.items()
     for strategy, cell in cells.items()
-    if cell.several_nodes
+    if strategy != "single"
     for launch in cell.launch
 ]
 LEFT_OUT = (
@@ -54,6 +55,7 @@ LEFT_OUT = (
         ("lightning", "horovod", "torchrun"),
         ("keras", "multiworker_mirrored", "mpirun"),
         ("keras", "horovod", "torchrun"),
+        *((f, s, launch) for f, s, launch in CELLS if s in ("dp", "mirrored") and launch != "srun"),
     ]
 )
 """With all other tests there is no time for these: the strategy and the launch method are in other rows."""
@@ -84,12 +86,12 @@ def test_matrix(
     login: Login, single: dict[str, dict[str, np.ndarray]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All ranks have the same weights, those of one process to float32 rounding."""
-    size = ("trainer.nodes=2", "trainer.devices=2")
     chosen = [cell for cell in CELLS if cell not in LEFT_OUT]
 
     def result(cell: tuple[str, str, str]) -> Path:
         framework, strategy, launch = cell
         words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
+        size = (f"trainer.nodes={nodes(cell)}", "trainer.devices=2")
         return login.result("cluster=slurm", *SAME, *words, *size)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -99,20 +101,28 @@ def test_matrix(
     }
     with capsys.disabled():
         print(
-            f"\n\n2 nodes x 2 ranks, digits, 14 steps; one process with the same batch is the measure\n{'':-<86}"
+            f"\n\n2 devices per node, digits, 14 steps; one process with the same batch is the measure\n{'':-<93}"
         )
-        print("framework  strategy              launch      largest difference  weights on ranks  test/acc")
+        print(
+            "framework  strategy              nodes  launch      largest difference  weights on ranks  test/acc"
+        )
         for cell, run in runs.items():
             framework, strategy, launch = cell
             ranks = "in 4 shards" if strategy == "fsdp" else f"{len(fingerprints(log(run)))} version"
             print(
-                f"{framework:<11}{strategy:<22}{launch:<12}{differences[cell]:<20.1e}{ranks:<18}"
+                f"{framework:<11}{strategy:<22}{nodes(cell):<7}{launch:<12}{differences[cell]:<20.1e}{ranks:<18}"
                 f"{info(run)['metrics']['test/acc']:.4f}"
             )
     for cell, run in runs.items():
         assert differences[cell] < 2e-6, cell
         assert len(fingerprints(log(run))) == (0 if cell[1] == "fsdp" else 1), log(run)
-        assert len(set(re.findall(r"on node \d+ \((\S+)\), started by", log(run)))) == 2
+        assert len(set(re.findall(r"on node \d+ \((\S+)\), started by", log(run)))) == nodes(cell)
+
+
+def nodes(cell: tuple[str, str, str]) -> int:
+    """Two, or one where the strategy is for one node."""
+    framework, strategy, _ = cell
+    return 2 if MATRIX[framework][strategy].several_nodes else 1
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "horovod"])
@@ -125,16 +135,46 @@ def test_three_ranks_on_two_nodes(login: Login, strategy: str) -> None:
     assert sorted(re.findall(r"local rank \d of (\d) on node", output)) == ["1", "2", "2"]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
-def test_a_rank_killed_in_the_middle_ends_the_job(login: Login, strategy: str) -> None:
+NAMED = {
+    "srun": ("SLURM_PROCID", r"error: node2: task {}: Killed"),
+    "torchrun": ("RANK", r"rank +: {} .*\n.*exitcode +: -9"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", r"process rank {} with PID \d+ on node node2 exited on signal 9"),
+    "horovodrun": ("HOROVOD_RANK", r"\[{}\]<stderr>:srun: error: node2: task 0: Killed"),
+}
+"""Variable that holds a rank's number, and how the log names one that was killed."""
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategy", "launch"),
+    [
+        ("lightning", "ddp", "srun"),
+        ("keras", "horovod", "srun"),
+        ("lightning", "ddp", "torchrun"),
+        ("lightning", "horovod", "mpirun"),
+        ("lightning", "horovod", "horovodrun"),
+    ],
+)
+def test_a_rank_killed_in_the_middle_ends_the_job(
+    login: Login, framework: str, strategy: str, launch: str
+) -> None:
     """The others end within a minute, the log names the dead one, the job is FAILED and the run too."""
+    words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
     size = ("trainer.nodes=2", "trainer.devices=2", "trainer.max_epochs=100000")
-    job, run = login.submit("cluster=slurm", *SAME, f"strategy={strategy}", *size)
+    job, run = login.submit("cluster=slurm", *SAME, *words, *size)
     wait_for(lambda: "epoch 2/" in log(run), run, 120)
-    ranks = login.testbed.run(["pgrep", "-f", r"train\.py --run"], node="node2").stdout.split()
-    environ = Path(f"/proc/{ranks[-1]}/environ")
-    rank = login.testbed.run(["grep", "-azo", r"SLURM_PROCID=[0-9]*", str(environ)], node="node2").stdout
-    login.testbed.run(["kill", "-KILL", ranks[-1]], node="node2")
+    variable, message = NAMED[launch]
+    rank = kill_rank(login.testbed, "node2", variable)
     assert login.testbed.wait_job(job, 60) == "FAILED", log(run)
-    assert f"node2: task {rank.strip(chr(0)).rpartition('=')[2]}: Killed" in log(run)
+    assert re.search(message.format(rank), log(run)), log(run)
     assert info(run)["state"] == "failed"
+    if (strategy, launch) == ("horovod", "srun"):
+        assert re.search(r"error: rank \d of 4 ends, because another rank ended", log(run)), log(run)
+        assert "Traceback" not in log(run)
+
+
+def kill_rank(testbed: Testbed, node: str, variable: str) -> str:
+    """Kill the youngest rank of a node, which is no starter's process; returns its number."""
+    process = testbed.run(["pgrep", "-f", r"train\.py --run"], node=node).stdout.split()[-1]
+    found = testbed.run(["grep", "-azo", f"^{variable}=[0-9]*", f"/proc/{process}/environ"], node=node).stdout
+    testbed.run(["kill", "-KILL", process], node=node)
+    return found.strip("\0").rpartition("=")[2]
