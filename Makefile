@@ -21,8 +21,9 @@ test: setup $(if $(CI),system-packages horovod)  ## every test; ARGS='-k name' s
 golden: setup  ## write the golden batch scripts anew, to be read in the diff
 	@$(bin)/python tests/golden/renew.py
 
-chaos: setup  ## crash laboratory, long form: 200 kills for each framework, 10 requeues; the short form is in make test
+chaos: setup  ## crash laboratory, long form: 200 kills for each framework, 10 of its ranks, 10 requeues; the short form is in make test
 	@for framework in lightning keras; do $(bin)/python tests/chaos/lab.py --framework $$framework --kills 200 || exit 1; done
+	@CHAOS_KILLS=10 $(bin)/python -m pytest -q tests/chaos/test_ranks.py
 	@REQUEUES=10 $(bin)/python -m pytest -q tests/slurm/test_requeue.py -k again_and_again
 
 matrix: setup  ## as root: every strategy by every launch method on two nodes of a Slurm on this machine, as a table
