@@ -18,11 +18,13 @@ class Allocation:
         job_id: its number.
         nodes: how many nodes it has; 0 where nothing tells.
         cpus: CPUs on the node that has the fewest; 0 where nothing tells.
+        gpus: GPUs on each node; 0 where nothing tells.
     """
 
     job_id: str
     nodes: int = 0
     cpus: int = 0
+    gpus: int = 0
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
@@ -41,7 +43,16 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
     cpus = expand_tasks(environ.get("SLURM_JOB_CPUS_PER_NODE", "0"))  # 8(x2),4
-    return Allocation(job_id, int(environ.get("SLURM_JOB_NUM_NODES", 0)), min(cpus))
+    return Allocation(job_id, int(environ.get("SLURM_JOB_NUM_NODES", 0)), min(cpus), _gpus(environ))
+
+
+def _gpus(environ: Mapping[str, str]) -> int:
+    """GPUs on each node, from the options of salloc; of `--gpus` on several nodes only the sum is known."""
+    if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
+        return 0
+    names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
+    given = next((environ[n] for n in names if n in environ), "0")
+    return sum(int(part.rpartition(":")[2]) for part in given.split(","))  # a100:4
 
 
 def fits(job: Job, here: Allocation) -> list[str]:
@@ -64,9 +75,13 @@ def fits(job: Job, here: Allocation) -> list[str]:
 
 
 def share(config: Config, here: Allocation | None) -> Config:
-    """In an allocation the ranks share its CPUs, unless their number was given."""
-    c = config.cluster
-    if here is None or not here.cpus or c.cpus_per_task is not None:
+    """In an allocation `auto` is all it has: the GPUs of a node, and its CPUs shared by the ranks."""
+    if here is None:
+        return config
+    c, t = config.cluster, config.trainer
+    if here.gpus and t.devices == "auto" and config.strategy.name != "single":
+        config = dataclasses.replace(config, trainer=dataclasses.replace(t, devices=here.gpus))
+    if not here.cpus or c.cpus_per_task is not None:
         return config
     each = max(1, here.cpus // max((1, *devices_per_node(config))))
     return dataclasses.replace(config, cluster=dataclasses.replace(c, cpus_per_task=each))

@@ -18,6 +18,9 @@ def test_a_login_node_is_no_allocation() -> None:
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, Allocation("7", 2)),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, Allocation("7", 2)),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_CPUS_PER_NODE": "8(x2),4"}, Allocation("7", 3, 4)),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_PER_NODE": "a100:4"}, Allocation("7", 2, 0, 4)),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS": "3"}, Allocation("7", 2)),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS": "3"}, Allocation("7", 1, 0, 3)),
         ({"PBS_JOBID": "7.server", "PBS_ENVIRONMENT": "PBS_INTERACTIVE"}, Allocation("7.server", 0)),
     ],
 )  # fmt: skip
@@ -51,3 +54,13 @@ def test_the_ranks_share_the_cpus_of_the_allocation(make_config: Callable[..., C
     assert share(config, Allocation("7", 1, 9)).cluster.cpus_per_task == 4
     assert share(config, Allocation("7", 1, 1)).cluster.cpus_per_task == 1
     assert share(config, None) is config
+
+
+def test_auto_is_the_gpus_of_the_allocation(make_config: Callable[..., Config]) -> None:
+    here = Allocation("7", 1, 8, 4)
+    assert share(make_config("cluster=neuron"), here).trainer.devices == 4  # not the eight of a node
+    assert share(make_config("cluster=neuron"), here).cluster.cpus_per_task == 2
+    for given in ("trainer.devices=2", "trainer.total_devices=3", "strategy=single"):
+        config = make_config("cluster=neuron", given)
+        jobs = [make_job(c, "/run", "/code").devices for c in (config, share(config, here))]
+        assert jobs[0] == jobs[1]

@@ -30,6 +30,9 @@ def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
     )
     assert too_many.returncode == 2
     assert "use trainer.nodes=1" in too_many.stderr
+    auto = [*command[:2], "cluster=slurm", "dry_run=true"]
+    shown = login.testbed.run(["salloc", "--gpus-per-node=3", *auto], env=environ, timeout=60)
+    assert "world size  3 ranks" in shown.stdout, shown.stderr
 
 
 def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
