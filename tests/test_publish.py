@@ -176,6 +176,25 @@ def test_shared_disk_that_stays_full(small_disk: Path, stage: Stage, staged: boo
     assert not list(store.folder.glob(".0*"))
 
 
+@pytest.mark.needs_root
+def test_events_that_find_no_room_stay_on_the_node_until_there_is_some(
+    small_disk: Path, stage: Stage
+) -> None:
+    told: list[str] = []
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (800 << 10))
+    store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
+    with Publisher(store, stage, told.append) as publisher:
+        (publisher.mirror.open() / "events").write_bytes(b"y" * (400 << 10))
+        save(publisher, 1)
+    assert steps(store) == [1]  # it fits, and the run has ended well
+    assert str(stage.growing) in told[-1] and stage.growing.is_dir()
+    filler.unlink()
+    Publisher(store, stage).close()
+    assert (small_disk / "tensorboard" / "events").stat().st_size == 400 << 10
+    assert not stage.folder.exists()
+
+
 def test_another_error_is_not_hidden_by_a_full_disk(store: CheckpointStore, stage: Stage) -> None:
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")

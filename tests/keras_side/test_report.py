@@ -1,5 +1,6 @@
 """TensorBoard's curves as TensorBoard itself reads them."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,3 +50,20 @@ def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
     assert curve(mirror.target, "train/loss") == [(step, float(step)) for step in range(5, 300)]
     assert curve(mirror.target, "lr") == [(step, 0.5) for step in range(6, 300)]
     assert len(told) == 1 and "No space left" in told[0]
+
+
+def test_a_file_that_ends_within_a_record(tmp_path: Path) -> None:
+    """A node without power: the run folder has what was appended before, and the next part goes on from a checkpoint."""
+    from src.keras_side.report import TensorBoard
+
+    for cut in (1, 9, 40):
+        folder = tmp_path / str(cut)
+        first = TensorBoard(Mirror(None, folder), 0)
+        for step in (10, 20, 30):
+            first.write(step, {"train/loss": step / 8})
+        file = next(folder.iterdir())
+        os.truncate(file, file.stat().st_size - cut)
+        resumed = TensorBoard(Mirror(None, folder), 20)
+        for step in (30, 40):
+            resumed.write(step, {"train/loss": step / 4})
+        assert curve(folder, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]
