@@ -70,12 +70,12 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
 def test_preemption_by_a_job_of_a_higher_partition(login: Login, slow_steps: str, launch: str) -> None:
     size = ["trainer.nodes=2", "trainer.devices=1", f"launch={launch}", "cluster.partition=preemptible"]
     job, run = login.submit("cluster=slurm", *size, *EACH_STEP, "trainer.max_steps=100", slow_steps)
-    wait_for(lambda: trained(run) > 5, run, 120)
+    wait_for(lambda: trained(run) > 5, run, 300)
     urgent = login.testbed.run(
-        ["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"], timeout=120
+        ["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"], timeout=300
     )
     assert urgent.returncode == 0, urgent.stderr
-    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     assert [part["ended_by"] for part in info(run)["parts"]] == ["SIGTERM", "completed"], log(run)
     went_on_without_loss(login, job, run, 100)
 
@@ -87,10 +87,10 @@ def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
     undisturbed, whole = login.submit("cluster=slurm", *words)
     job, run = login.submit("cluster=slurm", *words)
     for part in range(times):
-        wait_for(lambda part=part: trained(run, part) > 5, run, 120)
+        wait_for(lambda part=part: trained(run, part) > 5, run, 300)
         login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
-    assert login.testbed.wait_job(undisturbed, 200) == "COMPLETED", log(whole)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert login.testbed.wait_job(undisturbed, 300) == "COMPLETED", log(whole)
     assert len(info(run)["parts"]) == times + 1
     went_on_without_loss(login, job, run, 30 * times)
     assert largest_difference(final_weights(run), final_weights(whole)) == 0
@@ -101,12 +101,12 @@ def test_a_chain_for_sites_where_jobs_can_t_requeue_themselves(
 ) -> None:
     """The first job is told to stop as ahead of a time limit, the second goes on, the third has nothing to do."""
     trillium = Login(testbed_for("trillium"), shared_dir)
-    words = ["cluster=trillium", "cluster.chain=3", *TRILLIUM, *EACH_STEP, "trainer.max_steps=50", slow_steps]
-    first, run = trillium.submit(*words)
-    wait_for(lambda: trained(run) > 5, run, 120)
+    words = ["cluster=trillium", "cluster.chain=3", *TRILLIUM, "trainer.devices=1", *EACH_STEP]
+    first, run = trillium.submit(*words, "trainer.max_steps=50", slow_steps)
+    wait_for(lambda: trained(run) > 5, run, 300)
     trillium.testbed.run(["scancel", "--signal=USR1", "--batch", first])
     jobs = (run / "jobs.txt").read_text().split()
-    states = [trillium.testbed.wait_job(job, 120) for job in jobs]
+    states = [trillium.testbed.wait_job(job, 300) for job in jobs]
     assert states == ["FAILED", "COMPLETED", "COMPLETED"], log(run)
     assert [part["job"] for part in info(run)["parts"]] == jobs[:2]
     assert "nothing to do" in (run / f"slurm-{jobs[2]}.out").read_text()
