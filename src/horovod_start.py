@@ -69,9 +69,7 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT) 
 
 @contextmanager
 def naming_the_loss(topology: Topology) -> Iterator[None]:
-    """Turns the error of an exchange that broke off into one sentence; TensorFlow wraps it in one of its
-    own.
-    """
+    """Turns the error of an exchange that broke off into one sentence; TensorFlow wraps it in its own."""
     try:
         yield
     except Exception as error:
@@ -142,8 +140,7 @@ def _address_of(probe: socket.socket, interface: str) -> str | None:
     return socket.inet_ntoa(answer[20:24])
 
 
-# --- all ranks meet before Horovod starts, because it waits 30 s only and does not say for whom
-# ------------------
+# --- all ranks meet before Horovod starts, because it waits 30 s only and does not say for whom ----------
 
 
 def _gather_ranks(topology: Topology, address: str, port: int, timeout: float) -> None:

@@ -30,9 +30,8 @@ def without_noise() -> Iterator[None]:
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only; 0 shows everything
-if (
-    "OMP_NUM_THREADS" in os.environ
-):  # several ranks share this machine: TensorFlow knows its own variable only
+# Where several ranks share this machine; TensorFlow knows its own name for it only.
+if "OMP_NUM_THREADS" in os.environ:
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", os.environ["OMP_NUM_THREADS"])
 
 with without_noise():

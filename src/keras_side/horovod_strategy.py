@@ -38,9 +38,7 @@ class HorovodStrategy(Strategy):
         return naming_the_loss(self.topology)
 
     def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """See Strategy. Dense gradients travel as one group; sparse ones (embeddings) are gathered, as
-        sparse.
-        """
+        """See Strategy. Dense gradients travel as one group; sparse ones (embeddings) are gathered as such."""
         averages = list(gradients)
         if self.processes == 1:
             return averages

@@ -86,9 +86,7 @@ def train_with(strategy: Strategy, config: Config, run: RunDir, topology: Topolo
 
 def outcome(state: State, checkpoint: str | None) -> Outcome:
     """Where the run stands now; `checkpoint` is the folder of the newest one."""
-    metrics = {
-        name: value for name, value in state.metrics.items() if "/" in name
-    }  # the learning rate is none
+    metrics = {k: v for k, v in state.metrics.items() if "/" in k}  # the learning rate is none
     return Outcome(
         "preempted" if state.preempted else "completed", state.epoch, state.step, metrics, checkpoint
     )

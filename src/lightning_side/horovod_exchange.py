@@ -53,9 +53,7 @@ class GradientExchange:
         self.hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in self.names]
 
     def finish(self) -> None:
-        """Wait until all gradients are averages; to be called after backward and before anything reads
-        them.
-        """
+        """Wait until all gradients are averages; called after backward and before anything reads them."""
         if not self.active:
             return
         for parameter in self.names:

@@ -2,8 +2,7 @@
 
 No process group of torch.distributed exists: every collective goes through Horovod, and each has a fixed
 name, by which Horovod matches those of different ranks. The optimizer is Lightning's own and not wrapped,
-because the
-averages are complete when backward returns: before unscaling, clipping and the step.
+because the averages are complete when backward returns: before unscaling, clipping and the step.
 """
 
 import math
@@ -57,11 +56,10 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """For a `DistributedSampler`, where one is used."""
+        """For a `DistributedSampler`, where one is used; Lightning's own would count one rank."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
-    # --- set-up
-    # --------------------------------------------------------------------------------------------------
+    # --- set-up -------------------------------------------------------------------------------------------------
 
     def setup_environment(self) -> None:
         """From here on the ranks know each other."""
@@ -118,15 +116,12 @@ class HorovodStrategy(ParallelStrategy):
                     tensor.copy_(packed)
 
     def _reduce_metrics_by_horovod(self, model: nn.Module) -> None:
-        """torchmetrics would ask torch.distributed, find nothing, and silently keep the numbers of one
-        rank.
-        """
+        """Else torchmetrics asks torch.distributed, finds nothing, and silently keeps one rank's numbers."""
         for metric in (m for m in model.modules() if isinstance(m, Metric)):
             metric.distributed_available_fn = lambda: self.world_size > 1
             metric.dist_sync_fn = self._gather_ragged
 
-    # --- gradients
-    # -----------------------------------------------------------------------------------------------
+    # --- gradients ----------------------------------------------------------------------------------------------
 
     def post_backward(self, closure_loss: Tensor) -> None:
         """Wait for the averages, which began to travel during backward."""
@@ -144,14 +139,11 @@ class HorovodStrategy(ParallelStrategy):
         with self.exchange.paused():
             yield
 
-    # --- collectives
-    # ---------------------------------------------------------------------------------------------
+    # --- collectives --------------------------------------------------------------------------------------------
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
-        """Lightning validates under inference_mode, which does not reach the thread where Horovod
-        allocates.
-        """
+        """Lightning validates under inference_mode, which does not reach the thread where Horovod allocates."""
         with torch.inference_mode(False), torch.no_grad(), naming_the_loss(self.topology):
             yield
 
@@ -169,9 +161,7 @@ class HorovodStrategy(ParallelStrategy):
             return hvd.broadcast_object(obj, src, name="broadcast")
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """The mean (of integers: rounded down), sum, max, min or product over ranks; others come back as they
-        are.
-        """
+        """The mean (of integers: rounded down), sum, max, min or product over ranks; no tensor: as it is."""
         if not isinstance(tensor, Tensor) or self.world_size == 1:
             return tensor
         refuse_group(group)
