@@ -63,7 +63,7 @@ def compiled_templates() -> str | None:
         return None
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
-    return str(folder) if os.access(folder, os.W_OK) else None
+    return str(folder) if os.access(f"{folder}/", os.W_OK) else None  # with the slash: a folder
 
 
 def log_path(job: Job) -> str:

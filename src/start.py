@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from src.devices import local_devices, local_ranks
-from src.lock import RunLock
 from src.matrix import resolve_strategy
 from src.resume import resumed
 from src.rundir import ROOT, RunDir, create, open_run, write_atomic
@@ -24,6 +23,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         CheckpointError: where another job trains in the run folder.
     """
     from src.local import refuse_second_start, run_here
+    from src.lock import RunLock
 
     run = open_run(tree["resume"]) if tree["resume"] else None
     tree = resumed(tree, run) if run else dict(tree)

@@ -3,12 +3,15 @@
 import dataclasses
 import importlib.util
 import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from slurm import render as renderer
 from slurm.job import Job, make_job
 from slurm.render import log_path, option, ranges, render
 from src.errors import ConfigError
@@ -190,3 +193,29 @@ def _run(
     script.write_text(render(job(make_config, run=str(folder), code=str(folder), **changes)))
     environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
     return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)
+
+
+def test_compiled_templates_are_kept_until_a_template_is_edited(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, templates = job(make_config), tmp_path / "templates"
+    shutil.copytree(renderer.TEMPLATES, templates, ignore=shutil.ignore_patterns("__pycache__"))
+    expected = render(made)
+    monkeypatch.setattr(renderer, "TEMPLATES", templates)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert [render(made), render(made)] == [expected, expected]
+    assert len(list((templates / "__pycache__").iterdir())) == 5
+    (templates / "_state.sh.j2").write_text("# edited\n")
+    assert "# edited" in render(made)
+
+
+def test_templates_that_can_not_be_kept(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, templates = job(make_config), tmp_path / "templates"
+    shutil.copytree(renderer.TEMPLATES, templates, ignore=shutil.ignore_patterns("__pycache__"))
+    (templates / "__pycache__").touch()  # no folder, so also root can't write in it
+    expected = render(made)
+    monkeypatch.setattr(renderer, "TEMPLATES", templates)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert render(made) == expected
