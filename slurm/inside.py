@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from slurm.job import Job, devices_per_node
 from src.errors import SubmitError
-from src.hostlist import expand_tasks
 from src.schema import Config
 
 
@@ -42,6 +41,8 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
+    from src.hostlist import expand_tasks
+
     cpus = expand_tasks(environ.get("SLURM_JOB_CPUS_PER_NODE", "0"))  # 8(x2),4
     return Allocation(job_id, int(environ.get("SLURM_JOB_NUM_NODES", 0)), min(cpus), _gpus(environ))
 
