@@ -54,9 +54,8 @@ class Training:
         torch.manual_seed(0)
         layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
         self.network = torch.nn.Sequential(*layers)
-        self.optimizer = torch.optim.AdamW(
-            self.network.parameters(), fused=True
-        )  # steps that allocate nothing large
+        # fused: its steps allocate nothing large
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), fused=True)
         self.rows = torch.randn(ROWS, WIDTH)
         self.steps = 0
 

@@ -53,10 +53,10 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
         outcome = train(config, run, topology, stop)
     except BaseException as error:
         return _failed(run, first, error)
-    if not first:
-        return (
-            0  # rank 0 alone says how it ended: a launcher ends all ranks when one leaves with another code
-        )
+    if (
+        not first
+    ):  # rank 0 alone says how it ended: a launcher ends all ranks when one leaves with another code
+        return 0
     record_end(run, outcome)
     history.end(run, stop.requested or outcome.state, outcome.step)
     print(summary(run, config, stop.requested), flush=True)

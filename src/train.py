@@ -27,10 +27,9 @@ def application() -> int:
 
     composed: list[DictConfig] = []
 
+    # called with the configuration, or a launcher does the work and it is not
     @hydra.main(version_base="1.3", config_path="../configs", config_name="train")
-    def keep(
-        config: DictConfig,
-    ) -> None:  # called with the configuration, or a launcher does the work and it is not
+    def keep(config: DictConfig) -> None:
         composed.append(config)
 
     compose_once()
@@ -52,15 +51,13 @@ def compose_once() -> None:
     kept: dict[tuple[str | None, ...], Any] = {}
 
     def load_once(
-        self: Any, config_name: str | None, overrides: list[str], run_mode: RunMode, **how: bool
+        self: Any, config_name: str | None, overrides: list[str], run_mode: RunMode, **how: Any
     ) -> Any:
         if run_mode != RunMode.MULTIRUN:
             return load(self, config_name, overrides, run_mode, **how)
         key = (config_name, *overrides)
-        if key not in kept:
-            kept[key] = load(
-                self, config_name, overrides, run_mode
-            )  # checks sweeps, which the first does not
+        if key not in kept:  # made with the checks of sweeps, which Hydra leaves out the first time
+            kept[key] = load(self, config_name, overrides, run_mode)
         return kept[key]
 
     ConfigLoaderImpl.load_configuration = load_once  # type: ignore[method-assign, assignment]

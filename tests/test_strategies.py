@@ -69,9 +69,8 @@ def test_two_devices_train_as_one(framework, strategy, train, single, require, t
     assert info(tmp_path / "latest")["strategy"] == strategy
     ranks = 2 if MATRIX[framework][strategy].ranks else 1
     assert done.stdout.count("started by") == ranks
-    assert len(fingerprints(done.stdout)) == (
-        0 if strategy == "fsdp" else 1
-    )  # fsdp's ranks have no whole weights
+    # fsdp's ranks have no whole weights
+    assert len(fingerprints(done.stdout)) == (0 if strategy == "fsdp" else 1)
     assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
 
 

@@ -44,9 +44,8 @@ class Machines:
         config.empty_tmp(self.layout, node)
         enter = namespaces.enter(login, pid_namespace=True, cwd="/")
         outer = self._start(node, [*enter, *namespaces.UNSHARE, "--mount-proc", *self._node_script(node)])
-        pid = namespaces.child_of(
-            namespaces.child_of(outer)
-        )  # nsenter -> unshare -> bash, process 1 of the node
+        # nsenter -> unshare -> bash, process 1 of the node
+        pid = namespaces.child_of(namespaces.child_of(outer))
         self._save_pid(node, pid)
         namespaces.wait_for_own_network(pid, login)
         cable = f"ip link delete {node} 2> /dev/null; ip link add {node} type veth peer name eth0 netns {pid}"
@@ -56,9 +55,8 @@ class Machines:
     def unplug(self, node: str) -> None:
         """Take a node's cable out of the bridge."""
         enter = namespaces.enter(self._login(), pid_namespace=False, cwd="/")
-        subprocess.run(
-            [*enter, "ip", "link", "delete", node], check=False, capture_output=True
-        )  # off already
+        # fails where the node is off already
+        subprocess.run([*enter, "ip", "link", "delete", node], check=False, capture_output=True)
 
     def kill(self, name: str) -> None:
         """Power off: everything on the machine dies at once. The nodes die with the login node."""

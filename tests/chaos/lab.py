@@ -236,9 +236,8 @@ def newest_step(run: RunDir) -> int:
 def preload() -> None:
     """Start this program again with the shim between it and its files."""
     if "CHAOS_SHIM" in os.environ:
-        atexit.register(
-            shutil.rmtree, Path(os.environ["CHAOS_SHIM"]).parent
-        )  # its children leave by os._exit
+        # not by its children, which leave by os._exit
+        atexit.register(shutil.rmtree, Path(os.environ["CHAOS_SHIM"]).parent)
         return
     built = Path(tempfile.mkdtemp(prefix="chaos-")) / "shim.so"
     source = Path(__file__).with_name("shim.c")

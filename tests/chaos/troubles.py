@@ -92,9 +92,8 @@ def slow_shared_disk(lab: Lab) -> None:
 def clock_set_back(lab: Lab) -> None:
     """the clock is ten years behind when the run is resumed"""
     run = half_done(lab)
-    lab.finish(
-        run, "a clock set back", fault(clock=-TEN_YEARS), one_curve=False
-    )  # TensorBoard goes by the time
+    # TensorBoard goes by the time, so its curve is not one
+    lab.finish(run, "a clock set back", fault(clock=-TEN_YEARS), one_curve=False)
 
 
 def ten_restarts(lab: Lab) -> None:

@@ -24,9 +24,8 @@ def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
     first = TensorBoard(Mirror(None, tmp_path), 0)
     for step in (10, 20, 30):
         first.write(step, {"train/loss": step / 8, "lr": 0.5})
-    resumed = TensorBoard(
-        Mirror(None, tmp_path), 20
-    )  # killed after step 30, the newest checkpoint is of step 20
+    # killed after step 30, the newest checkpoint is of step 20
+    resumed = TensorBoard(Mirror(None, tmp_path), 20)
     for step in (30, 40):
         resumed.write(step, {"train/loss": step / 4})
     assert curve(tmp_path, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]

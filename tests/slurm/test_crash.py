@@ -70,9 +70,8 @@ def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_ste
     left = max(int(p.name) for p in (login.testbed.dir / "tmp" / node).glob(f"*/{run.name}/[0-9]*"))
     assert login.testbed.wait_job(job, 300) == "FAILED", log(run)
     shown = login.testbed.run(["scontrol", "show", "job", job]).stdout
-    assert re.search(r"ExitCode=1(37|43):0", shown), log(
-        run
-    )  # of rank 0, or of the other one, which srun ended
+    # of rank 0, or of the other one, which srun ended
+    assert re.search(r"ExitCode=1(37|43):0", shown), log(run)
     assert info(run)["state"] == "failed"
     assert int((run / "checkpoints/newest").read_text()) == left, log(run)
 

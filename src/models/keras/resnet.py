@@ -29,9 +29,8 @@ def stem(image: keras.KerasTensor, small_images: bool) -> keras.KerasTensor:
     if small_images:
         return layers.ReLU()(conv_norm(image, 64, 3))
     x = layers.ReLU()(conv_norm(image, 64, 7, stride=2))
-    return layers.MaxPooling2D(3, strides=2)(
-        layers.ZeroPadding2D(1)(x)
-    )  # after ReLU, zeros never win the maximum
+    # after ReLU, zeros never win the maximum
+    return layers.MaxPooling2D(3, strides=2)(layers.ZeroPadding2D(1)(x))
 
 
 def basic(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTensor:
