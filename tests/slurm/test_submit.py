@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
