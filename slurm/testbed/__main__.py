@@ -19,7 +19,7 @@ Slurm is up: {nodes} with {gres} each, partitions {partitions}.
   python -m slurm.testbed shell{where}           # or a bash on the login node; make slurm-shell
   python -m slurm.testbed kill{where} NODE       # power a node off; boot NODE: on again
   python -m slurm.testbed down{where}            # when done; make slurm-down
-Nodes see this machine's files, except for /tmp and /dev/shm, which each has its own (here: {dir}/tmp)."""
+Nodes see this machine's files, except for /tmp and /dev/shm, which each has its own."""
 
 
 def main() -> int:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import stat
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ SLURM_COMMANDS = ("sbatch", "srun", "salloc", "sattach", "sbcast", "squeue", "sc
 SLURM_REPORTS = ("sacct", "sacctmgr", "sstat", "sprio")
 PBS_COMMANDS = ("qsub", "qstat", "qdel", "qalter", "qhold", "qrls", "pbsnodes")
 COMMANDS = (*SLURM_COMMANDS, *SLURM_REPORTS, *PBS_COMMANDS, "mpirun")
-FOLDERS = ("bin", "dev", "etc/slurm", "etc/ssh", "home", "log", "run", "state", "tmp")
+FOLDERS = ("bin", "dev", "etc/slurm", "etc/ssh", "home", "log", "run", "state")
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,6 @@ def write_all(layout: Layout) -> None:
     """Make the folders and write every file of a new testbed."""
     for name in FOLDERS:
         (layout.dir / name).mkdir(parents=True, exist_ok=True)
-    for node in layout.nodes:
-        empty_tmp(layout, node)
     for index in range(layout.site.gpus):
         (layout.dir / f"dev/nvidia{index}").symlink_to("/dev/null")
     _write_private(layout.dir / "etc/munge.key", os.urandom(128))
@@ -63,14 +60,6 @@ def write_all(layout: Layout) -> None:
     _write_shims(layout.dir)
     if layout.ssh:
         _write_ssh(layout.dir)
-
-
-def empty_tmp(layout: Layout, node: str) -> None:
-    """Give a node an empty `/tmp`, as after a reboot."""
-    folder = layout.dir / "tmp" / node
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    folder.chmod(stat.S_ISVTX | 0o777)
 
 
 def _fill(source: str, target: Path, **values: object) -> None:

@@ -41,7 +41,6 @@ class Machines:
     def boot(self, node: str) -> None:
         """Start a compute node with an empty `/tmp` and plug it into the login node's bridge."""
         login = self._login()
-        config.empty_tmp(self.layout, node)
         enter = namespaces.enter(login, pid_namespace=True, cwd="/")
         outer = self._start(node, [*enter, *namespaces.UNSHARE, "--mount-proc", *self._node_script(node)])
         # nsenter -> unshare -> bash, process 1 of the node

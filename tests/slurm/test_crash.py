@@ -53,21 +53,22 @@ def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str) -> None:
 
 def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_steps: str) -> None:
     """The run folder takes no checkpoints for a while; when it does again, rank 0 is dead."""
-    kept = ["checkpoint.every_n_epochs=1000", "checkpoint.every_n_steps=20", "checkpoint.local=/tmp"]
+    kept = ["checkpoint.every_n_epochs=1000", "checkpoint.every_n_steps=20"]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=200"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *kept, *size, slow_steps)
     wait_for(lambda: trained(run) > 0, run, 300)
     node, folder = info(run)["hosts"][0], str(run / "checkpoints")
 
-    def on_node(command: str) -> None:
+    def on_node(command: str) -> str:
         done = login.testbed.run(["sh", "-c", command], node=node)
         assert done.returncode == 0, done.stderr
+        return done.stdout
 
     on_node(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}")
     wait_for(lambda: "takes no checkpoints" in log(run), run, 300)
     rank = json.loads((run / "lock").read_text())["pid"]
     on_node(f"kill -STOP {rank} && umount {folder} && kill -KILL {rank}")
-    left = max(int(p.name) for p in (login.testbed.dir / "tmp" / node).glob(f"*/{run.name}/[0-9]*"))
+    left = max(int(name) for name in on_node(f"cd /tmp/*/{run.name} && ls -d [0-9]*").split())
     assert login.testbed.wait_job(job, 300) == "FAILED", log(run)
     shown = login.testbed.run(["scontrol", "show", "job", job]).stdout
     # of rank 0, or of the other one, which srun ended

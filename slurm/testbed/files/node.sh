@@ -13,10 +13,11 @@ ip link set eth0 up
 ip route add default via "$gateway"
 
 mount -t tmpfs -o mode=1777 shm /dev/shm
-# A private /tmp; the folders below /tmp that all nodes share are put back into it.
+# A private /tmp, another disk than the shared one and empty after each start; the folders below it that all nodes share
+# are put back into it.
 mkdir -p /run/outer_tmp
 mount --bind /tmp /run/outer_tmp
-mount --bind "$dir/tmp/$name" /tmp
+mount -t tmpfs -o mode=1777,size=4g tmp /tmp
 for folder; do
   mkdir -p "$folder"
   mount --bind "/run/outer_tmp/${folder#/tmp/}" "$folder"
