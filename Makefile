@@ -16,7 +16,7 @@ train: setup  ## train here: Lightning on the bundled digits; ARGS='key=value ..
 
 # In CI a missing tool is installed; on your machine its tests are skipped and say what to install.
 test: setup $(if $(CI),system-packages horovod)  ## every test; ARGS='-k name' selects
-	@$(bin)/python -m pytest -n 2 $(ARGS)
+	@$(bin)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 golden: setup  ## write the golden batch scripts anew, to be read in the diff
 	@$(bin)/python tests/golden/renew.py

@@ -30,6 +30,16 @@ def _require() -> Callable[[object, str], None]:
     return require
 
 
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """What a test, or a framework in it, writes into the environment ends with it: MASTER_ADDR would go into jobs."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
     """`make_config("data=mnist", "seed=3")`: the typed configuration that a command line gives."""

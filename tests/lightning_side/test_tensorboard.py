@@ -1,13 +1,14 @@
 """One curve in TensorBoard, however often a run was resumed."""
 
-from contextlib import suppress
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from src.lightning_side.tensorboard import TensorBoard
 from src.mirror import Mirror
-from src.staging import Stage
+from src.rundir import ROOT
 
 
 def part(folder: Path, start: int, stop: int, value: float) -> None:
@@ -36,24 +37,40 @@ def test_no_files_besides_events(tmp_path: Path) -> None:
     assert [p.name.split(".")[0] for p in tmp_path.iterdir()] == ["events"]
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
-)  # tensorboard's own thread ends
+FILL = """
+import sys
+from pathlib import Path
+from src.lightning_side.tensorboard import TensorBoard
+from src.mirror import Mirror
+from src.staging import Stage
+
+disk, target = map(Path, sys.argv[1:])
+mirror = Mirror(Stage(disk / "run"), target, print)
+board = TensorBoard(mirror, 4)
+board.log_metrics({"train/loss": 5.0}, 5)
+try:
+    (disk / "filler").write_bytes(b"x" * (2 << 20))
+except OSError:
+    pass
+for step in range(6, 300):  # more than the last page of the file has room for
+    board.log_metrics({"train/loss": float(step), "lr": 0.5}, step)
+assert mirror.close()
+"""
+
+
 @pytest.mark.needs_root
 def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
-    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice."""
+    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice.
+
+    In a process as training has it, without TensorFlow: with it, tensorboard writes through TensorFlow's files.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    told: list[str] = []
-    mirror = Mirror(Stage(small_disk / "run"), tmp_path / "tensorboard", told.append)
-    board = TensorBoard(mirror, 4)
-    board.log_metrics({"train/loss": 5.0}, 5)
-    with suppress(OSError):
-        (small_disk / "filler").write_bytes(b"x" * (2 << 20))
-    for step in range(6, 300):  # more than the last page of the file has room for
-        board.log_metrics({"train/loss": float(step), "lr": 0.5}, step)
-    assert mirror.close()
-    events = EventAccumulator(str(mirror.target), size_guidance={"scalars": 0}).Reload()
+    target = tmp_path / "tensorboard"
+    command = [sys.executable, "-c", FILL, str(small_disk), str(target)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    events = EventAccumulator(str(target), size_guidance={"scalars": 0}).Reload()
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(s, float(s)) for s in range(5, 300)]
     assert [e.step for e in events.Scalars("lr")] == list(range(6, 300))
-    assert len(told) == 1 and "No space left" in told[0]
+    assert done.stdout.count("\n") == 1 and "No space left" in done.stdout

@@ -35,8 +35,8 @@ TRILLIUM = (
     ids=lambda words: "-".join(w.split("=")[1] for w in words),
 )
 def test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login: Login, words: list[str]) -> None:
-    job, run = login.submit("cluster=slurm", *words, "trainer.max_epochs=60", "monitor.tensorboard=false")
-    wait_for(lambda: "epoch 2/60" in log(run), run, 120)
+    job, run = login.submit("cluster=slurm", *words, "trainer.max_epochs=30", "monitor.tensorboard=false")
+    wait_for(lambda: "epoch 2/30" in log(run), run, 120)
     login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
     wait_for(lambda: "back to the queue" in log(run), run, 60)
     assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
