@@ -61,6 +61,8 @@ tell_ranks() {
 trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+# Slurm tells only steps of a preemption: this one listens for the script, and ends with it
+exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$)
 
 woken=yes
 while [ -n "$woken" ]; do

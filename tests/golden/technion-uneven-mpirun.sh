@@ -43,6 +43,8 @@ if [ "$(id -u)" = 0 ]; then  # only on a test machine; mpirun wants to hear it t
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 export SLURM_GPUS=$((3 - SLURM_GPUS_ON_NODE))  # mpirun's own srun goes to the other nodes only
+PATH="$PATH:$CODE/slurm/open_mpi"  # at a preemption the daemons of Open MPI 4 and 5 must outlive their ranks
+export OMPI_MCA_orte_launch_agent="without_term orted" PRTE_MCA_prte_launch_agent="without_term prted"
 mpirun -np 3 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
     -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
     -x TRAIN_HOSTS -x MASTER_ADDR -x MASTER_PORT \
@@ -58,6 +60,8 @@ tell_ranks() {
 trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+# Slurm tells only steps of a preemption: this one listens for the script, and ends with it
+exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 --gres=none cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$)
 
 woken=yes
 while [ -n "$woken" ]; do
@@ -79,7 +83,7 @@ fi
 # What ended ranks left complete on a node's disk is published before the job ends.
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     for host in "$MASTER_ADDR"; do
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" --gres=none \
+        srun --overlap --nodes=1 --ntasks=1 --gres=none --nodelist="$host" \
             /home/me/.venv/bin/python -m src.publish "$RUN" || true
     done
 fi

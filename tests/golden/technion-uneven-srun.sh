@@ -73,7 +73,7 @@ fi
 # What ended ranks left complete on a node's disk is published before the job ends.
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     for host in "$MASTER_ADDR"; do
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" --gres=none \
+        srun --overlap --nodes=1 --ntasks=1 --gres=none --nodelist="$host" \
             /home/me/.venv/bin/python -m src.publish "$RUN" || true
     done
 fi

@@ -23,9 +23,11 @@ from tests.slurm.login import Login
 
 SLOW_STEPS = """
 import sys, time
+from pathlib import Path
 if "--run" in sys.orig_argv:
     from torch.optim.optimizer import register_optimizer_step_post_hook
-    register_optimizer_step_post_hook(lambda *_: time.sleep(0.05))
+    seconds = Path(__file__).with_name("step_seconds")
+    register_optimizer_step_post_hook(lambda *_: time.sleep(float(seconds.read_text())))
 """
 
 
@@ -82,6 +84,10 @@ def login(testbed: Testbed, shared_dir: Path) -> Login:
 
 @pytest.fixture
 def slow_steps(shared_dir: Path) -> str:
-    """Each step of Lightning takes at least 50 ms: what a test does to a running job always meets it in mid-training."""
+    """Each step of Lightning takes at least 50 ms: what a test does to a running job always meets it in mid-training.
+
+    Or as long as `shared_dir / "step_seconds"` says.
+    """
+    (shared_dir / "step_seconds").write_text("0.05")
     (shared_dir / "sitecustomize.py").write_text(SLOW_STEPS)  # Python runs it at its start
     return f'cluster.setup=["export PYTHONPATH={shared_dir}"]'

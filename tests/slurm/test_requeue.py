@@ -66,17 +66,47 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     went_on_without_loss(login, job, run, 1200)
 
 
-@pytest.mark.parametrize("launch", ["srun", "torchrun"])
-def test_preemption_by_a_job_of_a_higher_partition(login: Login, slow_steps: str, launch: str) -> None:
-    size = ["trainer.nodes=2", "trainer.devices=1", f"launch={launch}", "cluster.partition=preemptible"]
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (2, ["launch=srun"]),
+        (2, ["launch=torchrun"]),
+        (1, ["launch=mpirun"]),
+        (2, ["launch=mpirun"]),
+        (2, ["launch=horovodrun", "strategy=horovod"]),
+    ],
+    ids=lambda value: value[0].split("=")[1] if isinstance(value, list) else str(value),
+)
+def test_preemption_by_a_job_of_a_higher_partition(
+    login: Login, slow_steps: str, shared_dir: Path, nodes: int, words: list[str]
+) -> None:
+    """The ranks are in a step of 5 s then, and nothing may end them before they have finished it and saved."""
+    size = [f"trainer.nodes={nodes}", "trainer.devices=1", *words, "cluster.partition=preemptible"]
     job, run = login.submit("cluster=slurm", *size, *EACH_STEP, "trainer.max_steps=100", slow_steps)
     wait_for(lambda: trained(run) > 5, run, 300)
+    (shared_dir / "step_seconds").write_text("5")
+    time.sleep(1)  # the short step is over
     urgent = login.testbed.run(
         ["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"], timeout=300
     )
+    (shared_dir / "step_seconds").write_text("0.05")
     assert urgent.returncode == 0, urgent.stderr
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert [part["ended_by"] for part in info(run)["parts"]] == ["SIGTERM", "completed"], log(run)
+    first, second = (part["ended_by"] for part in info(run)["parts"])
+    assert first in ("SIGTERM", "SIGUSR1") and second == "completed", log(
+        run
+    )  # by Slurm, or by the batch script
+    went_on_without_loss(login, job, run, 100)
+
+
+@pytest.mark.parametrize("launch", ["srun", "mpirun"])
+def test_requeued_by_its_owner(login: Login, slow_steps: str, launch: str) -> None:
+    size = ["trainer.nodes=2", "trainer.devices=1", f"launch={launch}"]
+    job, run = login.submit("cluster=slurm", *size, *EACH_STEP, "trainer.max_steps=100", slow_steps)
+    wait_for(lambda: trained(run) > 5, run, 300)
+    login.testbed.run(["scontrol", "requeue", job])
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert len(info(run)["parts"]) == 2
     went_on_without_loss(login, job, run, 100)
 
 
