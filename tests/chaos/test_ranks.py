@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from src.rundir import ROOT
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "2"))
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV)
-"""How rank 0 and rank 1 are ended: as by the kernel when memory is short, and as by a fault of a library."""
+"""What ends rank 0 and rank 1."""
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+"""Control groups, version 1: what limits a job's memory on clusters."""
 
 OPTIONS = (
     "model=mlp",
@@ -80,12 +84,17 @@ def newest_step(results: Path) -> int:
     return int(pointers[0].read_text()) if pointers else 0
 
 
-def kill(process: subprocess.Popen[str], results: Path, victim: int, delay: float) -> bool:
-    """Kill a rank so many seconds after the next checkpoint; False where the run was over before."""
+def wait_for_checkpoint(process: subprocess.Popen[str], results: Path) -> None:
+    """Wait until the run has published another one, or is over."""
     before, end = newest_step(results), time.monotonic() + 300
     while newest_step(results) == before and process.poll() is None:
         assert time.monotonic() < end, "no checkpoint"
         time.sleep(0.02)
+
+
+def kill(process: subprocess.Popen[str], results: Path, victim: int, delay: float) -> bool:
+    """Kill a rank so many seconds after the next checkpoint; False where the run was over before."""
+    wait_for_checkpoint(process, results)
     time.sleep(delay)
     processes = ranks(process.pid)
     if len(processes) == 2:
@@ -128,3 +137,32 @@ def test_killed_ranks(framework: str, strategy: str, tmp_path: Path, require: An
     info = json.loads((run / "run.json").read_text())
     assert (info["state"], info["restarts"]) == ("completed", kills)
     assert outcome(framework, run) == outcome(framework, next((tmp_path / "whole").glob("digits/*")))
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group whose processes may take 1 MB more than they have."""
+    if not os.access(MEMORY / "cgroup.procs", os.W_OK):
+        pytest.skip(f"needs root, and control groups of version 1 at {MEMORY}")
+    group = MEMORY / f"test-{os.getpid()}"
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text("1000000")
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_rank_that_the_kernel_ends_for_its_memory(memory_group: Path, tmp_path: Path) -> None:
+    results, node = tmp_path / "results", tmp_path / "node"
+    process = start(*OPTIONS, "strategy=ddp", f"paths.results={results}", f"checkpoint.local={node}")
+    wait_for_checkpoint(process, results)
+    (memory_group / "cgroup.procs").write_text(str(ranks(process.pid)[0]))
+    said = process.communicate(timeout=120)[0]
+    assert "oom_kill 1" in (memory_group / "memory.oom_control").read_text(), said
+    assert "rank 0 of 2 ended with signal SIGKILL" in said
+    run = next(results.glob("digits/*"))
+    assert not list(node.glob("*/*")), "what was complete on the node's disk is in the run folder"
+    again = start(f"resume={run}")
+    output = again.communicate(timeout=300)[0]
+    assert again.returncode == 0, output
+    assert json.loads((run / "run.json").read_text())["state"] == "completed"

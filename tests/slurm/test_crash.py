@@ -30,18 +30,20 @@ def on_again(testbed: Testbed) -> Iterator[None]:
 
 @pytest.mark.usefixtures("on_again")
 def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str) -> None:
-    """One job loses the second of its two nodes, the other one its only one; both go on from what was published."""
+    """One job loses the second of its two nodes, the other one the first; both go on from what was published."""
     kept = ["checkpoint.every_n_epochs=1000", f"checkpoint.every_n_steps={INTERVAL}", "data.batch_size=24"]
-    words = ["cluster=slurm", "trainer.devices=1", *EACH_STEP, *kept, "trainer.max_steps=250", slow_steps]
-    two = login.submit(*words, "trainer.nodes=2", "cluster.exclude='node3,node4'")
-    one = login.submit(*words, "trainer.nodes=1", "cluster.exclude='node1,node2,node4'")
-    for _, run in (two, one):
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=250"]
+    words = ["cluster=slurm", *size, *EACH_STEP, *kept, slow_steps]
+    second = login.submit(*words, "cluster.exclude='node3,node4'")
+    first = login.submit(*words, "cluster.exclude='node1,node2'")
+    jobs = [(*second, "node2"), (*first, "node3")]
+    for _, run, node in jobs:
         wait_for((run / f"checkpoints/{INTERVAL:08d}").exists, run, 300)
-        login.testbed.kill_node(info(run)["hosts"][-1])
-    for job, run in (two, one):
+        login.testbed.kill_node(node)
+    for job, run, node in jobs:
         wait_for(lambda job=job: login.testbed.job_states(job) == ["PENDING"], run, 300)
-        login.testbed.boot_node(info(run)["hosts"][-1])
-    for job, run in (two, one):
+        login.testbed.boot_node(node)
+    for job, run, _ in jobs:
         assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
         before, after = info(run)["parts"]
         assert (before["ended_by"], after["ended_by"]) == ("killed", "completed"), log(run)
