@@ -4,8 +4,8 @@
 
     stall    how long the training thread waits
     whole    how much later the training arrives, all steps included that are slowed while the background works
-    memory   how much more host memory the process takes at its peak than with a state of one number, in sizes of
-             the state; training's own tensors come and go between, so it is good to 0.01
+    memory   how much more host memory the process takes at its peak than in as many rounds with a state of one
+             number, in sizes of the state; training's own tensors come and go between, so it is good to 0.01
 
 Stall and whole cost are relative to a synchronous `torch.save` to the shared disk, a folder that takes 300 MB/s
 (throttle.c). One thread trains. The time in which it could run but has no core is not counted, so the background has a
@@ -185,7 +185,8 @@ def measure(name: str, local: Path, shared: Path, rounds: int) -> dict[str, Any]
     training = Training()
     method = METHODS[name](local, shared)
     training.seconds(3)
-    before = with_checkpoint(training, method, 3, {"one": training.rows[:1, :1].clone()})[-1]
+    one = {"one": training.rows[:1, :1].clone()}
+    before = max(with_checkpoint(training, method, 10, one)[-1] for _ in range(rounds))
     count = max(with_checkpoint(training, method, 1)[2] for _ in range(2)) + 1
     rows, before_it = [], training.seconds(count)
     for number in range(rounds):
