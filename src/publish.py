@@ -8,7 +8,6 @@ TensorBoard's files take the same way (`src/mirror.py`).
 """
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -39,7 +38,6 @@ class Publisher:
 
     Attributes:
         mirror: brings TensorBoard's files into the run folder, beside the checkpoints.
-        stall: seconds that the training thread waited for its newest checkpoint.
     """
 
     def __init__(
@@ -48,7 +46,6 @@ class Publisher:
         self.store, self.stage, self.tell = store, stage, tell
         self.mirror = Mirror(stage, store.folder.with_name("tensorboard"), tell)
         self.worker = Worker(store, stage, tell)
-        self.stall = self._began = 0.0
 
     @property
     def newest(self) -> Saved | None:
@@ -72,7 +69,6 @@ class Publisher:
         Raises:
             CheckpointError: as `check`.
         """
-        self._began = time.monotonic()
         self.worker.take_back()
         self.check()
 
@@ -85,7 +81,6 @@ class Publisher:
         """
         self.worker.hand_over(Job(write, facts))
         self.mirror.soon()
-        self.stall = time.monotonic() - self._began
 
     def finish(self) -> None:
         """Wait until all checkpoints are in the run folder, and end the worker.

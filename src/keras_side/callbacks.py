@@ -1,5 +1,6 @@
 """What happens between the steps of `fit`: metrics, validation, early stopping, checkpoints, stopping."""
 
+import time
 from collections.abc import Callable
 
 import keras
@@ -141,5 +142,6 @@ class Loop(keras.callbacks.Callback):
         self.average_statistics()
         self.due = False
         if self.saver:
+            began = time.monotonic()
             self.saver.save(self.classifier, self.state, value)
-            self.interval.saved(self.saver.publisher.stall)
+            self.interval.saved(time.monotonic() - began)

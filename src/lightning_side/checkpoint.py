@@ -1,13 +1,13 @@
 """When a checkpoint is written, and what is in it."""
 
-import os
-import shutil
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 
 from src.checkpoint_store import Saved
+from src.errors import CheckpointError
 from src.interval import Interval
 from src.lightning_side.buffers import Buffers
 from src.lightning_side.callbacks import Reporter
@@ -16,14 +16,14 @@ from src.plan import Plan
 from src.publish import Publisher
 from src.schema import Config
 
+if TYPE_CHECKING:
+    from src.lightning_side.shards import Shards
+
 FILE = "model.ckpt"
 """Lightning's file in the folder of a checkpoint: weights, optimizer, schedule, loops, random states."""
 
 METADATA = ".metadata"
 """The file that says which weights are in which shard, in the folder of a sharded checkpoint."""
-
-SHARDS = "shards"
-"""Folder beside the checkpoints, where all ranks write the parts of the next one."""
 
 
 class Stopped(Exception):
@@ -36,7 +36,7 @@ class Saver(pl.Callback):
     Args:
         publisher: writes checkpoints; all ranks take part, rank 0 alone has one.
         saved: the checkpoint that the run goes on from.
-        sharded: every rank writes its part of the weights.
+        shards: writes this rank's part of the weights, where they are split over the ranks.
 
     Attributes:
         newest: the newest checkpoint; only rank 0 knows of those written since.
@@ -51,11 +51,15 @@ class Saver(pl.Callback):
         reporter: Reporter,
         saved: Saved | None,
         interval: Interval,
-        sharded: bool = False,
+        shards: "Shards | None" = None,
     ) -> None:
         self.config, self.plan, self.publisher, self.reporter = config, plan, publisher, reporter
-        self.interval, self.buffers, self.sharded = interval, Buffers(), sharded
+        self.interval, self.buffers, self.shards = interval, Buffers(), shards
         self.newest = saved
+        self._unpublished: dict[str, Any] | None = (
+            None  # facts of the checkpoint whose shards are being written
+        )
+        self._lost: str | None = None  # why the newest one's could not be written
         self.start = position(saved, config.trainer, plan)
         if saved:
             reporter.go_on(saved.metrics)
@@ -76,6 +80,8 @@ class Saver(pl.Callback):
         """
         if self.publisher:
             self.publisher.check()
+        if self.shards and not self.shards.writing:
+            self.publish_shards()
         epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
         if epoch_over or (batch_idx + 1) % self.plan.accumulate:
             return
@@ -113,12 +119,27 @@ class Saver(pl.Callback):
         """
         self._leave_if_stopping()
 
+    def publish_shards(self) -> None:
+        """When all ranks have written their shards the checkpoint can be published; where one could not, say so."""
+        if not self.shards or not self._unpublished:
+            return
+        facts, self._unpublished = self._unpublished, None
+        self._lost = self.shards.wait()
+        if self.publisher and self._lost:
+            self.publisher.tell(f"{self._lost}; going on without it.")
+        elif self.publisher:
+            self.publisher.save(self._write, **facts)
+
     def close(self) -> None:
         """Wait until all checkpoints are in the run folder. Raises CheckpointError where it can't be written."""
+        self.publish_shards()
         if self.publisher:
             self.publisher.finish()
             self.newest = self.publisher.newest or self.newest
-            shutil.rmtree(self.publisher.store.folder / SHARDS, ignore_errors=True)
+            if self.shards:
+                self.shards.clear()
+        if self._lost:
+            raise CheckpointError(self._lost)
 
     def best(self, trainer: pl.Trainer) -> Path | None:
         """File of the checkpoint to test, the same on all ranks: the best one, else the newest, else None."""
@@ -136,40 +157,33 @@ class Saver(pl.Callback):
         step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
         if batch == self.plan.train_batches and not trainer.validating:
             epoch, batch = epoch + 1, 0
+        began = time.monotonic()
+        self.publish_shards()
         if self.publisher:
             self.publisher.wait_buffers()
+        facts = {
+            "step": step,
+            "epoch": epoch,
+            "batch": batch,
+            "metrics": dict(self.reporter.metrics),
+            "value": value,
+            "framework": "lightning",
+        }
         state = trainer._checkpoint_connector.dump_checkpoint()  # of all ranks
-        shards = self._write_shards(trainer, state) if self.sharded else None
+        if self.shards:
+            if self.publisher:
+                self.shards.clear()
+            self.shards.write(state, step)
+            self._unpublished = facts
         if self.publisher:
             self.buffers.fill(state)
-            self.publisher.save(
-                lambda folder: self._write(folder, shards),
-                step=step,
-                epoch=epoch,
-                batch=batch,
-                metrics=dict(self.reporter.metrics),
-                value=value,
-                framework="lightning",
-            )
-            self.interval.saved(self.publisher.stall)
+            if not self.shards:
+                self.publisher.save(self._write, **facts)
+        self.interval.saved(time.monotonic() - began)
         self.reporter.saving = False
 
-    def _write_shards(self, trainer: pl.Trainer, state: dict[str, Any]) -> Path:
-        """All ranks write their parts, which leave the state; returns where. The rest is for the publisher."""
-        from src.lightning_side.sharded import write_shards
-
-        own = self.publisher.store.folder / SHARDS if self.publisher else None
-        if own:
-            shutil.rmtree(own, ignore_errors=True)
-        folder: Path = trainer.strategy.broadcast(own)
-        write_shards(state, folder)
-        return folder
-
-    def _write(self, folder: Path, shards: Path | None) -> None:
+    def _write(self, folder: Path) -> None:
         """The files of a checkpoint; the publisher may call it again where a disk refused them."""
-        for shard in shards.iterdir() if shards else ():
-            try:
-                os.link(shard, folder / shard.name)
-            except OSError:  # a file system without links
-                shutil.copyfile(shard, folder / shard.name)
+        if self.shards:
+            self.shards.link(folder)
         self.buffers.write(folder / FILE)

@@ -3,7 +3,7 @@
 import gc
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import distributed
 
@@ -34,6 +34,9 @@ from src.rundir import RunDir
 from src.schema import Config
 from src.stop import Stop
 from src.topology import Topology
+
+if TYPE_CHECKING:
+    from src.lightning_side.shards import Shards
 
 
 def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
@@ -67,7 +70,10 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
         reporter = Reporter(config, plan, stop, progress)
         saver = attach(trainer, config, plan, run, reporter, strategy_name(config, topology) == "fsdp")
         with saver.publisher or nullcontext():
-            state = fit_and_test(trainer, module, saver, config, splits, topology)
+            try:
+                state = fit_and_test(trainer, module, saver, config, splits, topology)
+            finally:
+                saver.publish_shards()
             saver.close()
     return Outcome(
         state=state,
@@ -111,7 +117,7 @@ def attach(
         reporter.progress.note(f"going on from step {saved.step} of {plan.total_steps}")
     interval = Interval(config.checkpoint, trainer.world_size)
     reporter.interval = interval if writes else None
-    saver = Saver(config, plan, publisher, reporter, saved, interval, sharded)
+    saver = Saver(config, plan, publisher, reporter, saved, interval, open_shards(run) if sharded else None)
     trainer.callbacks += [
         RandomState(config.seed, reporter.progress.note),
         reporter,
@@ -127,6 +133,13 @@ def attach(
             reporter.csv = CsvLog(run.metrics_csv)
             reporter.csv.resume(step)
     return saver
+
+
+def open_shards(run: RunDir) -> "Shards":
+    """What writes this rank's shards; all ranks call it."""
+    from src.lightning_side.shards import Shards
+
+    return Shards(run.checkpoints)
 
 
 def refuse_other_framework(saved: Saved) -> None:
@@ -153,7 +166,7 @@ def fit_and_test(
     validation = make_loader(config, splits.val, topology)
     try:
         trainer.fit(module, training, validation, ckpt_path=newest, weights_only=True)
-        if config.monitor.ranks and not saver.sharded:
+        if config.monitor.ranks and not saver.shards:
             weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
             print(fingerprint(topology, weights), end="", flush=True)
         if plan.test_batches:

@@ -27,7 +27,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
-from src.errors import CheckpointError
 from src.lightning_side.strategies import OneDevicePerRank
 
 
@@ -123,19 +122,3 @@ def shard(network: nn.Sequential | nn.Module, device: torch.device) -> None:
         if any(parameter.dim() > 1 for parameter in block.parameters()):
             fully_shard(block, mesh=mesh)
     fully_shard(network, mesh=mesh)
-
-
-def write_shards(state: dict[str, Any], folder: Path) -> None:
-    """Take weights and optimizer out of the state, into files in `folder`: one per rank. All ranks call it.
-
-    Raises:
-        CheckpointError: on all ranks, where one could not write.
-    """
-    shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
-    try:
-        dcp.save(shards, checkpoint_id=folder)
-    except dcp.CheckpointException as error:
-        rank, (cause, _) = next(iter(error.failures.items()))
-        raise CheckpointError(
-            f"rank {rank} can't write its part of a checkpoint to {folder}: {cause}"
-        ) from error

@@ -36,7 +36,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(train: Train, tmp_path: Path
     assert sorted(p.name for p in newest(run).iterdir()) == [
         ".metadata", "__0_0.distcp", "__1_0.distcp", "manifest.json", "model.ckpt",
     ]  # fmt: skip
-    assert not (run / "checkpoints" / "shards").exists()
+    assert not list((run / "checkpoints").glob("shards*"))
     second = train(f"resume={run}", "trainer.devices=3", "trainer.max_epochs=2")
     assert second.returncode == 0, second.stderr
     assert "the checkpoint is of 2 devices, and 3 go on" in second.stdout
@@ -61,3 +61,29 @@ def test_a_damaged_shard_is_noticed_and_other_strategies_are_refused(train: Trai
     assert again.returncode == 0, again.stderr
     assert "__0_0.distcp does not match its checksum" in again.stderr
     assert "going on from step 14 of 28" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_rank_that_can_t_write_its_shards_does_not_stop_the_training(train: Train, tmp_path: Path) -> None:
+    """The kernel lets it write files of 4 kB; at the end one sentence says what is missing."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, resource\n"
+        'if os.environ.get("RANK") == "1":\n'
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))\n"
+    )
+    options = (
+        *RUN,
+        "strategy=fsdp",
+        "trainer.devices=2",
+        "trainer.max_epochs=3",
+        f"paths.results={tmp_path}",
+    )
+    failed = train(*options, env={"PYTHONPATH": str(tmp_path)})
+    assert failed.returncode == 1
+    assert failed.stderr.count("going on without it.") == 3, failed.stderr
+    assert "error: rank 1 can't write its part of a checkpoint" in failed.stderr
+    assert "File too large" in failed.stderr and "Traceback" not in failed.stderr
+    run = (tmp_path / "latest").resolve()
+    assert not [*(run / "checkpoints").glob("shards*"), *(run / "checkpoints").glob("[0-9]*")]
+    again = train(f"resume={run}")
+    assert again.returncode == 0 and "Test accuracy" in again.stdout, again.stderr

@@ -66,24 +66,17 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     went_on_without_loss(login, job, run, 1200)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "words"),
-    [
-        (2, ["launch=srun"]),
-        (2, ["launch=torchrun"]),
-        (1, ["launch=mpirun"]),
-        (2, ["launch=mpirun"]),
-        (2, ["launch=horovodrun", "strategy=horovod"]),
-    ],
-    ids=lambda value: value[0].split("=")[1] if isinstance(value, list) else str(value),
-)
-def test_preemption_by_a_job_of_a_higher_partition(
-    login: Login, slow_steps: str, shared_dir: Path, nodes: int, words: list[str]
-) -> None:
+def test_preemption_by_a_job_of_a_higher_partition(login: Login, slow_steps: str, shared_dir: Path) -> None:
     """The ranks are in a step of 5 s then, and nothing may end them before they have finished it and saved."""
-    size = [f"trainer.nodes={nodes}", "trainer.devices=1", *words, "cluster.partition=preemptible"]
-    job, run = login.submit("cluster=slurm", *size, *EACH_STEP, "trainer.max_steps=100", slow_steps)
-    wait_for(lambda: trained(run) > 5, run, 300)
+    words = ["trainer.devices=1", *EACH_STEP, "trainer.max_steps=100", "cluster.partition=preemptible"]
+    (shared_dir / "step_seconds").write_text("1")
+    launches = ["srun", "torchrun", "mpirun", "horovodrun strategy=horovod", "mpirun trainer.nodes=1"]
+    jobs = [
+        login.submit("cluster=slurm", *words, "trainer.nodes=2", *f"launch={launch}".split(), slow_steps)
+        for launch in launches
+    ]
+    for _, run in jobs:
+        wait_for(lambda run=run: trained(run) > 1, run, 300)
     (shared_dir / "step_seconds").write_text("5")
     time.sleep(1)  # the short step is over
     urgent = login.testbed.run(
@@ -91,34 +84,25 @@ def test_preemption_by_a_job_of_a_higher_partition(
     )
     (shared_dir / "step_seconds").write_text("0.05")
     assert urgent.returncode == 0, urgent.stderr
-    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    first, second = (part["ended_by"] for part in info(run)["parts"])
-    assert first in ("SIGTERM", "SIGUSR1") and second == "completed", log(
-        run
-    )  # by Slurm, or by the batch script
-    went_on_without_loss(login, job, run, 100)
-
-
-@pytest.mark.parametrize("launch", ["srun", "mpirun"])
-def test_requeued_by_its_owner(login: Login, slow_steps: str, launch: str) -> None:
-    size = ["trainer.nodes=2", "trainer.devices=1", f"launch={launch}"]
-    job, run = login.submit("cluster=slurm", *size, *EACH_STEP, "trainer.max_steps=100", slow_steps)
-    wait_for(lambda: trained(run) > 5, run, 300)
-    login.testbed.run(["scontrol", "requeue", job])
-    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert len(info(run)["parts"]) == 2
-    went_on_without_loss(login, job, run, 100)
+    for job, run in jobs:
+        assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+        first, second = (part["ended_by"] for part in info(run)["parts"])
+        assert first in ("SIGTERM", "SIGUSR1"), log(run)  # from Slurm, or from the batch script
+        assert second == "completed", log(run)
+        went_on_without_loss(login, job, run, 100)
 
 
 def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
-    """Three times, or as often as REQUEUES says; beside it the same run that nobody disturbs."""
+    """Three times, or as often as REQUEUES says, by itself and by its owner; beside it the same run that nobody disturbs."""
     times = int(os.environ.get("REQUEUES", 3))
     words = ["trainer.devices=2", *EACH_STEP, f"trainer.max_steps={30 * times}", slow_steps]
     undisturbed, whole = login.submit("cluster=slurm", *words)
     job, run = login.submit("cluster=slurm", *words)
     for part in range(times):
         wait_for(lambda part=part: trained(run, part) > 5, run, 300)
-        login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+        login.testbed.run(
+            ["scontrol", "requeue", job] if part % 2 else ["scancel", "--signal=USR1", "--batch", job]
+        )
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     assert login.testbed.wait_job(undisturbed, 300) == "COMPLETED", log(whole)
     assert len(info(run)["parts"]) == times + 1

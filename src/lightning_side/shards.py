@@ -1,0 +1,76 @@
+"""Weights and optimizer of sharded training in checkpoints: each rank writes its part, behind the training's back."""
+
+import os
+import shutil
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+
+class Shards:
+    """Writes this rank's part of one checkpoint at a time, straight into the run folder that all ranks see.
+
+    The state is copied into memory that is kept from one checkpoint to the next. A thread writes it, and agrees with
+    those of the other ranks over a process group of their own. All ranks make one at the same time.
+
+    Args:
+        checkpoints: folder of the run, the same for all ranks.
+    """
+
+    def __init__(self, checkpoints: Path) -> None:
+        gpu = torch.cuda.is_initialized()
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=gpu,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=gpu,
+            )
+        )
+        self._group = distributed.new_group(backend="gloo")
+        self._checkpoints, self._folder = checkpoints, checkpoints
+        self._written: Future[Any] | None = None
+
+    def write(self, state: dict[str, Any], step: int) -> None:
+        """Take weights and optimizer out of the state and begin to write them; all ranks call it, after `wait`."""
+        shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
+        self._folder = self._checkpoints / f"shards-{step:08d}"
+        written = dcp.async_save(
+            shards, checkpoint_id=self._folder, process_group=self._group, async_stager=self._stager
+        )
+        assert isinstance(written, Future)
+        self._written = written
+
+    @property
+    def writing(self) -> bool:
+        """Whether this rank's thread is still at it."""
+        return self._written is not None and not self._written.done()
+
+    def wait(self) -> str | None:
+        """Return when all ranks have written their parts: None, or why there is no checkpoint of them."""
+        error = self._written.exception() if self._written else None
+        if isinstance(error, dcp.CheckpointException):
+            rank, (cause, _) = next(iter(error.failures.items()))
+            return f"rank {rank} can't write its part of a checkpoint to {self._folder}: {cause}"
+        return f"the parts of a checkpoint can't be written to {self._folder}: {error}" if error else None
+
+    def link(self, folder: Path) -> None:
+        """Put all parts into the folder of a checkpoint. Raises OSError."""
+        for shard in self._folder.iterdir():
+            try:
+                os.link(shard, folder / shard.name)
+            except OSError:  # a file system without links
+                shutil.copyfile(shard, folder / shard.name)
+
+    def clear(self) -> None:
+        """Remove the parts, also those that a killed run left; for one rank, before its own `write`.
+
+        No other rank is ahead: a thread makes its folder, and then waits for those of all ranks.
+        """
+        for folder in self._checkpoints.glob("shards-*"):
+            shutil.rmtree(folder, ignore_errors=True)
