@@ -14,6 +14,9 @@ from slurm import git
 BIG = 20 * 2**20
 """Bytes from which an untracked file is taken for data and left out."""
 
+TESTS = "tests/"
+"""No run reads them, and they are four files of ten: run folders count against quotas of files."""
+
 PIECE = 2**20
 """Bytes copied at a time."""
 
@@ -34,7 +37,7 @@ class Snapshot:
 
 
 def take(root: Path, code: Path, results: Path, asked: git.Question | None = None) -> Snapshot:
-    """Copy the project into `code`: files that git tracks, and new ones that it does not ignore.
+    """Copy the project but its tests into `code`: files that git tracks, and new ones that it does not ignore.
 
     Args:
         root: the project's folder.
@@ -44,20 +47,20 @@ def take(root: Path, code: Path, results: Path, asked: git.Question | None = Non
     """
     known = (asked or git.Question(root)).answer()
     if known is None:
-        _copy(root, code, _outside(results, root, _walk(root)))
-        note = f"{root} is not under git: all files but hidden folders, data and results were copied."
+        _copy(root, code, _code(results, root, _walk(root)))
+        note = f"{root} is not under git: all files but hidden folders, data, results and tests were copied."
         return Snapshot(None, False, (note,))
     data = {n: reason for n in known.untracked if (reason := _data(root / n))}
     names = [*known.tracked, *(n for n in known.untracked if n not in data)]
-    copied = _copy(root, code, _outside(results, root, names), known.algorithm)
-    unlike = [n for n, facts in known.tracked.items() if copied.get(n) != facts]
+    copied = _copy(root, code, _code(results, root, names), known.algorithm)
+    unlike = [n for n, what in copied.items() if n in known.tracked and known.tracked[n] != what]
     notes = (f"{n} was left out of the snapshot: not tracked by git, and {why}." for n, why in data.items())
     return Snapshot(known.commit, known.differs or git.changed(root, unlike), tuple(notes))
 
 
-def _outside(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
-    inside = os.path.relpath(results, root) + "/"
-    return (n for n in names if not n.startswith(inside))
+def _code(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
+    others = (os.path.relpath(results, root) + "/", TESTS)
+    return (n for n in names if not n.startswith(others))
 
 
 def _data(path: Path) -> str:

@@ -66,6 +66,19 @@ def test_a_clean_tree_is_not_dirty(project: Path) -> None:
     assert not take(project)[0].dirty
 
 
+@pytest.mark.parametrize("under_git", [True, False])
+def test_the_tests_stay_behind(project: Path, under_git: bool) -> None:
+    """They are not part of what runs, so editing them makes no dirty run."""
+    (project / "tests").mkdir()
+    (project / "tests" / "test_a.py").write_text("a = 1\n")
+    if under_git:
+        commit(project)
+    (project / "tests" / "test_a.py").write_text("a = 2\n")
+    taken, code = take(project)
+    assert "src/a.py" in files(code) and not (code / "tests").exists()
+    assert not taken.dirty
+
+
 def modify(root: Path) -> None:
     (root / "src" / "a.py").write_text("a = 2\n")  # as many bytes as before
 
