@@ -56,10 +56,9 @@ class Saver(pl.Callback):
         self.config, self.plan, self.publisher, self.reporter = config, plan, publisher, reporter
         self.interval, self.buffers, self.shards = interval, Buffers(), shards
         self.newest = saved
-        self._unpublished: dict[str, Any] | None = (
-            None  # facts of the checkpoint whose shards are being written
-        )
-        self._lost: str | None = None  # why the newest one's could not be written
+        # of the checkpoint whose shards are being written; and why those before it could not be written
+        self._facts: dict[str, Any] | None = None
+        self._lost: str | None = None
         self.start = position(saved, config.trainer, plan)
         if saved:
             reporter.go_on(saved.metrics)
@@ -120,10 +119,14 @@ class Saver(pl.Callback):
         self._leave_if_stopping()
 
     def publish_shards(self) -> None:
-        """When all ranks have written their shards the checkpoint can be published; where one could not, say so."""
-        if not self.shards or not self._unpublished:
+        """When all ranks have written their shards the checkpoint can be published; where a disk refused one, say so.
+
+        Raises:
+            CheckpointError: another error has ended the writing.
+        """
+        if not self.shards or not self._facts:
             return
-        facts, self._unpublished = self._unpublished, None
+        facts, self._facts = self._facts, None
         self._lost = self.shards.wait()
         if self.publisher and self._lost:
             self.publisher.tell(f"{self._lost}; going on without it.")
@@ -174,7 +177,7 @@ class Saver(pl.Callback):
             if self.publisher:
                 self.shards.clear()
             self.shards.write(state, step)
-            self._unpublished = facts
+            self._facts = facts
         if self.publisher:
             self.buffers.fill(state)
             if not self.shards:

@@ -1,7 +1,7 @@
 """Train with Lightning: data, model, Trainer, resume, fit, test."""
 
 import gc
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -72,8 +72,10 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
         with saver.publisher or nullcontext():
             try:
                 state = fit_and_test(trainer, module, saver, config, splits, topology)
-            finally:
-                saver.publish_shards()
+            except Exception:
+                with suppress(CheckpointError):  # the first error counts
+                    saver.publish_shards()
+                raise
             saver.close()
     return Outcome(
         state=state,

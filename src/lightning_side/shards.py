@@ -11,6 +11,8 @@ from torch import distributed
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from src.errors import CheckpointError
+
 
 class Shards:
     """Writes this rank's part of one checkpoint at a time, straight into the run folder that all ranks see.
@@ -52,12 +54,19 @@ class Shards:
         return self._written is not None and not self._written.done()
 
     def wait(self) -> str | None:
-        """Return when all ranks have written their parts: None, or why there is no checkpoint of them."""
+        """Return when all ranks have written their parts: None, or why a disk did not take one.
+
+        Raises:
+            CheckpointError: chained to any other error.
+        """
         error = self._written.exception() if self._written else None
-        if isinstance(error, dcp.CheckpointException):
-            rank, (cause, _) = next(iter(error.failures.items()))
-            return f"rank {rank} can't write its part of a checkpoint to {self._folder}: {cause}"
-        return f"the parts of a checkpoint can't be written to {self._folder}: {error}" if error else None
+        if error is None:
+            return None
+        failures = error.failures if isinstance(error, dcp.CheckpointException) else {}
+        for rank, (cause, _) in failures.items():
+            if isinstance(cause, OSError):
+                return f"rank {rank} can't write its part of a checkpoint to {self._folder}: {cause}"
+        raise CheckpointError(f"a checkpoint could not be written: {error!r}") from error
 
     def link(self, folder: Path) -> None:
         """Put all parts into the folder of a checkpoint. Raises OSError."""
