@@ -84,10 +84,11 @@ def test_preemption_by_a_job_of_a_higher_partition(login: Login, slow_steps: str
     )
     (shared_dir / "step_seconds").write_text("0.05")
     assert urgent.returncode == 0, urgent.stderr
-    for job, run in jobs:
+    for launch, (job, run) in zip(launches, jobs, strict=True):
         assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
         first, second = (part["ended_by"] for part in info(run)["parts"])
-        assert first in ("SIGTERM", "SIGUSR1"), log(run)  # from Slurm, or from the batch script
+        # from Slurm; to the first node's ranks of mpirun and horovodrun from the batch script
+        assert first == ("SIGTERM" if launch in ("srun", "torchrun") else "SIGUSR1"), log(run)
         assert second == "completed", log(run)
         went_on_without_loss(login, job, run, 100)
 
