@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class DigitsData:
-    """scikit-learn's 1,797 real handwritten digits, 8x8 grey; part of the package, so no download."""
+    """1,797 real handwritten digits, 8x8 grey; part of the project, so no download."""
 
     name: Literal["digits"]
     batch_size: int  # global: over all ranks

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from src.data.digits import FILE
 from src.overrides import groups
 from src.rundir import ROOT
 
@@ -84,14 +85,12 @@ def test_digits(train: Train, tmp_path: Path, framework: str) -> None:
 
 def idx_files(folder: Path, train_length: int, test_length: int) -> None:
     """MNIST's four files, made of upscaled real digits; one of them compressed."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    images = np.kron(images.reshape(-1, 8, 8) * 15, np.ones((3, 3))).astype(np.uint8)
+    digits = np.load(FILE)
+    images, labels = np.kron(digits["images"] * 15, np.ones((1, 3, 3), np.uint8)), digits["labels"]
     images = np.pad(images, ((0, 0), (2, 2), (2, 2)))
     folder.mkdir(parents=True)
     for part, (start, length) in {"train": (0, train_length), "t10k": (train_length, test_length)}.items():
-        x, y = images[start : start + length], labels[start : start + length].astype(np.uint8)
+        x, y = images[start : start + length], labels[start : start + length]
         (folder / f"{part}-images-idx3-ubyte").write_bytes(
             struct.pack(">IIII", 2051, length, 28, 28) + x.tobytes()
         )

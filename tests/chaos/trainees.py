@@ -44,8 +44,6 @@ class Framework:
         """Import in the laboratory what takes long, so that its children need not."""
         import importlib
 
-        import sklearn.datasets  # noqa: F401
-
         importlib.import_module(f"src.{self.name}_side.run")
         if self.name == "lightning":
             import torch
