@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test golden chaos matrix lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup train test test-all golden chaos matrix lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 bin := .venv/bin
@@ -15,19 +15,30 @@ train: setup  ## train here: Lightning on the bundled digits; ARGS='key=value ..
 	@$(bin)/python src/train.py $(ARGS)
 
 # In CI a missing tool is installed; on your machine its tests are skipped and say what to install.
-test: setup $(if $(CI),system-packages horovod)  ## every test; ARGS='-k name' selects
-	@$(bin)/python -m pytest -n 2 --dist worksteal $(ARGS)
+tools := $(if $(CI),system-packages horovod)
+pytest := $(bin)/python -m pytest -n 2 --dist worksteal
+
+test: setup $(tools)  ## every part of the project, each at least once, in minutes; ARGS='-k name' selects
+	@$(pytest) -m 'not slow' $(ARGS)
+
+# The laboratories in their long form, beside everything that `make test` leaves out.
+test-all: export LAB_KILLS = 200
+test-all: export CHAOS_KILLS = 10
+test-all: export REQUEUES = 10
+test-all: setup $(tools)  ## every test there is, about an hour: before a release
+	@$(pytest) $(ARGS)
 
 golden: setup  ## write the golden batch scripts anew, to be read in the diff
 	@$(bin)/python tests/golden/renew.py
 
-chaos: setup  ## crash laboratory, long form: 200 kills for each framework, 10 of its ranks, 10 requeues; the short form is in make test
-	@for framework in lightning keras; do $(bin)/python tests/chaos/lab.py --framework $$framework --kills 200 || exit 1; done
-	@CHAOS_KILLS=10 $(bin)/python -m pytest -q tests/chaos/test_ranks.py
-	@REQUEUES=10 $(bin)/python -m pytest -q tests/slurm/test_requeue.py -k again_and_again
+chaos: export LAB_KILLS = 200
+chaos: export CHAOS_KILLS = 10
+chaos: export REQUEUES = 10
+chaos: setup  ## crash laboratory, long form: 200 kills for each framework, 10 of its ranks, 10 requeues
+	@$(bin)/python -m pytest -q tests/chaos tests/slurm/test_requeue.py -k 'kills or killed_ranks or again_and_again' $(ARGS)
 
 matrix: setup  ## as root: every strategy by every launch method on two nodes of a Slurm on this machine, as a table
-	@MATRIX=all $(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix
+	@$(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix $(ARGS)
 
 lint: setup  ## ruff and mypy
 	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy

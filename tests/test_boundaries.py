@@ -124,7 +124,6 @@ def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
     assert not modules & HEAVY
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework, others", [("lightning", TENSORFLOW), ("keras", TORCH)])
 def test_training_loads_one_framework(framework: str, others: set[str], tmp_path: Path) -> None:
     modules = loaded([f"framework={framework}", "experiment=debug", f"paths.results={tmp_path}"])

@@ -16,8 +16,6 @@ from src.rundir import RunDir
 
 from .weights import final_weights, fingerprints, info, largest_difference
 
-pytestmark = pytest.mark.slow
-
 SAME = (
     "model=mlp",  # no batch normalisation: each device has batch statistics of its own
     "model.hidden=[32]",
@@ -34,6 +32,11 @@ SAME = (
 CELLS = [(framework, name) for framework, cells in MATRIX.items() for name in cells if name != "single"]
 AS_ONE_PROCESS = ("dp",)
 """Computes the loss of the whole batch in one place: there is no average that could be missing."""
+NOT_AVERAGED = [
+    pytest.param(*c, marks=() if c == ("lightning", "ddp") else pytest.mark.slow)
+    for c in CELLS
+    if c[1] not in AS_ONE_PROCESS
+]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def test_two_devices_train_as_one(framework, strategy, train, single, require, t
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("framework, strategy", [c for c in CELLS if c[1] not in AS_ONE_PROCESS])
+@pytest.mark.parametrize("framework, strategy", NOT_AVERAGED)
 def test_a_missing_average_would_show(framework, strategy, make_run, single, require) -> None:
     """The same training without the average ends far away: so the test above would fail."""
     needs_horovod(require, framework, strategy)

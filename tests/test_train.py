@@ -50,7 +50,6 @@ def assert_same_weights(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_digits(train: Train, tmp_path: Path, framework: str) -> None:
     done = train(f"framework={framework}", f"paths.results={tmp_path}")
@@ -98,8 +97,7 @@ def idx_files(folder: Path, train_length: int, test_length: int) -> None:
             file.write(struct.pack(">II", 2049, length) + y.tobytes())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["keras", pytest.param("lightning", marks=pytest.mark.slow)])
 def test_mnist_files(train: Train, tmp_path: Path, framework: str) -> None:
     idx_files(tmp_path / "data/MNIST/raw", 1200, 300)
     done = train(
@@ -115,8 +113,7 @@ def test_mnist_files(train: Train, tmp_path: Path, framework: str) -> None:
     assert run_json(tmp_path)["metrics"]["test/acc"] > 0.8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
 def test_imagefolder(train: Train, tmp_path: Path, framework: str) -> None:
     generator = np.random.default_rng(0)
     for part, count in (("train", 40), ("val", 20)):
@@ -153,8 +150,7 @@ def test_missing_data_is_one_sentence(train: Train, tmp_path: Path) -> None:
 QUICK = ("trainer.max_epochs=4", "data.batch_size=24", "model.width=8", "trainer.log_every_n_steps=5")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
 def test_ctrl_c_then_resume_is_the_uninterrupted_run_bit_for_bit(
     train: Train, tmp_path: Path, framework: str
 ) -> None:
@@ -216,8 +212,13 @@ def test_resume_goes_on_with_what_the_new_command_names(train: Train, tmp_path: 
     assert len([p for p in run.parent.iterdir() if p.is_dir()]) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("experiment", groups()["experiment"])
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        e if e in ("debug", "alvis_ddp") else pytest.param(e, marks=pytest.mark.slow)
+        for e in groups()["experiment"]
+    ],
+)
 def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) -> None:
     """One batch of each loop on this machine, of a size for it; framework and strategy are the experiment's own."""
     if experiment == "resnet50_mnist":
@@ -230,7 +231,6 @@ def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) ->
     assert run_json(tmp_path)["state"] == "completed"
 
 
-@pytest.mark.slow
 def test_a_run_killed_in_the_middle_resumes(train: Train, tmp_path: Path) -> None:
     """SIGKILL: no chance to save; the last complete checkpoint is where it goes on."""
     command = [sys.executable, "-u", str(ROOT / "src/train.py"), *QUICK, f"paths.results={tmp_path}"]

@@ -39,10 +39,10 @@ OPTIONS = (
 )
 STRATEGIES = [
     ("lightning", "ddp"),
-    ("lightning", "fsdp"),
-    ("lightning", "horovod"),
-    ("keras", "multiworker_mirrored"),
-    ("keras", "horovod"),
+    pytest.param("lightning", "fsdp", marks=pytest.mark.slow),
+    pytest.param("lightning", "horovod", marks=pytest.mark.slow),
+    pytest.param("keras", "multiworker_mirrored", marks=pytest.mark.slow),
+    pytest.param("keras", "horovod", marks=pytest.mark.slow),
 ]
 
 LOOK = """
@@ -107,7 +107,6 @@ def kill(process: subprocess.Popen[str], results: Path, victim: int, delay: floa
     return True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework, strategy", STRATEGIES)
 def test_killed_ranks(framework: str, strategy: str, tmp_path: Path, require: Any) -> None:
     if strategy == "horovod":

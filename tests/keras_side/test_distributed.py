@@ -109,7 +109,6 @@ def test_a_run_goes_on_with_another_number_of_devices(train, single, tmp_path: P
     assert largest_difference(single, weights(tmp_path / "latest/checkpoints/00000026/weights.npz")) < 1e-6
 
 
-@pytest.mark.slow
 def test_two_processes(single, tmp_path: Path) -> None:
     first, second = trained(tmp_path, 2, "strategy=multiworker_mirrored", "trainer.devices=2")
     assert largest_difference(first, second) == 0
@@ -117,7 +116,6 @@ def test_two_processes(single, tmp_path: Path) -> None:
     assert largest_difference(single, {k: np.zeros_like(v) for k, v in single.items()}) > 0.1
 
 
-@pytest.mark.slow
 def test_a_step_sends_nothing_but_gradients(tmp_path: Path) -> None:
     """All gradients in one collective; none for metrics, batch normalisation, dropout or the next batch."""
     overrides = ("strategy=multiworker_mirrored", "trainer.devices=2", "trainer.max_epochs=1")

@@ -88,14 +88,17 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
     ("overrides", "event", "count", "step", "position"),
     [
         (EVERYTHING, "on_train_batch_end", 4, 4, (1, 2)),  # in the middle of the second epoch
-        (EVERYTHING, "on_train_batch_end", 6, 6, (1, 6)),  # after its last step: before the validation
+        pytest.param(  # after its last step: before the validation
+            EVERYTHING, "on_train_batch_end", 6, 6, (1, 6), marks=pytest.mark.slow
+        ),
         (EVERYTHING, "on_test_batch_end", 8, 6, (1, 6)),  # in the middle of the validation
-        (
+        pytest.param(
             ("model.width=4", "optimizer=sgd", "trainer.precision=16-mixed"),
             "on_train_batch_end",
             7,
             7,
             (1, 1),
+            marks=pytest.mark.slow,
         ),
         (
             ("model=mlp", "trainer.precision=bf16-mixed", "schedule=step"),
@@ -134,6 +137,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits(make_run) -> None:
     config, one = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
     _, other = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
@@ -148,6 +152,7 @@ def test_a_completed_run_is_only_tested_again(make_run) -> None:
     assert again.checkpoint == first.checkpoint
 
 
+@pytest.mark.slow
 def test_max_steps_may_end_within_an_epoch_and_be_raised_later(make_run) -> None:
     whole_config, whole = make_run(*SMALL, "schedule=constant", "trainer.max_steps=15")
     expected = run_keras(whole_config, whole)
@@ -206,7 +211,6 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
         run_keras(sgd, run)
 
 
-@pytest.mark.slow
 def test_the_main_job_learns_and_says_only_what_a_person_needs(train, tmp_path: Path) -> None:
     done = train("framework=keras", f"paths.results={tmp_path}", "seed=3")
     assert done.returncode == 0

@@ -148,9 +148,7 @@ def test_resumed_run_is_the_same_bit_for_bit(trained):
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["horovodrun --gloo", pytest.param("mpirun", marks=[pytest.mark.slow, pytest.mark.mpi])]
-)
+@pytest.mark.parametrize("name", ["horovodrun --gloo", pytest.param("mpirun", marks=[pytest.mark.mpi])])
 def test_dead_rank_ends_the_others_and_is_named(start, tmp_path, name):
     run = start(name, tmp_path, "die", timeout=60)
     assert run.returncode != 0

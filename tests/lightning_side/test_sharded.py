@@ -25,7 +25,6 @@ def newest(run: Path) -> Path:
     return run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
     """Two ranks begin, three go on (AdamW's state is split too): the weights of one process that did it all."""
     whole, parts = f"paths.results={tmp_path / 'whole'}", f"paths.results={tmp_path / 'parts'}"

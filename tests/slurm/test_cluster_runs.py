@@ -13,7 +13,7 @@ from slurm.testbed.cluster import Testbed
 from tests.slurm.login import SMALL, Login, log, per_host
 from tests.weights import info
 
-pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 COMMENT = "cluster.comment='field=nlp;appl=pytorch'"
 ELSEWHERE = "cluster.site.submit_below=[]"  # tests are not below /scratch
@@ -52,7 +52,7 @@ def test_neuron_itself_refuses_what_our_rule_refuses(
     assert list(neuron.results.glob("*/*")) == []
 
 
-@pytest.mark.parametrize("launch", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("launch", [pytest.param("torchrun", marks=pytest.mark.slow), "mpirun"])
 def test_other_launch_methods(login: Login, launch: str) -> None:
     run = login.result("cluster=slurm", "trainer.nodes=2", "trainer.devices=2", f"launch={launch}", *SMALL)
     assert per_host(run) == [2, 2]
@@ -60,7 +60,14 @@ def test_other_launch_methods(login: Login, launch: str) -> None:
     assert info(run)["state"] == "completed"
 
 
-@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
+@pytest.mark.parametrize(
+    "launch",
+    [
+        pytest.param("srun", marks=pytest.mark.slow),
+        "torchrun",
+        pytest.param("mpirun", marks=pytest.mark.slow),
+    ],
+)
 def test_technion_trains_three_ranks_on_two_nodes(
     testbed_for: Callable[..., Testbed], shared_dir: Path, launch: str
 ) -> None:
@@ -96,7 +103,7 @@ def test_horovodrun_reaches_the_other_node_without_ssh(
     assert info(run)["state"] == "completed"
 
 
-@pytest.mark.parametrize("launch", ["srun", "torchrun"])
+@pytest.mark.parametrize("launch", ["srun", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_ranks_in_a_container(
     login: Login, shared_dir: Path, launch: str, require: Callable[[object, str], None]
 ) -> None:

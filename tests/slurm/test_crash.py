@@ -11,7 +11,7 @@ from slurm.testbed.cluster import Testbed
 from tests.slurm.login import EACH_STEP, Login, check_curve, log, trained, wait_for
 from tests.weights import info
 
-pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 INTERVAL = 100
 """Steps between checkpoints of the nodes test: at least 5 s."""
@@ -29,14 +29,19 @@ def on_again(testbed: Testbed) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("on_again")
-def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str) -> None:
+@pytest.mark.parametrize(
+    "dies", [["second"], pytest.param(["second", "first"], marks=pytest.mark.slow)], ids=["one", "both"]
+)
+def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str, dies: list[str]) -> None:
     """One job loses the second of its two nodes, the other one the first; both go on from what was published."""
     kept = ["checkpoint.every_n_epochs=1000", f"checkpoint.every_n_steps={INTERVAL}", "data.batch_size=24"]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=250"]
     words = ["cluster=slurm", *size, *EACH_STEP, *kept, slow_steps]
-    second = login.submit(*words, "cluster.exclude='node3,node4'")
-    first = login.submit(*words, "cluster.exclude='node1,node2'")
-    jobs = [(*second, "node2"), (*first, "node3")]
+    excluded, victim = (
+        {"second": "node3,node4", "first": "node1,node2"},
+        {"second": "node2", "first": "node3"},
+    )
+    jobs = [(*login.submit(*words, f"cluster.exclude='{excluded[which]}'"), victim[which]) for which in dies]
     for _, run, node in jobs:
         wait_for((run / f"checkpoints/{INTERVAL:08d}").exists, run, 300)
         login.testbed.kill_node(node)
@@ -53,6 +58,7 @@ def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str) -> None:
         check_curve(run, 250)
 
 
+@pytest.mark.slow
 def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_steps: str) -> None:
     """The run folder takes no checkpoints for a while; when it does again, rank 0 is dead."""
     kept = ["checkpoint.every_n_epochs=1000", "checkpoint.every_n_steps=20"]

@@ -11,7 +11,7 @@ import pytest
 from slurm.testbed.cluster import Testbed
 from src.rundir import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.needs_root]
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 
 def test_two_nodes_answer(testbed: Testbed, shared_dir: Path) -> None:

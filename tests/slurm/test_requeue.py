@@ -11,7 +11,7 @@ from slurm.testbed.cluster import Testbed
 from tests.slurm.login import EACH_STEP, Login, check_curve, log, steps, trained, wait_for
 from tests.weights import final_weights, info, largest_difference
 
-pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 TRILLIUM = (
     "cluster.account=def-pi",
@@ -27,10 +27,15 @@ TRILLIUM = (
     "words",
     [
         ["launch=srun", "trainer.nodes=2", "trainer.devices=2"],
-        ["launch=torchrun", "trainer.nodes=2", "trainer.devices=1"],
-        ["launch=mpirun", "trainer.nodes=2", "trainer.devices=1"],
-        ["launch=horovodrun", "strategy=horovod", "trainer.nodes=2", "trainer.devices=1"],
-        ["framework=keras", "launch=srun", "trainer.nodes=2", "trainer.devices=1"],
+        *(
+            pytest.param([*words, "trainer.nodes=2", "trainer.devices=1"], marks=pytest.mark.slow)
+            for words in (
+                ["launch=torchrun"],
+                ["launch=mpirun"],
+                ["launch=horovodrun", "strategy=horovod"],
+                ["framework=keras", "launch=srun"],
+            )
+        ),
     ],
     ids=lambda words: "-".join(w.split("=")[1] for w in words),
 )
@@ -55,6 +60,7 @@ def test_a_cancelled_job_stays_away(login: Login) -> None:
     assert "no job of it is queued or running" in login.jobs("cancel", str(run))
 
 
+@pytest.mark.slow
 def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     """Slurm looks at limits every 30 s, and signals a second ahead of this one after 29 to 59 s; 1200 steps take a minute."""
     limit = ["cluster.time=1", "cluster.signal_seconds=1"]
@@ -66,11 +72,23 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     went_on_without_loss(login, job, run, 1200)
 
 
-def test_preemption_by_a_job_of_a_higher_partition(login: Login, slow_steps: str, shared_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "launches",
+    [
+        ["mpirun trainer.nodes=1"],
+        pytest.param(
+            ["srun", "torchrun", "mpirun", "horovodrun strategy=horovod", "mpirun trainer.nodes=1"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["one", "all"],
+)
+def test_preemption_by_a_job_of_a_higher_partition(
+    login: Login, slow_steps: str, shared_dir: Path, launches: list[str]
+) -> None:
     """The ranks are in a step of 5 s then, and nothing may end them before they have finished it and saved."""
     words = ["trainer.devices=1", *EACH_STEP, "trainer.max_steps=100", "cluster.partition=preemptible"]
     (shared_dir / "step_seconds").write_text("1")
-    launches = ["srun", "torchrun", "mpirun", "horovodrun strategy=horovod", "mpirun trainer.nodes=1"]
     jobs = [
         login.submit("cluster=slurm", *words, "trainer.nodes=2", *f"launch={launch}".split(), slow_steps)
         for launch in launches
@@ -93,6 +111,7 @@ def test_preemption_by_a_job_of_a_higher_partition(login: Login, slow_steps: str
         went_on_without_loss(login, job, run, 100)
 
 
+@pytest.mark.slow
 def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
     """Three times, or as often as REQUEUES says, by itself and by its owner; beside it the same run that nobody disturbs."""
     times = int(os.environ.get("REQUEUES", 3))

@@ -1,6 +1,5 @@
 """Every strategy on two nodes with two devices each, started by every launch method: `make matrix` prints the table."""
 
-import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from tests.slurm.login import Login, log, wait_for
 from tests.weights import final_weights, fingerprints, info, largest_difference
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.slurm,
     pytest.mark.mpi,
     pytest.mark.horovod,
@@ -46,19 +44,14 @@ CELLS = [
     if strategy != "single"
     for launch in cell.launch
 ]
-LEFT_OUT = (
-    []
-    if os.environ.get("MATRIX") == "all"
-    else [
-        ("lightning", "fsdp", "torchrun"),
-        ("lightning", "fsdp", "mpirun"),
-        ("lightning", "horovod", "torchrun"),
-        ("keras", "multiworker_mirrored", "mpirun"),
-        ("keras", "horovod", "torchrun"),
-        *((f, s, launch) for f, s, launch in CELLS if s in ("dp", "mirrored") and launch != "srun"),
-    ]
-)
-"""With all other tests there is no time for these: the strategy and the launch method are in other rows."""
+COVERING = [
+    ("lightning", "ddp", "torchrun"),
+    ("lightning", "fsdp", "srun"),
+    ("lightning", "horovod", "horovodrun"),
+    ("keras", "multiworker_mirrored", "srun"),
+    ("keras", "horovod", "mpirun"),
+]
+"""Each strategy of several nodes and each launch method at least once."""
 
 AT_ONCE = 2
 """Jobs that run at the same time."""
@@ -82,11 +75,22 @@ def single(login: Login) -> dict[str, dict[str, np.ndarray]]:
     return {framework: weights(framework) for framework in MATRIX}
 
 
+def test_the_covering_choice_has_all_strategies_and_launch_methods() -> None:
+    several = {(f, s) for f, s, _ in CELLS if MATRIX[f][s].several_nodes}
+    assert {(f, s) for f, s, _ in COVERING} == several
+    assert {launch for _, _, launch in COVERING} == {launch for _, _, launch in CELLS}
+
+
+@pytest.mark.parametrize(
+    "chosen", [COVERING, pytest.param(CELLS, marks=pytest.mark.slow)], ids=["covering", "all"]
+)
 def test_matrix(
-    login: Login, single: dict[str, dict[str, np.ndarray]], capsys: pytest.CaptureFixture[str]
+    login: Login,
+    single: dict[str, dict[str, np.ndarray]],
+    capsys: pytest.CaptureFixture[str],
+    chosen: list[tuple[str, str, str]],
 ) -> None:
     """All ranks have the same weights, those of one process to float32 rounding."""
-    chosen = [cell for cell in CELLS if cell not in LEFT_OUT]
 
     def result(cell: tuple[str, str, str]) -> Path:
         framework, strategy, launch = cell
@@ -125,7 +129,7 @@ def nodes(cell: tuple[str, str, str]) -> int:
     return 2 if MATRIX[framework][strategy].several_nodes else 1
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "horovod"])
 def test_three_ranks_on_two_nodes(login: Login, strategy: str) -> None:
     """An uneven job is COMPLETED, and all its ranks end with the same weights."""
     size = ("trainer.nodes=2", "trainer.total_devices=3")
@@ -147,11 +151,16 @@ NAMED = {
 @pytest.mark.parametrize(
     ("framework", "strategy", "launch"),
     [
-        ("lightning", "ddp", "srun"),
         ("keras", "horovod", "srun"),
-        ("lightning", "ddp", "torchrun"),
-        ("lightning", "horovod", "mpirun"),
-        ("lightning", "horovod", "horovodrun"),
+        *(
+            pytest.param(*cell, marks=pytest.mark.slow)
+            for cell in (
+                ("lightning", "ddp", "srun"),
+                ("lightning", "ddp", "torchrun"),
+                ("lightning", "horovod", "mpirun"),
+                ("lightning", "horovod", "horovodrun"),
+            )
+        ),
     ],
 )
 def test_a_rank_killed_in_the_middle_ends_the_job(

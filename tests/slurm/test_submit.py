@@ -14,7 +14,7 @@ from src.rundir import ROOT
 from tests.slurm.login import SMALL, Login, log
 from tests.weights import info
 
-pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 
 def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:

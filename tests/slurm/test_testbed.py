@@ -277,6 +277,7 @@ def test_every_preset_of_a_cluster_has_its_site() -> None:
     assert presets - {"local", "current", "pbs"} == set(SITES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", SITES)
 def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:
     with Testbed(tmp_path / "testbed", nodes=2, site=site) as own:

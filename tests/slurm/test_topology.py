@@ -68,7 +68,6 @@ def test_real_ranks(testbed, shared_dir, require, source, options, starter, plac
         assert {t["coordinator_address"] for t in ranks} == {"node1"}
 
 
-@pytest.mark.slow
 @pytest.mark.horovod
 @pytest.mark.parametrize("side", ["lightning_side", "keras_side"])
 def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, side):
