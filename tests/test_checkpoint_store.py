@@ -100,7 +100,7 @@ def test_a_damaged_one_that_seems_newer_does_not_take_the_place_of_the_next(tmp_
         newest = store.newest_good()
         assert newest is not None and newest.step == step
     save(store, 7)
-    assert names(store) == ["00000007", "newest"]
+    assert names(store) == ["00000007", "00000009.damaged-1", "newest"]
 
 
 def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
 
 def test_a_kill_between_the_two_renames_loses_nothing(store: CheckpointStore) -> None:
     path = save(store, 3, text="old").path
-    path.rename(path.with_name("00000003.old"))
+    path.rename(path.with_name(".00000003.replaced"))
     newest = store.newest_good()
-    assert newest is not None and newest.path.name == "00000003.old"
+    assert newest is not None and newest.path.name == ".00000003.replaced"
     save(store, 3, text="new")
     assert names(store) == ["00000003", "newest"]
 

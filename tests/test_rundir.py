@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from src.errors import CheckpointError
+from src.removal import MARKER
 from src.rundir import create, open_run
 
 
@@ -44,7 +45,7 @@ def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
     assert not torn
     assert run.info()["state"] == "queued"
     assert run.info()["step"] == 199
-    assert [p.name for p in run.path.iterdir()] == ["run.json"]
+    assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json"]
 
 
 def test_no_run_folder_is_one_sentence(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from src.removal import MARKER
 from src.retention import Retention
 from src.rundir import RunDir
-from src.staging import Stage, make_stage, read_record, write_record
+from src.staging import Stage, make_stage, names_of, read_record, write_record
 
 FACTS: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}
 
@@ -20,8 +21,8 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path / "node" / "run")
+def stage(run: RunDir, tmp_path: Path) -> Stage:
+    return Stage((tmp_path / "node").joinpath(*names_of(run)))
 
 
 def write(folder: Path) -> None:
@@ -45,7 +46,7 @@ def test_nothing_is_left_of_a_write_that_failed(stage: Stage) -> None:
 
     with pytest.raises(ValueError, match="no such layer"):
         stage.write(fails, {"step": 1, **FACTS})
-    assert list(stage.folder.iterdir()) == []
+    assert [p.name for p in stage.folder.iterdir()] == [MARKER]
 
 
 def test_a_cut_file_is_not_complete(stage: Stage) -> None:
