@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from src.files import write_atomic
+from src.files import read_text, write_atomic
 from src.removal import MARKER
 from src.retention import Saved
 
@@ -32,7 +32,7 @@ def write_manifest(folder: Path, facts: dict[str, Any], files: Files) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of the checkpoint in `folder`. Raises OSError or ValueError where there is none."""
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(read_text(folder / MANIFEST))
     except RecursionError as error:
         raise ValueError(f"{folder / MANIFEST} is no manifest") from error
     if not isinstance(manifest, dict) or not _are_files(manifest.get("files")):

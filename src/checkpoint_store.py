@@ -31,7 +31,7 @@ from src.checkpoint_files import (
     write_manifest,
 )
 from src.files import move, set_aside, write_atomic
-from src.removal import MARKER, NotOurs, Place, adopt, check, make, remove
+from src.removal import MARKER, NotOurs, Place, adopt, check, make_empty, remove
 from src.retention import Retention, Saved
 
 __all__ = ["CheckpointStore", "Saved"]
@@ -61,9 +61,7 @@ class CheckpointStore:
     def begin(self, step: int) -> Path:
         """A new empty temporary folder to write the files of a checkpoint into. Raises OSError."""
         place = self._place(step, f".{name_of(step)}.{os.getpid()}")
-        if not remove(place):
-            raise FileExistsError(f"{place.path} is in the way")
-        make(place)
+        make_empty(place)
         return place.path
 
     def give_up(self, temporary: Path) -> None:

@@ -31,10 +31,16 @@ def write_atomic(path: Path, text: str) -> None:
         raise
 
 
+def read_text(path: Path) -> str:
+    """What an ordinary file says; a pipe would be waited for. Raises OSError, or UnicodeDecodeError."""
+    _permissions(path)
+    return path.read_text(encoding="utf-8")
+
+
 def write_keeping(path: Path, text: str) -> None:
     """`write_atomic`; where another text is replaced, that is kept beside it as NAME.1, NAME.2 and so on."""
     try:
-        before = path.read_text(encoding="utf-8")
+        before = read_text(path)
     except FileNotFoundError:
         before = text
     if before != text:
@@ -98,8 +104,8 @@ def _permissions(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "no ordinary file"
-        raise FileExistsError(f"{path} is {kind}: it is not replaced")
+        kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
+        raise FileExistsError(f"{path} is {kind}, no ordinary file")
     return stat.S_IMODE(mode)
 
 

@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from src.errors import CheckpointError
+from src.files import read_text
 from src.rundir import RunDir
 
 
@@ -16,9 +17,9 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     import yaml
 
     try:
-        tree = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+        tree = yaml.safe_load(read_text(run.config))
     except OSError as error:
-        raise CheckpointError(f"{run.config} can't be read ({error.strerror}).") from error
+        raise CheckpointError(f"{run.config} can't be read ({error.strerror or error}).") from error
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{run.config} is damaged (not UTF-8); {_again(run)}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -35,9 +36,11 @@ def read_overrides(run: RunDir) -> list[str]:
         CheckpointError: where it can't be read.
     """
     try:
-        return [line for line in run.overrides.read_text(encoding="utf-8").splitlines() if line]
+        return [line for line in read_text(run.overrides).splitlines() if line]
     except OSError as error:
-        raise CheckpointError(f"{run.overrides} can't be read ({error.strerror}); {_again(run)}") from error
+        raise CheckpointError(
+            f"{run.overrides} can't be read ({error.strerror or error}); {_again(run)}"
+        ) from error
     except ValueError as error:
         raise CheckpointError(f"{run.overrides} is damaged (not UTF-8); {_again(run)}") from error
 

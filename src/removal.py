@@ -77,6 +77,13 @@ def make(place: Place, private: bool = False) -> None:
             _write_marker(folder, place.marker)
 
 
+def make_empty(place: Place, private: bool = False) -> None:
+    """`make`, and nothing but the marker is in it: one of ours is removed first. Raises as `make`."""
+    if os.path.lexists(place.path) and not remove(place):
+        raise FileExistsError(f"{place.path} is in the way")
+    make(place, private)
+
+
 def adopt(place: Place) -> None:
     """Write the marker into a folder that has none, and whose content has shown the caller that it is ours.
 

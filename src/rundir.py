@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from src.errors import CheckpointError
-from src.files import link_atomic, write_atomic
+from src.files import link_atomic, read_text, write_atomic
 from src.removal import Place, make, remove, remove_link, say_once
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +44,7 @@ class RunDir:
             CheckpointError: where it is damaged or can't be read.
         """
         try:
-            content = json.loads(self.info_file.read_text(encoding="utf-8"))
+            content = json.loads(read_text(self.info_file))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -64,7 +64,7 @@ REMEDY = "rename it to go on without what it says of the run so far."
 def _why(error: Exception) -> str:
     """What is wrong with a file that could not be read, after its name."""
     if isinstance(error, OSError):
-        return f"can't be read ({error.strerror})"
+        return f"can't be read ({error.strerror or error})"
     return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
 
 

@@ -27,8 +27,8 @@ from src.checkpoint_files import (
     step_of,
     write_manifest,
 )
-from src.files import move, write_atomic
-from src.removal import NotOurs, Place, check, make, remove, say_once
+from src.files import move, read_text, write_atomic
+from src.removal import NotOurs, Place, check, make, make_empty, remove, say_once
 from src.retention import Retention, Saved
 from src.rundir import RunDir
 
@@ -63,9 +63,7 @@ class Stage:
         name = name_of(facts["step"])
         temporary = self._checkpoint(facts["step"], f".{name}.{os.getpid()}")
         final = self._checkpoint(facts["step"], name)
-        if not remove(temporary):
-            raise FileExistsError(f"{temporary.path} is in the way")
-        make(temporary, private=True)
+        make_empty(temporary, private=True)
         try:
             write(temporary.path)
             write_manifest(temporary.path, {**facts, "boot": boot()}, sizes(temporary.path))
@@ -164,7 +162,7 @@ def read_record(run: RunDir) -> tuple[Stage, Retention] | None:
     """
     record = run.checkpoints / RECORD
     try:
-        fields = json.loads(record.read_text(encoding="utf-8"))
+        fields = json.loads(read_text(record))
         if fields["host"] != socket.gethostname():
             return None
         return _stage(run, fields["folder"]), _rule(**fields["rule"])

@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -125,10 +126,8 @@ def test_a_kill_at_any_moment_leaves_something_that_can_be_removed(
         with monkeypatch.context() as killed:
             for name, call in calls.items():
                 killed.setattr(os, name, last(call))
-            try:
+            with suppress(KeyboardInterrupt):
                 remove(ours, ".hidden")
-            except KeyboardInterrupt:
-                pass
         assert remove(ours) and remove(place(tmp_path, "group", ".hidden"))
         assert listing(tmp_path / "group") == []
 
@@ -202,6 +201,7 @@ def test_of_files_only_those_of_this_process_are_removed(tmp_path: Path, preciou
 
 REMOVES = {"rmtree", "unlink", "rmdir", "removedirs"}
 RENAMES = {"rename", "renames"}
+OF_MODULES = {"remove", "replace", "move"}  # also names of harmless methods
 SHELL = re.compile(r"(?:^|[\s;&|(`'\"])(rm|rmdir|unlink|shred|mv)\s+[-\"'$\w/.{]|\s(-delete)\b")
 
 OWNERS = {
@@ -215,23 +215,25 @@ OWNERS = {
 
 def calls_that_remove(source: str) -> set[str]:
     """Names of what removes or renames in a Python source, imported or called, and commands for a shell in its strings."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module in ("os", "shutil", "posix"):
-            found |= {a.name for a in node.names} & (REMOVES | RENAMES | {"remove", "replace", "move"})
-        elif isinstance(node, ast.Attribute):
-            module = node.value.id if isinstance(node.value, ast.Name) else ""
-            found |= {node.attr} & (REMOVES | RENAMES)
-            if module in ("os", "shutil") and node.attr in ("remove", "replace", "move"):
-                found.add(node.attr)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if (
-                node.func.attr == "replace" and len(node.args) == 1 and not node.keywords
-            ):  # Path's; str's has two
-                found.add("replace")
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in REMOVES | {"rm"}:
-            found.add(node.value)
+    found = {name for node in ast.walk(ast.parse(source)) for name in _named(node)}
     return found | _commands(source)
+
+
+def _named(node: ast.AST) -> set[str]:
+    modules = {"os", "posix", "shutil"}
+    if isinstance(node, ast.ImportFrom) and node.module in modules:
+        return {a.name for a in node.names} & (REMOVES | RENAMES | OF_MODULES)
+    if isinstance(node, ast.Attribute):
+        of_module = isinstance(node.value, ast.Name) and node.value.id in modules
+        return {node.attr} & (REMOVES | RENAMES | (OF_MODULES if of_module else set()))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        one = len(node.args) == 1 and not node.keywords  # Path's; str's has two, that of dataclasses keywords
+        return {node.func.attr} & {"replace"} if one else set()
+    return (
+        {node.value} & (REMOVES | {"rm"})
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        else set()
+    )
 
 
 def _commands(text: str) -> set[str]:
