@@ -114,13 +114,15 @@ class CheckpointStore:
 
         The damaged ones are set aside at the next commit: the run goes on from before them.
         """
-        for path in reversed(self._complete()):
+        complete = self._complete()
+        while complete:
+            path = complete.pop()
             damage = self._damage(path)
             if damage is None:
                 return load_manifest(path)
             self._damaged.add(path)
-            line = f"checkpoint {path} is damaged ({damage}); trying the one before."
-            print(line, file=sys.stderr, flush=True)
+            then = "trying the one before" if complete else "there is none before it"
+            print(f"checkpoint {path} is damaged ({damage}); {then}.", file=sys.stderr, flush=True)
         return None
 
     def best(self) -> Saved | None:
