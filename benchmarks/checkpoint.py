@@ -110,7 +110,9 @@ class Ours:
         from src.publish import Publisher
         from src.staging import Stage
 
-        self.publisher = Publisher(CheckpointStore(shared, "max", keep_last=1), Stage(local / "stage"))
+        self.publisher = Publisher(
+            CheckpointStore(shared, "max", keep_last=1), Stage(local / "bench" / "stage")
+        )
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,8 @@ from typing import Any
 from slurm import dry_run, git, render, scheduler, snapshot
 from slurm.job import Job
 from src.errors import SubmitError
-from src.rundir import ROOT, RunDir, create, now, point_latest, write_atomic
+from src.files import write_atomic
+from src.rundir import ROOT, RunDir, claim, create, discard, now, point_latest
 from src.schema import Config
 from src.start import freeze
 
@@ -42,8 +42,8 @@ def submit(
     except SubmitError:
         if run is None:
             for folder in {Path(job.run), *(r.path for r in runs)}:
-                shutil.rmtree(folder, ignore_errors=True)
-            _restore(results, latest)
+                discard(RunDir(folder))
+            point_latest(results, latest)
         raise
     record(runs, job, job_ids)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
@@ -73,7 +73,8 @@ def make_folders(
     write_atomic(base.path / scheduler.SCRIPT[job.cluster.scheduler], render.render(job))
     taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
-        r.path.mkdir(exist_ok=True)
+        if job.members is not None:
+            claim(r.path)
         freeze(r, tree, typed)
         r.update(
             state="queued",
@@ -165,10 +166,3 @@ def metric(run: RunDir, config: Config) -> float | None:
 def _latest(results: Path) -> Path | None:
     link = results / "latest"
     return link.resolve() if link.is_symlink() else None
-
-
-def _restore(results: Path, latest: Path | None) -> None:
-    if latest is not None:
-        point_latest(results, latest)
-    else:
-        (results / "latest").unlink(missing_ok=True)

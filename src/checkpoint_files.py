@@ -6,12 +6,15 @@ A manifest names each file with its size and, once the checkpoint is in the run 
 import hashlib
 import json
 import os
+import re
+import stat
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from src.files import read_text, write_atomic
+from src.removal import MARKER
 from src.retention import Saved
-from src.rundir import write_atomic
 
 MANIFEST = "manifest.json"
 CHUNK = 1 << 20
@@ -28,27 +31,61 @@ def write_manifest(folder: Path, facts: dict[str, Any], files: Files) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of the checkpoint in `folder`. Raises OSError or ValueError where there is none."""
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+    try:
+        manifest: dict[str, Any] = json.loads(read_text(folder / MANIFEST))
+    except RecursionError as error:
+        raise ValueError(f"{folder / MANIFEST} is no manifest") from error
+    if not isinstance(manifest, dict) or not _are_files(manifest.get("files")):
         raise ValueError(f"{folder / MANIFEST} is no manifest")
     return manifest
+
+
+def _are_files(files: object) -> bool:
+    """Whether it is what `Files` says, and names nothing outside of the checkpoint's folder."""
+    if not isinstance(files, dict):
+        return False
+    paths = (PurePosixPath(name) for name in files)
+    inside = all(path.parts and not path.is_absolute() and ".." not in path.parts for path in paths)
+    return inside and all(isinstance(f, dict) and type(f.get("size")) is int for f in files.values())
 
 
 def load_manifest(folder: Path) -> Saved:
     """The facts of the checkpoint in `folder`. Raises OSError or ValueError where they can't be read."""
     manifest = read_manifest(folder)
     try:
-        return Saved(path=folder, **{name: manifest[name] for name in FACTS})
+        saved = Saved(path=folder, **{name: manifest[name] for name in FACTS})
     except KeyError as missing:
         raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
+    position = (saved.step, saved.epoch, saved.batch)
+    numbers = [*saved.metrics.values(), saved.value or 0.0] if isinstance(saved.metrics, dict) else [None]
+    if not all(type(n) is int and n >= 0 for n in position) or not all(
+        type(n) in (int, float) for n in numbers
+    ):
+        raise ValueError(f"{folder / MANIFEST} has values that no checkpoint has")
+    return saved
 
 
 FACTS = tuple(name for name in Saved.__dataclass_fields__ if name != "path")
 
 
+def name_of(step: int) -> str:
+    """The name of a checkpoint's folder."""
+    return f"{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of the checkpoint whose folder has that name; None where no checkpoint has it."""
+    return int(name) if re.fullmatch("[0-9]{8,19}", name) and name == name_of(int(name)) else None
+
+
+def marker_of(run: str, step: int) -> str:
+    """What the marker of a checkpoint's folder says, see `src/removal.py`; `run` is the run id."""
+    return f"checkpoint {name_of(step)} of run {run}"
+
+
 def payload(folder: Path) -> list[str]:
     """The framework's files below `folder`."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (MANIFEST, MARKER))
     return [str(p.relative_to(folder)) for p in paths]
 
 
@@ -126,7 +163,8 @@ def damage_of(folder: Path) -> str | None:
 
 
 def _differs(path: Path, expected: dict[str, Any]) -> bool:
-    if path.stat().st_size != expected["size"]:
+    status = path.stat()
+    if status.st_size != expected["size"] or not stat.S_ISREG(status.st_mode):
         return True
     if "sha256" not in expected:
         return False

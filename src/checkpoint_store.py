@@ -1,13 +1,16 @@
 """The checkpoints of a run folder: complete or absent, checked by checksums, both frameworks alike.
 
-checkpoints/00000230/    the framework's files, and manifest.json: step, position, metrics, checksums
-checkpoints/newest       name of the newest one      checkpoints/best      name of the best one
-checkpoints/index.json   which ones there are, and why each is kept
+checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
+checkpoints/newest               name of the newest one      checkpoints/best      name of the best one
+checkpoints/index.json           which ones there are, and why each is kept
+checkpoints/00000230.damaged-1/  one whose checksums did not hold; nobody removes it
+
+What has another name is not looked at. What is removed is what `src/removal.py` can prove to be of this run.
 """
 
 import json
 import os
-import shutil
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +18,26 @@ from typing import Any, Literal
 
 from src.checkpoint_files import (
     FACTS,
+    MANIFEST,
     copy,
     damage_of,
     flush,
     load_manifest,
+    marker_of,
+    name_of,
     read_manifest,
+    step_of,
     sync_folder,
     write_manifest,
 )
+from src.files import move, set_aside, write_atomic
+from src.removal import MARKER, NotOurs, Place, adopt, check, make_empty, remove
 from src.retention import Retention, Saved
-from src.rundir import write_atomic
 
 __all__ = ["CheckpointStore", "Saved"]
+
+REPLACED = "replaced"
+"""Ending of the hidden name that a checkpoint has while another one of its step is written and verified."""
 
 
 class CheckpointStore:
@@ -48,11 +59,14 @@ class CheckpointStore:
         self._damaged: set[Path] = set()
 
     def begin(self, step: int) -> Path:
-        """A new empty temporary folder to write the files of a checkpoint into."""
-        temporary = self.folder / f".{step:08d}.{os.getpid()}"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        return temporary
+        """A new empty temporary folder to write the files of a checkpoint into. Raises OSError."""
+        place = self._place(step, f".{name_of(step)}.{os.getpid()}")
+        make_empty(place)
+        return place.path
+
+    def give_up(self, temporary: Path) -> None:
+        """Remove what `begin` made."""
+        self._remove(temporary)
 
     def commit(self, temporary: Path, **facts: Any) -> Saved:
         """Make the files below `temporary` a checkpoint: data and manifest to disk first, one rename last.
@@ -82,7 +96,7 @@ class CheckpointStore:
             write_manifest(temporary, {name: manifest[name] for name in FACTS}, files)
             return self._install(temporary, manifest["step"])
         except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
+            self.give_up(temporary)
             raise
 
     def all(self) -> list[Saved]:
@@ -98,51 +112,76 @@ class CheckpointStore:
     def newest_good(self) -> Saved | None:
         """The newest checkpoint whose checksums hold; each damaged one is skipped with a line that says so.
 
-        The damaged ones are removed at the next commit: the run goes on from before them.
+        The damaged ones are set aside at the next commit: the run goes on from before them.
         """
-        for path in reversed(self._complete()):
-            damage = damage_of(path)
+        complete = self._complete()
+        while complete:
+            path = complete.pop()
+            damage = self._damage(path)
             if damage is None:
                 return load_manifest(path)
             self._damaged.add(path)
-            line = f"checkpoint {path} is damaged ({damage}); trying the one before."
-            print(line, file=sys.stderr, flush=True)
+            then = "trying the one before" if complete else "there is none before it"
+            print(f"checkpoint {path} is damaged ({damage}); {then}.", file=sys.stderr, flush=True)
         return None
 
     def best(self) -> Saved | None:
         """The undamaged checkpoint with the best value, None where none has one; of equal ones the newest."""
         candidates = self.all()
         while best := self.rule.best(candidates):
-            if damage_of(best.path) is None:
+            if self._damage(best.path) is None:
                 return best
             candidates.remove(best)
         return None
 
     def _complete(self) -> list[Path]:
-        """By step; NAME.old, which another of the same step is about to replace, before NAME."""
-        folders = [p for p in self.folder.glob("[0-9]*") if p.is_dir() and p.stem.isdigit()]
-        return sorted(folders, key=lambda p: (int(p.stem), p.suffix != ".old"))
+        """By step; of two with the same step the one that is about to be replaced comes first."""
+        found = [(step, p) for p in self._folders() if (step := _step(p)) is not None and _is_complete(p)]
+        return [p for _, p in sorted(found, key=lambda pair: (pair[0], not pair[1].name.startswith(".")))]
+
+    def _folders(self) -> list[Path]:
+        """What is of a checkpoint by its name, complete or not; hidden ones first."""
+        if not self.folder.is_dir():
+            return []
+        return [
+            p
+            for p in sorted(self.folder.iterdir())
+            if _step(p) is not None and not p.is_symlink() and p.is_dir()
+        ]
+
+    def _damage(self, path: Path) -> str | None:
+        damage = damage_of(path)
+        if damage is None and load_manifest(path).step != _step(path):
+            return "its manifest.json is of another step"
+        return damage
 
     def _install(self, temporary: Path, step: int) -> Saved:
         """One rename; then all of it is read again, and only then older ones are removed."""
-        final = self.folder / f"{step:08d}"
-        old = final.with_name(final.name + ".old")
-        if final.exists():  # written again: the one from before stays until the new one is verified
-            _remove(old)
-            final.rename(old)
-        temporary.rename(final)
+        final = self.folder / name_of(step)
+        replaced = self.folder / f".{final.name}.{REPLACED}"
+        if os.path.lexists(final):  # written again: the one from before stays until the new one is verified
+            self._make_room(final, replaced)
+        move(temporary, final)
         sync_folder(self.folder)
-        damage = damage_of(final)
+        damage = self._damage(final)
         if damage:
-            _remove(final)
+            self._remove(final)
             raise OSError(f"what was read back of {final} is not what was written: {damage}")
-        self._damaged.discard(final)
-        self._clean(final, superseded={old, *self._damaged})
+        self._clean(final, superseded={replaced, *self._damaged})
         return load_manifest(final)
+
+    def _make_room(self, final: Path, replaced: Path) -> None:
+        if self._is_ours(final) and self._damage(final) is None:
+            if os.path.lexists(replaced):
+                self._remove(replaced)
+            move(final, replaced)
+        else:
+            self._set_aside(final)
 
     def _clean(self, written: Path, superseded: set[Path]) -> None:
         """Renew pointers and index; remove what is not kept, and what a killed process left half-written."""
-        saved = [s for s in self.all() if s.path not in superseded]
+        complete = self.all()
+        saved = [s for s in complete if s.path not in superseded]
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
         kept = [s for s in saved if s.path in why]
         index = [{"name": s.path.name, "step": s.step, "value": s.value, "kept": why[s.path]} for s in kept]
@@ -150,15 +189,64 @@ class CheckpointStore:
         write_atomic(self.folder / "newest", kept[-1].path.name + "\n")
         if best:
             write_atomic(self.folder / "best", best.path.name + "\n")
-        for path in {*self._complete(), *self.folder.glob(".[0-9]*")} - set(why):
-            _remove(path)
+        readable = {s.path for s in complete}
+        for path in [p for p in self._folders() if p not in why]:
+            if path not in self._damaged and (path in readable or path.name.startswith(".")):
+                self._remove(path)
+            elif self._is_ours(path):
+                self._set_aside(path)
+
+    # --- what is ours ---------------------------------------------------------------------------------------------
+
+    def _place(self, step: int, name: str) -> Place:
+        run = self.folder.parent
+        return Place(run, (self.folder.name, name), marker_of(run.name, step))
+
+    def _remove(self, path: Path) -> None:
+        step = _step(path)
+        assert step is not None, path
+        hidden = "" if path.name.startswith(".") else f".{path.name}.removed"
+        self._adopt(path, step)
+        remove(self._place(step, path.name), hidden)
+
+    def _is_ours(self, path: Path) -> bool:
+        step = _step(path)
+        assert step is not None, path
+        self._adopt(path, step)
+        try:
+            check(self._place(step, path.name))
+        except (NotOurs, FileNotFoundError):
+            return False
+        return True
+
+    def _adopt(self, path: Path, step: int) -> None:
+        """Mark a checkpoint from before there were markers: its manifest is of this step, and names every file in it."""
+        if os.path.lexists(path / MARKER):
+            return
+        try:
+            manifest = read_manifest(path)
+        except (OSError, ValueError):
+            return
+        inside = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_symlink() or not p.is_dir()}
+        if manifest.get("step") == step and inside <= {MANIFEST, *manifest["files"]}:
+            adopt(self._place(step, path.name))
+
+    def _set_aside(self, path: Path) -> None:
+        damage = self._damage(path) or "not of this run"
+        kept = set_aside(path, "damaged")
+        self._damaged.discard(path)
+        print(
+            f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
-def _remove(folder: Path) -> None:
-    """Out of sight in one step, so that a kill leaves no half of a checkpoint; then delete."""
-    hidden = folder.with_name(f".{folder.name.lstrip('.')}.removed")
-    try:
-        folder.rename(hidden)
-    except OSError:
-        hidden = folder
-    shutil.rmtree(hidden, ignore_errors=True)
+def _step(path: Path) -> int | None:
+    """Of a checkpoint's folder, complete, about to be replaced, or half-written; None for any other name."""
+    hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
+    return step_of(hidden[1] if hidden else path.name)
+
+
+def _is_complete(path: Path) -> bool:
+    return not path.name.startswith(".") or path.name.endswith(REPLACED)

@@ -1,6 +1,5 @@
 """The thread that brings checkpoints to disks while the training goes on."""
 
-import shutil
 import sys
 import threading
 import time
@@ -159,7 +158,7 @@ class Worker:
             self._release(job, done=True)
         except Exception as error:
             if temporary:
-                shutil.rmtree(temporary, ignore_errors=True)
+                self.store.give_up(temporary)
             self._release(job)
             raise disk_trouble(error) or error from error
 

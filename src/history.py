@@ -42,11 +42,11 @@ def end(run: RunDir, reason: str, step: int | None = None) -> None:
 def logged_step(run: RunDir) -> int:
     """The last step that metrics.csv knows of; 0 without one."""
     try:
-        lines = run.metrics_csv.read_text().splitlines()
-    except FileNotFoundError:
+        lines = run.metrics_csv.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
         return 0
     steps = [line.split(",")[0] for line in lines]
-    return max((int(s) for s in steps if s.isdigit()), default=0)
+    return max((int(s) for s in steps if s.isascii() and s.isdigit()), default=0)
 
 
 def told(info: Mapping[str, Any]) -> str:

@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from src.errors import CheckpointError
+from src.files import replace, take
+from src.removal import remove_file
 from src.rundir import RunDir
 
 BEAT, WATCH = 5.0, 20.0
@@ -51,14 +53,16 @@ class RunLock:
         self._over.set()
         self._beats.join()
         if read(self.path) == self.me:
-            self.path.unlink()
+            self._remove_left_behind(self.me)
 
     def refuse_if_held(self) -> dict[str, Any] | None:
         """Returns who left the lock behind, None where it does not say or there is none.
 
         Raises:
-            CheckpointError: where another process holds it.
+            CheckpointError: where another process holds it, or it is no file.
         """
+        if os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file()):
+            raise CheckpointError(f"{self.path} is no file of this project; move it away, then resume again.")
         holder = read(self.path)
         if holder is None and self.path.exists():
             time.sleep(ABOUT_TO_SAY)
@@ -75,18 +79,21 @@ class RunLock:
             return True
         except FileExistsError:
             return False
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} can't be written ({error.strerror}); nothing was trained."
+            ) from error
 
     def _remove_left_behind(self, judged: dict[str, Any] | None) -> None:
         """Of several that judge the same lock only one moves it; a new one that was moved by mistake is put back."""
-        moved = self.path.with_name(f".lock.{socket.gethostname()}.{os.getpid()}")
         try:
-            self.path.rename(moved)
+            moved = take(self.path)
         except FileNotFoundError:
             return
         if read(moved) != judged:
-            moved.rename(self.path)
+            replace(moved, self.path)
         else:
-            moved.unlink()
+            remove_file(moved)
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
@@ -112,9 +119,11 @@ def read(path: Path) -> dict[str, Any] | None:
     """Who holds the lock; None where nobody does, or somebody is just about to say so."""
     try:
         holder = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return holder if isinstance(holder, dict) and holder.keys() >= identity().keys() else None
+    known = identity({})
+    valid = isinstance(holder, dict) and all(type(holder.get(name)) is type(known[name]) for name in known)
+    return holder if valid else None
 
 
 def alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
@@ -147,8 +156,8 @@ def runs(job: str) -> bool | None:
         return None
     command = ["squeue", "--noheader", "--jobs", job, "--format=%T"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
+        asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
         return None
     if asked.returncode:
         return False if "Invalid job id" in asked.stderr else None

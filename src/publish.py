@@ -140,6 +140,9 @@ def open_publisher(config: "Checkpoint", run: RunDir) -> Publisher:
     rescue(run)
     store = CheckpointStore(run.checkpoints, config.mode, config.keep_last, config.keep_every_n_epochs)
     stage = make_stage(run, config.local)
+    if stage and (problem := stage.problem()):
+        say(f"{stage.folder} takes no checkpoints ({problem}); doing without it.")
+        stage = None
     if stage:
         with suppress(OSError):  # without it, what a crash leaves waits until the run resumes on this node
             write_record(run, stage, store.rule)

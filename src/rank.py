@@ -10,6 +10,7 @@ from pathlib import Path
 
 from src import history
 from src.errors import INTERRUPTED, REFUSED, STOPPED, CheckpointError, ProjectError
+from src.frozen import read_frozen
 from src.lock import RunLock
 from src.outcome import Outcome
 from src.rundir import RunDir, now, open_run
@@ -21,9 +22,7 @@ from src.topology import Topology, discover
 
 def frozen(run: RunDir) -> Config:
     """The configuration that the run folder holds."""
-    import yaml
-
-    return load(yaml.safe_load(run.config.read_text()))
+    return load(read_frozen(run))
 
 
 def run_rank(run: RunDir | str | Path) -> int:

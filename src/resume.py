@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from src.errors import ConfigError
+from src.frozen import read_frozen, read_overrides, refuse_damaged
 from src.overrides import compose
 from src.rundir import RunDir, open_run
 
@@ -30,13 +31,15 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
 
     Raises:
         ConfigError: where the new ones choose another model, data set or optimizer.
+        CheckpointError: where it is no run folder, or a damaged one.
     """
     named = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
     if not named or named[-1] in ("null", ""):
         return []
     run = open_run(named[-1].strip("'\""))
+    refuse_damaged(run)
     refuse_other_choices(arguments, run)
-    return [line for line in run.overrides.read_text().splitlines() if line]
+    return read_overrides(run)
 
 
 def refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
@@ -61,7 +64,7 @@ def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
         ConfigError: where a change would make it another run.
     """
     frozen = _frozen(run)
-    before, after = flatten(compose(run.overrides.read_text().splitlines())), flatten(tree)
+    before, after = flatten(compose(read_overrides(run))), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
     refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
@@ -72,9 +75,7 @@ def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
 
 
 def _frozen(run: RunDir) -> dict[str, Any]:
-    import yaml
-
-    return flatten(yaml.safe_load(run.config.read_text()))
+    return flatten(read_frozen(run))
 
 
 def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigError:

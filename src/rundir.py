@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from src.errors import CheckpointError
+from src.files import link_atomic, read_text, write_atomic
+from src.removal import Place, make, remove, remove_link, say_once
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder of the project."""
@@ -36,37 +38,105 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
 
     def info(self) -> dict[str, Any]:
-        """The content of run.json; empty where there is none yet."""
+        """The content of run.json; empty where there is none yet.
+
+        Raises:
+            CheckpointError: where it is damaged or can't be read.
+        """
         try:
-            return dict(json.loads(self.info_file.read_text()))
+            content = json.loads(read_text(self.info_file))
         except FileNotFoundError:
             return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
+        if not isinstance(content, dict) or not _are_parts(content.get("parts", [])):
+            raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
+        return content
 
     def update(self, **fields: Any) -> None:
         """Merge `fields` into run.json. Only one process (rank 0, or the submission) may do so at a time."""
         write_atomic(self.info_file, json.dumps({**self.info(), **fields}, indent=2) + "\n")
 
 
+REMEDY = "rename it to go on without what it says of the run so far."
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file that could not be read, after its name."""
+    if isinstance(error, OSError):
+        return f"can't be read ({error.strerror or error})"
+    return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
+
+
+def _are_parts(parts: object) -> bool:
+    return isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+
+
 def create(results: Path, name: str) -> RunDir:
     """Make `results/<name>/<run id>` and point `results/latest` at it.
 
     Two runs that start in the same second get two folders: the id ends in random digits and mkdir is exclusive.
+
+    Raises:
+        CheckpointError: where the folder can't be made.
     """
-    while True:
-        path = results / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
+    try:
+        (results / name).mkdir(parents=True, exist_ok=True)
+        while True:
+            path = results / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                continue
+        run = claim(path)
         point_latest(results, path)
-        return RunDir(path)
+    except OSError as error:
+        raise CheckpointError(_no_folder(results / name, error)) from error
+    return run
 
 
-def point_latest(results: Path, path: Path) -> None:
-    """Make the symbolic link `results/latest` name `path`, in one step."""
-    link = results / f".latest-{os.getpid()}-{os.urandom(2).hex()}"
-    link.symlink_to(os.path.relpath(path, results))
-    link.replace(results / "latest")
+def _no_folder(folder: Path, error: OSError) -> str:
+    """Why no run folder can be made below `folder`."""
+    for path in (folder, *folder.parents):
+        if path.is_symlink() and not path.exists():
+            return (
+                f"no run folder can be made in {folder}: {path} is a link to {os.readlink(path)}, which is not there; "
+                "make that folder, or name another one with paths.results=..."
+            )
+    why = error.strerror or error
+    return f"no run folder can be made in {folder} ({why}); name another one with paths.results=..."
+
+
+def claim(path: Path) -> RunDir:
+    """Make a run folder, if it is not there yet, that `discard` may remove. Raises OSError."""
+    make(_place(path))
+    return RunDir(path)
+
+
+def discard(run: RunDir) -> bool:
+    """Remove a run folder that was made for a job which was then refused; whether it is gone. If not, a line says why.
+
+    A run that has had a job, or a checkpoint, stays.
+    """
+    for used in (run.path / "jobs.txt", run.checkpoints):
+        if os.path.lexists(used):
+            say_once(f"{run.path} is not removed: it has {used.name}.")
+            return False
+    return remove(_place(run.path))
+
+
+def _place(path: Path) -> Place:
+    return Place(path.parent, (path.name,), f"folder of run {path.name}")
+
+
+def point_latest(results: Path, path: Path | None) -> None:
+    """Make the symbolic link `results/latest` name `path`, in one step; None: remove it. What is no link stays."""
+    latest = results / "latest"
+    if path is None:
+        remove_link(latest)
+    elif not link_atomic(latest, os.path.relpath(path, results)):
+        say_once(f"{latest} is no link: it stays as it is, and the newest run is {path}.")
 
 
 def open_run(path: str | Path) -> RunDir:
@@ -91,16 +161,6 @@ def example(folder: Path) -> str:
         if near:
             return str(near[-1])
     return "results/latest"
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a file in one step: a reader sees the old or the new text, never a part; it survives a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def now() -> str:

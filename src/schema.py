@@ -199,6 +199,10 @@ def _monitors(c: Config) -> list[str]:
 
 
 def _name(c: Config) -> list[str]:
+    if c.name.lower() == "latest":
+        return [
+            f"name={c.name} is taken: paths.results/latest is the link to the newest run; use another name."
+        ]
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]*", c.name):
         return []
     return [

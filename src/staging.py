@@ -2,20 +2,35 @@
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
                                       growing-<boot>/   TensorBoard's files, see `src/mirror.py`
+
+`stage.json` in the run folder says where that was, for whoever comes after a crash: the variables that named the local disk
+may have gone with the job. It is believed only where that path ends in the name, the user id and the run id of this very
+run, and a folder is there that `src/removal.py` can prove to be this run's: no link below the local disk, this user's alone,
+with the marker of the run.
 """
 
 import json
 import os
-import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from src.checkpoint_files import damage_of, load_manifest, read_manifest, sizes, write_manifest
+from src.checkpoint_files import (
+    damage_of,
+    load_manifest,
+    marker_of,
+    name_of,
+    read_manifest,
+    sizes,
+    step_of,
+    write_manifest,
+)
+from src.files import move, read_text, write_atomic
+from src.removal import NotOurs, Place, check, make, make_empty, remove, say_once
 from src.retention import Retention, Saved
-from src.rundir import RunDir, write_atomic
+from src.rundir import RunDir
 
 RECORD = "stage.json"
 """File in `checkpoints/` that tells where the node's disk is, and by what rule checkpoints are kept."""
@@ -31,62 +46,84 @@ class Stage:
     happens to the process. That ends with the machine's next start: those from before it are not trusted.
 
     Args:
-        folder: of this run; made when the first checkpoint is written.
+        folder: <local disk>/<name>-<user id>/<run id>; made when the first checkpoint is written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.growing = folder / f"growing-{boot()}"  # what a power cut left in those of before is not trusted
+        self._place = Place(
+            folder.parents[1], (folder.parent.name, folder.name), f"stage of run {folder.name}"
+        )
+        self._stays: set[Path] = set()  # what could not be removed
 
     def write(self, write: Write, facts: Mapping[str, Any]) -> Path:
         """Write a checkpoint. Raises what `write` raises; nothing is left of it then."""
         self.own()
-        final = self.folder / f"{facts['step']:08d}"
-        temporary = self.folder / f".{final.name}.{os.getpid()}"
-        shutil.rmtree(temporary, ignore_errors=True)
+        name = name_of(facts["step"])
+        temporary = self._checkpoint(facts["step"], f".{name}.{os.getpid()}")
+        final = self._checkpoint(facts["step"], name)
+        make_empty(temporary, private=True)
         try:
-            temporary.mkdir()
-            write(temporary)
-            write_manifest(temporary, {**facts, "boot": boot()}, sizes(temporary))
-            shutil.rmtree(final, ignore_errors=True)
-            temporary.rename(final)
+            write(temporary.path)
+            write_manifest(temporary.path, {**facts, "boot": boot()}, sizes(temporary.path))
+            remove(final)
+            move(temporary.path, final.path)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary)
             raise
-        return final
+        return final.path
 
     def complete(self) -> list[Saved]:
         """The trustworthy ones, by step."""
         if not self.owned():
             return []
-        folders = (p for p in sorted(self.folder.glob("[0-9]*")) if damage_of(p) is None)
-        return sorted(
-            (load_manifest(p) for p in folders if read_manifest(p).get("boot") == boot()),
-            key=lambda s: s.step,
-        )
+        folders = [p for p in self.folder.iterdir() if step_of(p.name) is not None and p not in self._stays]
+        found = [
+            load_manifest(p)
+            for p in folders
+            if damage_of(p) is None and read_manifest(p).get("boot") == boot()
+        ]
+        return sorted((s for s in found if s.step == step_of(s.path.name)), key=lambda s: s.step)
 
     def drop(self, path: Path) -> None:
-        """Remove one."""
-        shutil.rmtree(path, ignore_errors=True)
+        """Remove one, or take it for none any more where it can't be removed."""
+        step = step_of(path.name)
+        if step is None or not remove(self._checkpoint(step, path.name)):
+            self._stays.add(path)
 
     def clear(self) -> None:
         """Remove all of them, once nothing here is needed any more."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove(self._place)
 
     def owned(self) -> bool:
-        """Whether the folder exists and is this user's."""
-        return self.folder.is_dir() and self.folder.stat().st_uid == os.getuid()
+        """Whether the folder exists, and is this run's and this user's."""
+        try:
+            check(self._place, private=True)
+        except OSError:
+            return False
+        return True
+
+    def problem(self) -> str | None:
+        """Why nothing may be written or removed there; None where nothing is in the way."""
+        try:
+            check(self._place, private=True)
+        except NotOurs as why:
+            return str(why)
+        except OSError:
+            return None  # it is not there, or its disk will tell
+        return None
 
     def own(self) -> None:
         """Make the folder for this user only: what is loaded from it later must not come from others.
 
         Raises:
-            OSError: where the disk refuses, or the folder is another user's.
+            OSError: where the disk refuses, or the folder is not provably this run's.
         """
-        for folder in (self.folder.parent, self.folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.stat().st_uid != os.getuid():
-                raise PermissionError(f"{folder} belongs to another user")
+        make(self._place, private=True)
+
+    def _checkpoint(self, step: int, name: str) -> Place:
+        return Place(self._place.root, (*self._place.names, name), marker_of(self.folder.name, step))
 
 
 def make_stage(run: RunDir, wish: str | None, environ: Mapping[str, str] = os.environ) -> Stage | None:
@@ -100,10 +137,15 @@ def make_stage(run: RunDir, wish: str | None, environ: Mapping[str, str] = os.en
         return None
     places = [environ.get(name) for name in ("TRAIN_LOCAL_DISK", "SLURM_TMPDIR", "TMPDIR")]
     roots = [*places, "/tmp"] if wish == "auto" else [wish]
-    for root in (Path(os.path.expandvars(r)) for r in roots if r):
+    for root in (Path(os.path.abspath(os.path.expandvars(r))) for r in roots if r):
         if wish != "auto" or (os.access(root, os.W_OK) and root.stat().st_dev != run.path.stat().st_dev):
-            return Stage(root / f"{run.path.parent.name}-{os.getuid()}" / run.id)
+            return Stage(root.joinpath(*names_of(run)))
     return None
+
+
+def names_of(run: RunDir) -> tuple[str, str]:
+    """Of the two folders below a local disk that hold what is of this run and this user."""
+    return f"{run.path.parent.name}-{os.getuid()}", run.id
 
 
 def write_record(run: RunDir, stage: Stage, rule: Retention) -> None:
@@ -114,13 +156,42 @@ def write_record(run: RunDir, stage: Stage, rule: Retention) -> None:
 
 
 def read_record(run: RunDir) -> tuple[Stage, Retention] | None:
-    """Stage and rule of the run's newest part, where it trained on this node."""
+    """Stage and rule of the run's newest part, where it trained on this node and the record can be believed.
+
+    Where it can't, a line says so, and nothing there is touched.
+    """
+    record = run.checkpoints / RECORD
     try:
-        fields = json.loads((run.checkpoints / RECORD).read_text())
-        rule = Retention(**fields["rule"])
-    except (OSError, ValueError, KeyError, TypeError):
+        fields = json.loads(read_text(record))
+        if fields["host"] != socket.gethostname():
+            return None
+        return _stage(run, fields["folder"]), _rule(**fields["rule"])
+    except FileNotFoundError:
         return None
-    return (Stage(Path(fields["folder"])), rule) if fields["host"] == socket.gethostname() else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = str(error) if isinstance(error, NotOurs) else "it is damaged"
+        say_once(f"{record} is ignored, and nothing that it names is touched: {why}.")
+        return None
+
+
+def _stage(run: RunDir, folder: str) -> Stage:
+    """The stage at a recorded path. Raises NotOurs where that can't be this run's, or what is there is not."""
+    path = Path(folder)
+    if not path.is_absolute() or path.parts[-2:] != names_of(run) or ".." in path.parts or "\0" in folder:
+        place = Path("<local disk>", *names_of(run))
+        raise NotOurs(f"{folder} is not where this run puts checkpoints first, which is {place}")
+    stage = Stage(path)
+    if problem := stage.problem():
+        raise NotOurs(problem)
+    return stage
+
+
+def _rule(mode: Any, keep_last: Any, keep_every_n_epochs: Any) -> Retention:
+    """Raises ValueError for values that no configuration has."""
+    counts = [keep_last] if keep_every_n_epochs is None else [keep_last, keep_every_n_epochs]
+    if mode not in ("min", "max") or not all(type(n) is int and n >= 1 for n in counts):
+        raise ValueError("no such rule")
+    return Retention(mode, keep_last, keep_every_n_epochs)
 
 
 def boot() -> str:

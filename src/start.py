@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from src.devices import local_devices, local_ranks
+from src.files import write_keeping
 from src.matrix import resolve_strategy
 from src.resume import resumed
-from src.rundir import ROOT, RunDir, create, open_run, write_atomic
+from src.rundir import ROOT, RunDir, create, open_run
 from src.schema import Config, load
 
 
@@ -41,14 +42,17 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
 
 def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Write the configuration that the ranks read: complete, resolved, with absolute paths."""
+    """Write the configuration that the ranks read: complete, resolved, with absolute paths.
+
+    Where a run goes on with another one, the one from before is kept beside it as config.yaml.1 and so on.
+    """
     import yaml
 
     paths = {k: str(absolute(v)) for k, v in tree["paths"].items()}
     data = {k: str(absolute(v)) if k == "dir" else v for k, v in tree["data"].items()}
     kept = [o for o in overrides if not o.startswith(("-", "resume=", "dry_run="))]
-    write_atomic(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
-    write_atomic(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
+    write_keeping(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
+    write_keeping(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
 
 
 def identity(config: Config) -> dict[str, Any]:

@@ -74,6 +74,8 @@ def test_sides_do_not_import_each_other(name: str) -> None:
 
 BASE = {
     "errors",
+    "files",
+    "removal",
     "stop",
     "topology",
     "rundir",

@@ -8,6 +8,7 @@ import pytest
 
 from src.checkpoint_files import damage_of
 from src.checkpoint_store import CheckpointStore, Saved
+from src.removal import MARKER
 
 
 def save(store: CheckpointStore, step: int, value: float | None = None, text: str = "weights") -> Saved:
@@ -100,7 +101,7 @@ def test_a_damaged_one_that_seems_newer_does_not_take_the_place_of_the_next(tmp_
         newest = store.newest_good()
         assert newest is not None and newest.step == step
     save(store, 7)
-    assert names(store) == ["00000007", "newest"]
+    assert names(store) == ["00000007", "00000009.damaged-1", "newest"]
 
 
 def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
@@ -127,9 +128,9 @@ def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
 
 def test_a_kill_between_the_two_renames_loses_nothing(store: CheckpointStore) -> None:
     path = save(store, 3, text="old").path
-    path.rename(path.with_name("00000003.old"))
+    path.rename(path.with_name(".00000003.replaced"))
     newest = store.newest_good()
-    assert newest is not None and newest.path.name == "00000003.old"
+    assert newest is not None and newest.path.name == ".00000003.replaced"
     save(store, 3, text="new")
     assert names(store) == ["00000003", "newest"]
 
@@ -165,3 +166,66 @@ def test_a_file_between_the_checkpoints_is_left_alone(store: CheckpointStore) ->
     shutil.copytree(store.folder / "00000001", store.folder / "my-copy")
     save(store, 2)
     assert {"notes.txt", "my-copy"} <= set(names(store))
+
+
+def test_what_the_user_keeps_between_the_checkpoints_stays(store: CheckpointStore) -> None:
+    save(store, 1)
+    first = store.folder / "00000001"
+    mine = ["00000001-mine", "00000001.old", "best-backup", "20240101", "1", ".00000001.backup", "00000009"]
+    for name in mine:
+        shutil.copytree(first, store.folder / name)
+    (store.folder / "20240101" / "manifest.json").unlink()  # a folder that is called by its date
+    (store.folder / "00000007").symlink_to(first)
+    for step in (10, 11, 12, 13):
+        save(store, step)
+    assert {*mine, "00000007"} <= set(names(store)) and not first.exists()
+
+
+def test_a_damaged_one_is_kept_aside_also_when_its_step_is_written_again(
+    store: CheckpointStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        path = save(store, 3, text="old").path
+        (path / "model.ckpt").write_text("x")
+        assert store.newest_good() is None
+    save(store, 3, text="new")
+    assert names(store) == ["00000003", "00000003.damaged-1", "00000003.damaged-2", "newest"]
+    newest = store.newest_good()
+    assert newest is not None and (newest.path / "model.ckpt").read_text() == "new 3"
+    kept = store.folder / "00000003.damaged-1"
+    assert (
+        f"checkpoint {path} (model.ckpt does not match its checksum) is kept as {kept}"
+        in capsys.readouterr().err
+    )
+
+
+def test_checkpoints_from_before_there_were_markers_are_retired_too(store: CheckpointStore) -> None:
+    for step in (1, 2):
+        (save(store, step).path / MARKER).unlink()
+    (store.folder / "00000002" / "thesis.tex").touch()  # then it is not only a checkpoint
+    for step in (3, 4, 5):
+        save(store, step)
+    assert names(store) == ["00000002", "00000004", "00000005", "newest"]
+
+
+def test_nothing_is_written_or_removed_through_a_link(store: CheckpointStore, tmp_path: Path) -> None:
+    other = CheckpointStore(tmp_path / "other" / "checkpoints", "max", keep_last=1)
+    save(other, 1)
+    store.folder.symlink_to(other.folder)
+    with pytest.raises(PermissionError, match="is a symbolic link"):
+        save(store, 2)
+    store._remove(store.folder / "00000001")
+    assert names(other) == ["00000001", "newest"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"step": "7"}, {"step": 8}, {"step": -1}, {"epoch": None}, {"metrics": 3}, {"metrics": {"a": "b"}}, {"value": "x"},
+     {"files": {"../../other": {"size": 1}}}, {"files": {"/etc/passwd": {"size": 1}}}, {"files": {"a": 3}}],
+)  # fmt: skip
+def test_a_manifest_with_values_that_no_checkpoint_has_is_damaged(
+    store: CheckpointStore, changed: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = save(store, 7).path / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **changed}))
+    assert store.newest_good() is None and "is damaged" in capsys.readouterr().err

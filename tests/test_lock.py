@@ -136,3 +136,25 @@ def test_a_lock_that_changed_hands_meanwhile_is_put_back(run: RunDir) -> None:
     ours = RunLock(run)
     ours._remove_left_behind({"pid": 99})
     assert json.loads((run.path / "lock").read_text())["pid"] == 1
+
+
+@pytest.mark.parametrize(
+    "text", ['{"host": 1}', "[]", "[" * 100_000, json.dumps({**identity({}), "pid": "1", "job": ["x"]})]
+)
+def test_a_lock_that_is_damaged_is_left_behind_too(run: RunDir, text: str) -> None:
+    (run.path / "lock").write_text(text)
+    with RunLock(run):
+        pass
+    assert not list(run.path.iterdir())
+
+
+def test_what_is_no_file_is_not_taken_away(run: RunDir, tmp_path: Path) -> None:
+    for make in (Path.mkdir, lambda path: path.symlink_to("nowhere")):
+        make(run.path / "lock")
+        with (
+            pytest.raises(CheckpointError, match=r"lock is no file of this project; move it away"),
+            RunLock(run),
+        ):
+            pass
+        assert [p.name for p in run.path.iterdir()] == ["lock"]
+        (run.path / "lock").rename(tmp_path.with_name(f"{tmp_path.name}-{make.__name__}"))

@@ -45,6 +45,31 @@ def test_resume_at_the_start_leaves_the_header(tmp_path: Path) -> None:
     log.write(10, 1, {})
     log.resume(0)
     assert log.path.read_text() == HEADER + "\n"
+    assert (tmp_path / "metrics.csv.before-1").read_text() == HEADER + "\n10,1,,,,,,,\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"step,epoch,mine\n1,2,3\n", b"step,epoch,lr\n"])
+def test_what_is_no_log_is_kept(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(content)
+    log = CsvLog(path)
+    log.resume(5)
+    assert path.read_text() == HEADER + "\n"
+    assert (tmp_path / "metrics.csv.damaged-1").read_bytes() == content
+    assert "it is kept as" in capsys.readouterr().err
+
+
+def test_rows_do_not_go_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("mine")
+    (tmp_path / "metrics.csv").symlink_to(tmp_path / ".bashrc")
+    CsvLog(tmp_path / "metrics.csv").write(1, 1, {})
+    assert (tmp_path / ".bashrc").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ["", HEADER[:20]])
+def test_a_log_that_was_just_begun_is_one(tmp_path: Path, content: str) -> None:
+    (tmp_path / "metrics.csv").write_text(content)
+    assert CsvLog(tmp_path / "metrics.csv").path.read_text() == HEADER + "\n"
 
 
 @pytest.mark.needs_root

@@ -15,7 +15,7 @@ from src.checkpoint_store import CheckpointStore
 from src.errors import CheckpointError
 from src.publish import Publisher, rescue
 from src.rundir import ROOT, RunDir
-from src.staging import Stage
+from src.staging import Stage, names_of
 
 FACTS: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}
 
@@ -33,8 +33,8 @@ def store(run: RunDir) -> CheckpointStore:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path / "node" / "run")
+def stage(run: RunDir, tmp_path: Path) -> Stage:
+    return Stage((tmp_path / "node").joinpath(*names_of(run)))
 
 
 def text(step: int) -> Callable[[Path], None]:
@@ -137,7 +137,7 @@ def test_an_error_of_the_worker_is_raised_at_the_next_step(store: CheckpointStor
 def test_full_local_disk(store: CheckpointStore, small_disk: Path) -> None:
     told: list[str] = []
     big = lambda folder: (folder / "model.ckpt").write_bytes(b"x" * (2 << 20)) and None  # noqa: E731
-    with Publisher(store, Stage(small_disk / "run"), tell=told.append) as publisher:
+    with Publisher(store, Stage(small_disk / "digits" / "run"), tell=told.append) as publisher:
         save(publisher, 1, big)
         save(publisher, 2, big)
     assert steps(store) == [1, 2]

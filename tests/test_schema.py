@@ -81,3 +81,9 @@ def test_all_contradictions_at_once() -> None:
 def test_bad_values(override: str, says: str) -> None:
     (problem,) = refused(override)
     assert says in problem
+
+
+def test_the_name_of_the_link_to_the_newest_run_is_taken(make_config: Callable[..., Config]) -> None:
+    for name in ("latest", "Latest"):
+        with pytest.raises(ConfigError, match=rf"name={name} is taken: .* is the link to the newest run"):
+            make_config(f"name={name}")

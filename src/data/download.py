@@ -2,8 +2,6 @@
 
 import fcntl
 import hashlib
-import os
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +10,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from src.errors import DataError
+from src.files import replace
+from src.removal import remove_file, temporary_name
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -58,18 +58,18 @@ def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
 
 def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
     """Fetch to a temporary name and rename when whole. Returns what went wrong, for a person, or None."""
-    part = target.with_name(f".{target.name}.{socket.gethostname()}.{os.getpid()}")
+    part = temporary_name(target)
     try:
         digest = _transfer(url, part)
         if digest != checksum:
             size = part.stat().st_size
             return f"sent a wrong or truncated file ({size} bytes, MD5 {digest} instead of {checksum})"
-        os.replace(part, target)
+        replace(part, target)
         return None
     except (OSError, HTTPException, ValueError) as error:
         return f"failed ({error})"
     finally:
-        part.unlink(missing_ok=True)
+        remove_file(part)
 
 
 def _transfer(url: str, part: Path) -> str:

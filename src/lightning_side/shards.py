@@ -1,6 +1,7 @@
 """Weights and optimizer of sharded training in checkpoints: each rank writes its part, behind the training's back."""
 
 import os
+import re
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,6 +13,10 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from src.errors import CheckpointError
+from src.removal import MARKER, Place, make, remove
+
+PREFIX = "shards-"
+"""Of the names of their folders, beside the checkpoints; the step follows."""
 
 
 class Shards:
@@ -40,8 +45,10 @@ class Shards:
 
     def write(self, state: dict[str, Any], step: int) -> None:
         """Take weights and optimizer out of the state and begin to write them; all ranks call it, after `wait`."""
+        self._folder = self._checkpoints / f"{PREFIX}{step:08d}"
+        if distributed.get_rank() == 0:
+            make(self._place(self._folder))
         shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
-        self._folder = self._checkpoints / f"shards-{step:08d}"
         written = dcp.async_save(
             shards, checkpoint_id=self._folder, process_group=self._group, async_stager=self._stager
         )
@@ -70,7 +77,7 @@ class Shards:
 
     def link(self, folder: Path) -> None:
         """Put all parts into the folder of a checkpoint. Raises OSError."""
-        for shard in self._folder.iterdir():
+        for shard in (p for p in self._folder.iterdir() if p.name != MARKER):
             try:
                 os.link(shard, folder / shard.name)
             except OSError:  # a file system without links
@@ -81,5 +88,10 @@ class Shards:
 
         No other rank is ahead: a thread makes its folder, and then waits for those of all ranks.
         """
-        for folder in self._checkpoints.glob("shards-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        for folder in self._checkpoints.glob(f"{PREFIX}*"):
+            if re.fullmatch("[0-9]{8,}", folder.name.removeprefix(PREFIX)):
+                remove(self._place(folder))
+
+    def _place(self, folder: Path) -> Place:
+        run = self._checkpoints.parent
+        return Place(run, (self._checkpoints.name, folder.name), f"{folder.name} of run {run.name}")

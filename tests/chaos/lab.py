@@ -36,6 +36,9 @@ from src.checkpoint_store import CheckpointStore, Saved  # noqa: E402
 from src.checkpoint_worker import Worker  # noqa: E402
 from src.rundir import RunDir  # noqa: E402
 
+CHECKPOINTS = "[0-9]" * 8
+"""Names of their folders."""
+
 HANGS = 120.0
 """Seconds after which a child is counted as hanging."""
 
@@ -151,7 +154,7 @@ class Lab:
             self.problem("lost", f"exit code {code} with {fault}")
             return False
         self.result.kills += 1
-        for path in run.checkpoints.glob("[0-9]*"):
+        for path in run.checkpoints.glob(CHECKPOINTS):
             if damage_of(path):
                 self.problem("torn", f"{path} is {damage_of(path)} after {fault}")
         if newest_step(run) < before:

@@ -90,8 +90,21 @@ static int verdict(int writes) {
         return real(path, flags, mode);                                             \
     }
 
+#define OPENAT(name)                                                                \
+    int name(int dir, const char *path, int flags, ...) {                           \
+        REAL(name);                                                                 \
+        va_list rest;                                                               \
+        va_start(rest, flags);                                                      \
+        mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;     \
+        va_end(rest);                                                               \
+        if (flags & (O_CREAT | O_WRONLY | O_RDWR | O_TRUNC) && relevant(dir, path) && verdict(0)) return -1; \
+        return real(dir, path, flags, mode);                                        \
+    }
+
 OPEN(open)
 OPEN(open64)
+OPENAT(openat)
+OPENAT(openat64)
 WRITE(write, (int fd, const void *data, size_t n), fd, (fd, data, n / 2), (fd, data, n))
 WRITE(pwrite, (int fd, const void *data, size_t n, off_t at), fd, (fd, data, n / 2, at), (fd, data, n, at))
 WRITE(pwrite64, (int fd, const void *data, size_t n, off64_t at), fd, (fd, data, n / 2, at), (fd, data, n, at))

@@ -125,7 +125,7 @@ def second_job(lab: Lab) -> None:
 
 def flip(run: RunDir, all_of_them: bool = False) -> None:
     """Flip a bit in the largest file of the newest checkpoint, or of all."""
-    for folder in sorted(run.checkpoints.glob("[0-9]*"))[0 if all_of_them else -1 :]:
+    for folder in sorted(run.checkpoints.glob("[0-9]" * 8))[0 if all_of_them else -1 :]:
         file = max((p for p in folder.iterdir() if p.suffix != ".json"), key=lambda p: p.stat().st_size)
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1

@@ -38,7 +38,7 @@ def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
     from src.keras_side.report import TensorBoard
 
     told: list[str] = []
-    mirror = Mirror(Stage(small_disk / "run"), tmp_path / "tensorboard", told.append)
+    mirror = Mirror(Stage(small_disk / "digits" / "run"), tmp_path / "tensorboard", told.append)
     board = TensorBoard(mirror, 4)
     board.write(5, {"train/loss": 5.0})
     with suppress(OSError):

@@ -33,7 +33,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(train: Train, tmp_path: Path
     assert first.returncode == 0, first.stderr
     run = (tmp_path / "parts" / "latest").resolve()
     assert sorted(p.name for p in newest(run).iterdir()) == [
-        ".metadata", "__0_0.distcp", "__1_0.distcp", "manifest.json", "model.ckpt",
+        ".metadata", ".run-marker", "__0_0.distcp", "__1_0.distcp", "manifest.json", "model.ckpt",
     ]  # fmt: skip
     assert not list((run / "checkpoints").glob("shards*"))
     second = train(f"resume={run}", "trainer.devices=3", "trainer.max_epochs=2")

@@ -45,7 +45,7 @@ from src.mirror import Mirror
 from src.staging import Stage
 
 disk, target = map(Path, sys.argv[1:])
-mirror = Mirror(Stage(disk / "run"), target, print)
+mirror = Mirror(Stage(disk / "digits" / "run"), target, print)
 board = TensorBoard(mirror, 4)
 board.log_metrics({"train/loss": 5.0}, 5)
 try:
