@@ -74,6 +74,7 @@ def test_sides_do_not_import_each_other(name: str) -> None:
 
 BASE = {
     "errors",
+    "client",
     "stop",
     "topology",
     "rundir",

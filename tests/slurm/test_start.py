@@ -22,13 +22,19 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sbatch(tmp_path: Path) -> Path:
-    """A folder with an sbatch (and qsub) that answers with job 1234 and keeps its words in `asked`."""
+    """A folder with an sbatch (and qsub) that answers with job 1234 and keeps its words in `asked`, and an empty queue."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sbatch", "qsub"):
-        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/asked\necho 1234\n')
-        (folder / name).chmod(0o755)
+        client(folder, name, f'echo {name} "$@" >>{tmp_path}/asked; echo 1234')
+    client(folder, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
     return folder
+
+
+def client(folder: Path, name: str, script: str) -> None:
+    """Put a client of the scheduler that does as `script` says into a folder."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
 
 
 @pytest.fixture
