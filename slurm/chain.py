@@ -34,7 +34,7 @@ def submit_chain(
                 if interrupted.is_set():
                     raise Interrupted("interrupted.")
         except UnclearError as error:
-            raise UnclearError(unclear(kind, error, job_ids)) from None
+            raise error.adding(_unclear(kind, job_ids)) from None
         except (ProjectError, OSError, KeyboardInterrupt) as error:
             if job_ids:
                 raise _withdrawn(kind, job_ids, error) from None
@@ -44,24 +44,23 @@ def submit_chain(
     return job_ids
 
 
-def unclear(kind: str, error: UnclearError, job_ids: list[str]) -> str:
-    """The sentence for an answer that was lost."""
+def _unclear(kind: str, job_ids: list[str]) -> str:
     name, look = scheduler.COMMAND[kind], scheduler.QUEUE[kind]
     before = f" Job {', '.join(job_ids)}, submitted before it, is queued." if job_ids else ""
-    return f"{error} Whether {name} has submitted the job is not known: look at `{look}` before submitting again.{before}"
+    return f"Whether {name} has submitted the job is not known: look at `{look}` before submitting again.{before}"
 
 
 def _withdrawn(kind: str, job_ids: list[str], error: BaseException) -> SubmitError:
     """Cancel what was accepted; returns what to raise."""
-    jobs = f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids)}"
-    why = str(error) or "interrupted."
+    jobs = f"Job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids)}, which had been accepted,"
+    why = f"{str(error).rstrip('.') or 'interrupted'}."
     try:
         if ending := queue.cancel(kind, job_ids[::-1], queue.STILL_ENDING):
             raise SubmitError(f"{queue.told(ending)}.")
     except ProjectError as trouble:
         return UnclearError(
-            f"{why} The {jobs}, accepted before, could not be cancelled: {trouble} Look at `{scheduler.QUEUE[kind]}`.",
+            f"{why} {jobs} could not be cancelled: {trouble} Look at `{scheduler.QUEUE[kind]}`.",
             job_lost=False,
         )
-    back = f"{why} The {jobs}, accepted before, {'were' if len(job_ids) > 1 else 'was'} cancelled: nothing is queued."
+    back = f"{why} {jobs} {'were' if len(job_ids) > 1 else 'was'} cancelled: nothing is queued."
     return Interrupted(back) if isinstance(error, Interrupted | KeyboardInterrupt) else SubmitError(back)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from src import client
-from src.errors import NoAnswer, SchedulerError, SubmitError, UnclearError
+from src.errors import INTERRUPTED, NoAnswer, SchedulerError, SubmitError, UnclearError
 
 COMMAND = {"slurm": "sbatch", "pbs": "qsub"}
 SCRIPT = {"slurm": "job.sbatch", "pbs": "job.pbs"}
@@ -52,7 +52,7 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
     except SchedulerError as error:
         raise SchedulerError(f"{error} dry_run=true shows what would be submitted.") from None
     except KeyboardInterrupt:
-        raise UnclearError(f"interrupted while {name} was running.") from None
+        raise UnclearError(f"interrupted while {name} was running.", exit_code=INTERRUPTED) from None
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
         raise UnclearError(f"{name} failed with {client.ended(answer)}.")
     if answer.code:

@@ -138,7 +138,7 @@ def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
         if run.info().get("state") == "queued":
             run.update(submission=str(error))
     folder = shown(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
-    return UnclearError(f"{error} The run folder is kept: {folder}", error.job_lost)
+    return error.adding(f"The run folder is kept: {folder}")
 
 
 def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDir | None) -> int:

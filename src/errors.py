@@ -74,11 +74,16 @@ class UnclearError(SubmitError):
 
     Args:
         job_lost: whether its id is not known, because the scheduler's answer was lost.
+        exit_code: `INTERRUPTED` after Ctrl-C.
     """
 
-    def __init__(self, message: str, job_lost: bool = True) -> None:
-        self.job_lost = job_lost
+    def __init__(self, message: str, job_lost: bool = True, exit_code: int = REFUSED) -> None:
+        self.job_lost, self.exit_code = job_lost, exit_code
         super().__init__(message)
+
+    def adding(self, sentence: str) -> "UnclearError":
+        """The same error with one more sentence."""
+        return UnclearError(f"{self} {sentence}", self.job_lost, self.exit_code)
 
 
 class Interrupted(SubmitError):

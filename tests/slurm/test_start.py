@@ -82,6 +82,27 @@ def test_a_submission_says_what_comes_next(submit: Submit, results: Path) -> Non
     assert (results / "latest").resolve() == run
 
 
+@pytest.mark.parametrize("words", [["cluster=slurm"], ["-m", "cluster=slurm", "seed=1,2"]])
+def test_what_comes_next_works_as_printed_from_another_folder(
+    submit: Submit,
+    sbatch: Path,
+    results: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = submit(*words)
+    client(sbatch, "squeue", "echo '1234|PENDING'; echo '1234_0|PENDING'; echo '1234_1|PENDING'")
+    printed = next(
+        line.removeprefix("Next:") for line in done.stdout.splitlines() if line.startswith("Next:")
+    )
+    assert "--results results" in printed
+    path = f"{sbatch}:{os.environ['PATH']}"
+    again = subprocess.run(["sh", "-c", printed], env={**os.environ, "PATH": path}, capture_output=True)
+    assert (again.returncode, again.stdout.count(b"  pending  job 1234")) == (0, len(runs(results)))
+
+
 def test_the_code_and_paths_of_the_frozen_configuration_are_absolute(submit: Submit, results: Path) -> None:
     submit("cluster=slurm", "paths.data=data")
     paths = yaml.safe_load((runs(results)[0] / "config.yaml").read_text())["paths"]
