@@ -130,7 +130,10 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
     answer = client.run([name, *map(_name_of, job_ids)], client.QUERY)
     end = time.monotonic() + max(patience, TAKES_LEAVE)
     while True:
-        living = queued(scheduler, job_ids).living(job_ids)
+        try:
+            living = queued(scheduler, job_ids).living(job_ids)
+        except SchedulerError as error:
+            raise SchedulerError(f"{name} was called, and what came of it is not known: {error}") from None
         staying = {i: s for i, s in living.items() if s != "COMPLETING"}
         if staying and answer.code:
             raise SubmitError(f"{name} failed with {client.ended(answer)}; {told(staying)}.")

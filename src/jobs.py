@@ -12,7 +12,8 @@ at submission; to go on with today's code use `python src/train.py resume=RUN`.
 import argparse
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +135,24 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
     return each(found, show_logs.follow)
 
 
+@contextmanager
+def asking(so: str) -> Iterator[None]:
+    """Around questions on which everything else depends; `so` is what a user wants to know where there is no answer."""
+    try:
+        yield
+    except SchedulerError as error:
+        raise SchedulerError(f"what is queued is not known: {error} {so}") from None
+
+
 def cancel(found: Runs, parsed: argparse.Namespace) -> int:
     """Take runs out of the queue, or stop them."""
 
     def end(run: runs.Submitted) -> None:
         if run.scheduler is None:
             raise SubmitError(ran_here.how_to_stop(run))
-        run = runs.identified(run)
-        living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
+        with asking("Nothing was cancelled."):
+            run = runs.identified(run)
+            living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
         if not living:
             runs.refuse_unclear(run)
             print(f"{run.run.id}: no job of it is queued or running.")
@@ -161,7 +172,8 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
             raise SubmitError(run.trouble)
         if run.scheduler is None:
             raise SubmitError(ran_here.how_to_go_on(run))
-    found, known = runs.ask(found)
+    with asking("Nothing was submitted."):
+        found, known = runs.ask(found)
     states = {r.run.id: runs.state(r, known)[0] for r in found}
     if parsed.failed:
         again = [r for r in found if states[r.run.id] in FAILED]

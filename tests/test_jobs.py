@@ -262,6 +262,9 @@ def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(
     assert run(results, verb) == 2
     said = capsys.readouterr()
     assert sentence in said.err
+    assert {"cancel": "Nothing was cancelled.", "resubmit": "Nothing was submitted."}.get(
+        verb, ""
+    ) in said.err
     expected = "20260101-000000-aaaa  run.json says running  job 7 on slurm\n" if verb == "status" else ""
     assert said.out.partition(str(folder))[0] == expected
     assert (folder / "run.json").read_bytes() == before
@@ -447,3 +450,17 @@ def test_logs_of_bytes_and_of_a_log_that_goes_away(
     assert tail.more() == "again\n"
     (folder / "slurm-7.out").unlink()
     assert tail.more() == ""
+
+
+def test_what_came_of_scancel_is_not_claimed(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The controller goes away between two questions."""
+    folder = make("20260101-000000-aaaa", "7", state="queued")
+    squeue.write_text("7|RUNNING\n")
+    client(squeue.with_name("bin"), "scancel", f"echo gone >{squeue}")
+    assert run(results, "cancel") == 2
+    said = capsys.readouterr()
+    assert "scancel was called, and what came of it is not known: squeue answered 'gone'" in said.err
+    assert said.out == ""
+    assert json.loads((folder / "run.json").read_text())["state"] == "queued"

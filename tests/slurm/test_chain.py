@@ -86,7 +86,7 @@ def test_a_chain_that_breaks_is_taken_back_whole(fakes: Fakes) -> None:
     ("name", "script", "reason"),
     [
         ("scancel", "echo Access denied >&2; exit 210", "scancel failed with exit code 210: Access denied; job 4001 is pending."),
-        ("squeue", DOWN, "squeue failed with exit code 1: slurm_load_jobs error: Unable to contact slurm controller."),
+        ("squeue", DOWN, "scancel was called, and what came of it is not known: squeue failed with exit code 1: slurm_load_jobs error: Unable to contact slurm controller."),
     ],
 )  # fmt: skip
 def test_a_chain_whose_first_job_stays_queued_keeps_its_folder(

@@ -27,7 +27,7 @@ def test_a_real_slurm_is_understood(
     assert queue.states("slurm", [alone]).states == {alone: "CANCELLED"}
     assert queue.queued("slurm", [array, alone]).living([array, alone]) == {}
     assert queue.states("slurm", ["99999"]) == queue.Known()  # no job, and no accounting: both are answers
-    with pytest.raises(SchedulerError, match="squeue failed with exit code 1: .*Invalid job id"):
+    with pytest.raises(SchedulerError, match=r"squeue failed with exit code 1: .*Invalid job id"):
         queue.queued("slurm", ["abc"])
 
 
