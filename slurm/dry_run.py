@@ -6,6 +6,7 @@ from pathlib import Path
 
 from slurm import units
 from slurm.job import Job
+from src.rundir import ROOT
 from src.summary import shown, tool
 
 
@@ -50,10 +51,12 @@ def report(script: str, job: Job, problems: Sequence[str], notes: Sequence[str])
 
 def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]) -> str:
     """What a person reads after a submission: the job, where everything is, what to type next."""
-    jobs = f"{tool('python')} src/jobs.py"
+    jobs = f"{tool('python')} {shlex.quote(shown(ROOT / 'src' / 'jobs.py'))}"
     many = len(runs) > 1
     folder = f"{job.run}-*" if many else shown(runs[0])
     name = runs[0].name.rpartition("-")[0] if many else runs[0].name
+    results = runs[0].parent.parent
+    name += "" if results == ROOT / "results" else f" --results {shlex.quote(shown(results))}"
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
     array = f", an array of {len(runs)}" if many else ""
     rows = {

@@ -1,10 +1,12 @@
 """Whether this command already runs inside an allocation, and what it may do there."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm.job import Job, devices_per_node
+from slurm.queue import JOB_ID
 from src.errors import SubmitError
 from src.schema import Config
 
@@ -33,18 +35,21 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         SubmitError: inside a batch job or one of several tasks: a job must not submit or start itself again.
     """
     job_id = environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID")
-    if job_id is None:
+    if not job_id:
         return None
+    if not re.fullmatch(JOB_ID, job_id):
+        name = "SLURM_JOB_ID" if environ.get("SLURM_JOB_ID") else "PBS_JOBID"
+        raise SubmitError(
+            f"{name}={job_id!a} is no job id: this shell is no allocation; unset {name}, or log in anew."
+        )
     batch = environ.get("ENVIRONMENT") == "BATCH" or environ.get("PBS_ENVIRONMENT") == "PBS_BATCH"
-    if batch or "TRAIN_HOSTS" in environ or int(environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+    if batch or "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1:
         raise SubmitError(
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
-    from src.hostlist import expand_tasks
-
-    cpus = expand_tasks(environ.get("SLURM_JOB_CPUS_PER_NODE", "0"))  # 8(x2),4
-    return Allocation(job_id, int(environ.get("SLURM_JOB_NUM_NODES", 0)), min(cpus), _gpus(environ))
+    cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
+    return Allocation(job_id, _number(environ, "SLURM_JOB_NUM_NODES"), min(cpus), _gpus(environ))
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
@@ -52,8 +57,27 @@ def _gpus(environ: Mapping[str, str]) -> int:
     if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
         return 0
     names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
-    given = next((environ[n] for n in names if n in environ), "0")
-    return sum(int(part.rpartition(":")[2]) for part in given.split(","))  # a100:4
+    given = next((n for n in names if environ.get(n)), names[0])
+    return sum(_numbers(environ, given, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    return _numbers(environ, name, "([0-9]{1,9})")[0]
+
+
+def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
+    """The numbers in a variable, one for each of its parts; [0] where it is not set.
+
+    Raises:
+        SubmitError: it is not as the scheduler writes it.
+    """
+    parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
+    if not all(parts):
+        raise SubmitError(
+            f"{name}={environ[name]!a} is not what a scheduler writes there: this shell is no allocation, or something "
+            f"has changed the variable; unset {name}, or make a new allocation."
+        )
+    return [int(part[1]) for part in parts if part]
 
 
 def fits(job: Job, here: Allocation) -> list[str]:

@@ -8,23 +8,26 @@ What Slurm can't say (accounts' form, modules, rules of the site) is left to you
 """
 
 import argparse
+import json
 import re
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from slurm import units  # noqa: E402
-from slurm.scheduler import ask  # noqa: E402
+from src import client  # noqa: E402
 from src.errors import REFUSED, ProjectError, SubmitError  # noqa: E402
 
 PRESETS = Path(__file__).resolve().parent.parent / "configs" / "cluster"
 SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%G|%c|%m|%l|%D"]
 """Partition, generic resources, CPUs, memory in MiB, longest job, number of nodes; one line per kind of node."""
+
+LINE = re.compile(r"([^|]+)\|([^|]*)\|([0-9]{1,9})\+?\|([0-9]{1,12})\+?\|([^|]*)\|([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parsed = parser.parse_args(arguments)
     try:
-        text = preset(parsed.name, rows(ask(SINFO)), parsed.partition, socket.gethostname())
+        text = preset(
+            parsed.name, rows(client.ask(SINFO, unknown="(?!)")), parsed.partition, socket.gethostname()
+        )
         if not parsed.write:
             print(text, end="")
             return 0
@@ -65,14 +70,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def rows(answer: str) -> list[Row]:
-    """What sinfo printed, as far as it has GPUs; fewest GPUs last."""
-    found = []
-    for line in answer.splitlines():
-        partition, gres, cpus, mem, longest, nodes = line.strip().split("|")
-        for gpu_type, count in re.findall(r"gpu:(?:([A-Za-z][^:,(]*):)?(\d+)", gres):
-            cores, memory = (int(re.sub(r"\D", "", v)) for v in (cpus, mem))
-            found.append(Row(partition, gpu_type or None, int(count), cores, memory, longest, int(nodes)))
+    """What sinfo printed, as far as it has GPUs; fewest GPUs last.
+
+    Raises:
+        SubmitError: it is not what was asked for.
+    """
+    found = [row for line in answer.splitlines() if line.strip() for row in _rows_of(line.strip())]
     return sorted(found, key=lambda r: -r.gpus * r.nodes)
+
+
+def _rows_of(line: str) -> Iterator[Row]:
+    match = LINE.fullmatch(line)
+    if not match:
+        raise SubmitError(
+            f"sinfo answered {line[:80]!a}, which is not of the form {SINFO[-1].removeprefix('--format=')}; "
+            "write the preset by hand, after configs/cluster/slurm.yaml."
+        )
+    partition, gres, cpus, mem, longest, nodes = match.groups()
+    for gpu_type, count in re.findall(r"\bgpu:(?:([^:,(]+):)?([0-9]{1,6})(?=[(,]|$)", gres):
+        if int(count):
+            yield Row(partition, gpu_type or None, int(count), int(cpus), int(mem), longest, int(nodes))
 
 
 def preset(name: str, found: Sequence[Row], partition: str | None, host: str) -> str:
@@ -94,30 +111,53 @@ def preset(name: str, found: Sequence[Row], partition: str | None, host: str) ->
         )
     first = next(r for r in found if r.partition == (partition or known[0]))
     nodes = dict.fromkeys(f"      - {_node(r)}" for r in sorted(found, key=lambda r: r != first))
-    longest = "" if first.max_time in ("infinite", "n/a") else f'    max_time: "{first.max_time}"\n'
-    gpu_type = f"  gpu_type: {first.gpu_type}\n" if first.gpu_type else ""
-    login = re.sub(r"\d+$", "", host.split(".")[0])
+    longest = f'    max_time: "{first.max_time}"\n' if _is_time(first.max_time) else ""
+    gpu_type = f"  gpu_type: {_scalar(first.gpu_type)}\n" if first.gpu_type else ""
+    login = re.sub(r"\d+$", "*", host.split(".")[0])
+    login = host if login == "*" else f"{login.rstrip('*')}*"
     return (
         "# @package _global_\n"
         f"# {name}. source: sinfo on {host}, checked {time.strftime('%Y-%m')}\n"
         "defaults:\n  - slurm\n  - _self_\n"
-        f"cluster:\n  name: {name}\n  partition: {first.partition}\n{gpu_type}"
+        f"cluster:\n  name: {name}\n  partition: {_scalar(first.partition)}\n{gpu_type}"
         "  # account: ...   modules: [...]   comment: ...   the other keys are in configs/train.yaml\n"
-        f'  site:\n    hosts: ["{login}*"]  # login nodes, for cluster=current\n{longest}'
+        f"  site:\n    hosts: [{json.dumps(login)}]  # login nodes, for cluster=current\n{longest}"
         "    # rules of the site: account, takes_mem, submit_below, ...: src/schema_cluster.py\n"
         "    nodes:\n" + "\n".join(nodes) + "\n"
     )
 
 
 def _node(row: Row) -> str:
-    kind = f"gpu_type: {row.gpu_type}, " if row.gpu_type else ""
-    return f"{{partition: {row.partition}, {kind}gpus: {row.gpus}, cpus: {row.cpus}, mem: {units.short_size(row.mem)}}}"
+    kind = f"gpu_type: {_scalar(row.gpu_type)}, " if row.gpu_type else ""
+    return f"{{partition: {_scalar(row.partition)}, {kind}gpus: {row.gpus}, cpus: {row.cpus}, mem: {units.short_size(row.mem)}}}"
+
+
+def _is_time(text: str) -> bool:
+    """Whether a limit is a time: it may be infinite or n/a too."""
+    try:
+        return units.seconds(text) > 0
+    except ValueError:
+        return False
+
+
+def _scalar(text: str) -> str:
+    """A word of Slurm's in YAML, where `on`, `1e3` and `a: b` would be something else."""
+    import yaml
+
+    plain = re.fullmatch(r"[A-Za-z0-9][\w.-]*", text) and yaml.safe_load(text) == text
+    return text if plain else json.dumps(text)
 
 
 def _write(path: Path, text: str) -> int:
     if path.exists():
         raise SubmitError(f"{path} is there already; take it away first, or choose another name.")
-    path.write_text(text)
+    try:
+        with open(path, "x") as file:
+            file.write(text)
+    except OSError as error:
+        raise SubmitError(
+            f"{path} can't be written: {error.strerror}; without --write it is printed."
+        ) from None
     print(f"wrote {path}; try: python src/train.py cluster={path.stem} dry_run=test")
     return 0
 

@@ -1,5 +1,7 @@
 """Find runs by what a user has at hand: a folder, a run id, a job id, the id of a sweep, or nothing (the newest)."""
 
+import dataclasses
+import glob
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,41 +9,40 @@ from pathlib import Path
 from typing import Any
 
 from slurm import queue
-from slurm.scheduler import SCRIPT
+from slurm.scheduler import QUEUE, SCRIPT
+from slurm.submit import UNCLEAR
 from src.errors import SubmitError
 from src.rundir import RunDir
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A run that was submitted.
+    """A run, submitted or not.
 
     Attributes:
         run: its folder.
         member: its number in the array of a sweep; None where it is alone.
-        script: the batch script, shared by the members of a sweep.
+        scheduler: slurm or pbs; None for a run of this machine.
+        script: the batch script, shared by the members of a sweep; None where there is none (any more).
         job_ids: all jobs it had, oldest first.
+        unclear: whether it may have a job whose id is not known.
+        trouble: why its jobs are not known; empty where they are.
     """
 
     run: RunDir
     member: int | None
-    script: Path
+    scheduler: str | None
+    script: Path | None
     job_ids: tuple[str, ...]
-
-    @property
-    def scheduler(self) -> str:
-        """slurm or pbs."""
-        return next(kind for kind, name in SCRIPT.items() if name == self.script.name)
+    unclear: bool = False
+    trouble: str = ""
 
     def logs(self) -> list[Path]:
         """Output and errors of the newest job, as far as they exist."""
         for job_id in reversed(self.job_ids):
             number = re.sub(r"\D.*", "", job_id)
-            found = [
-                p
-                for p in self.run.path.glob(f"*-{number}*.*")
-                if re.fullmatch(r"(slurm|pbs)-\d+\S*\.(out|err)", p.name)
-            ]
+            pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
+            found = [p for p in self.run.path.iterdir() if re.fullmatch(pattern, p.name)]
             if found:
                 return sorted(found, reverse=True)  # .out first
         return []
@@ -57,66 +58,164 @@ def find(name: str | None, results: Path) -> list[Submitted]:
     Raises:
         SubmitError: where there is none.
     """
-    if name is None:
-        name = str(results / "latest")
-    folders = _folders(name, results)
-    if not folders:
+    try:
+        if name is None and not (results / "latest").is_dir():
+            raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
+        folders = _folders(name, results) if name is not None else [(results / "latest").resolve()]
+        found = [submitted(f) for f in folders]
+    except (OSError, RuntimeError) as error:  # pathlib's word for a loop of links
+        said = getattr(error, "strerror", None) or "links that lead in a circle"
+        where = getattr(error, "filename", None) or name or results / "latest"
+        raise SubmitError(f"{where} can't be read: {said}.") from None
+    if not found:
         raise SubmitError(
             f"no run is called '{name}' below {results}; give a run folder, a run id or a job id (--results names another folder)."
         )
-    runs = [_submitted(f) for f in folders]
-    if not any(runs):
-        raise SubmitError(f"{folders[0]} was not submitted to a scheduler; it ran on this machine.")
-    return [r for r in runs if r]
+    return found
+
+
+def job_ids(run: RunDir) -> tuple[str, ...]:
+    """What jobs.txt says: the ids of all jobs, and `UNCLEAR` for one whose id is not known.
+
+    Raises:
+        SubmitError: it holds something else, so that what is queued is not known.
+    """
+    path = run.path / "jobs.txt"
+    try:
+        words = path.read_text(errors="replace").split()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
+    for word in words:
+        if word != UNCLEAR and not re.fullmatch(queue.JOB_ID, word):
+            raise SubmitError(
+                f"{path} has {word[:40]!a} in it, which is no job id: correct or delete that line."
+            )
+    return tuple(dict.fromkeys(words))
+
+
+def ask(runs: Sequence[Submitted]) -> tuple[list[Submitted], queue.Known]:
+    """What the scheduler says of runs, asked once for all; and the runs, with the jobs that were found only now.
+
+    Raises:
+        SchedulerError: it can't be asked.
+    """
+    runs = [identified(r) for r in runs]
+    states: dict[str, str] = {}
+    gap = ""
+    for kind in sorted({r.scheduler for r in runs if r.scheduler}):
+        known = queue.states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
+        states |= known.states
+        gap = gap or known.gap
+    return runs, queue.Known(states, gap)
+
+
+def identified(run: Submitted) -> Submitted:
+    """The run with the jobs in Slurm's queue that were made from its script, where sbatch's answer was lost.
+
+    Raises:
+        SchedulerError: Slurm can't be asked.
+    """
+    if not run.unclear or run.scheduler != "slurm":
+        return run
+    more = [i for i in queue.jobs_of(str(run.script)) if run.member is None or i.endswith(f"_{run.member}")]
+    return dataclasses.replace(run, job_ids=tuple(dict.fromkeys([*run.job_ids, *more])))
+
+
+def refuse_unclear(run: Submitted) -> None:
+    """Slurm's queue names the script of each job; another queue can't tell whether a lost job is there.
+
+    Raises:
+        SubmitError: where the user must look.
+    """
+    if run.unclear and run.scheduler != "slurm":
+        raise SubmitError(
+            f"whether an earlier submission of this run is queued is not known: look at `{QUEUE[str(run.scheduler)]}`. "
+            f"If it is, cancel it; then delete the line {UNCLEAR} of {run.run.path / 'jobs.txt'}."
+        )
+
+
+def state(run: Submitted, known: queue.Known) -> tuple[str, dict[str, Any]]:
+    """One word for where a run stands, and its run.json.
+
+    While a job lives, the scheduler knows best; then run.json does. A run whose job is gone though it never ended is `lost`,
+    or `unknown` where the accounting could not be asked.
+
+    Raises:
+        CheckpointError: run.json is damaged.
+    """
+    info = run.run.info()
+    of_its_jobs = known.of(run.job_ids)
+    if alive := [*known.living(run.job_ids).values()]:
+        return ("running" if "RUNNING" in alive else alive[0].lower()), info
+    said = str(info.get("state", "lost"))
+    if said not in ("queued", "running"):
+        return said, info
+    newest = [*known.of(run.job_ids[-1:]).values()]  # the trainer had no time to write its end
+    if newest and newest[-1] != "COMPLETED":
+        return newest[-1].lower(), info
+    return ("unknown" if known.gap or (run.unclear and not of_its_jobs) else "lost"), info
 
 
 def _folders(name: str, results: Path) -> list[Path]:
-    if re.fullmatch(r"\d+(_\d+)?", name):
-        return [p.parent for p in sorted(results.glob("*/*/jobs.txt")) if _has_job(p, name)]
-    path = Path(name) if "/" in name else next(iter(results.glob(f"*/{name}")), results / name)
+    if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
+        found = [p.parent for p in sorted(results.glob("*/*/jobs.txt")) if _has_job(p, name)]
+        if found:
+            return found
+    path = Path(name)
+    if "/" not in name and not (path / "config.yaml").is_file():
+        path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
     path = path.resolve()
     if (path / "config.yaml").is_file():
         return [path]
     members = [
-        p for p in path.parent.glob(f"{path.name}-*") if re.fullmatch(r"\d+", p.name[len(path.name) + 1 :])
+        p for p in path.parent.glob(f"{glob.escape(path.name)}-*") if _member(p, path.name) is not None
     ]
     return sorted(members, key=lambda p: int(p.name.rpartition("-")[2]))
 
 
+def _member(folder: Path, sweep: str) -> int | None:
+    match = re.fullmatch(re.escape(sweep) + r"-([0-9]{1,9})", folder.name)
+    return int(match[1]) if match and (folder / "config.yaml").is_file() else None
+
+
 def _has_job(jobs: Path, job_id: str) -> bool:
-    return any(line == job_id or line.startswith(f"{job_id}_") for line in jobs.read_text().split())
+    try:
+        return any(
+            line == job_id or line.startswith(f"{job_id}_")
+            for line in jobs.read_text(errors="replace").split()
+        )
+    except OSError:
+        return False
 
 
-def _submitted(folder: Path) -> Submitted | None:
-    for base in (folder, folder.with_name(folder.name.rpartition("-")[0])):
-        for script in (base / name for name in SCRIPT.values()):
-            if script.is_file():
-                member = int(folder.name.rpartition("-")[2]) if base != folder else None
-                jobs = folder / "jobs.txt"
-                return Submitted(
-                    RunDir(folder), member, script, tuple(jobs.read_text().split() if jobs.is_file() else ())
-                )
-    return None
+def submitted(folder: Path) -> Submitted:
+    run, sweep = RunDir(folder), folder.name.rpartition("-")[0]
+    bases = [folder] + ([folder.with_name(sweep)] if sweep and _member(folder, sweep) is not None else [])
+    scripts = [base / name for base in bases for name in SCRIPT.values() if (base / name).is_file()]
+    script = scripts[0] if scripts else None
+    member = _member(folder, sweep) if script and script.parent != folder else None
+    kind = next((k for k, name in SCRIPT.items() if script and script.name == name), None)
+    try:
+        ids = job_ids(run)
+        kind = kind or (_scheduler(run) if ids else None)
+    except SubmitError as error:
+        return Submitted(run, member, kind, script, (), trouble=str(error))
+    return Submitted(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), UNCLEAR in ids)
 
 
-def states(runs: Sequence[Submitted]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By run id: one word for where it stands, and its run.json.
+def _scheduler(run: RunDir) -> str:
+    """Of a run that had jobs and whose script is gone, by its configuration."""
+    import yaml
 
-    While a job lives, the scheduler knows best; then run.json does. A run whose job is gone though it never ended is `lost`.
-    """
-    by_job: dict[str, str] = {}
-    for kind in {r.scheduler for r in runs}:
-        by_job |= queue.states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
-    return {r.run.id: _state(r, by_job) for r in runs}
-
-
-def _state(run: Submitted, by_job: dict[str, str]) -> tuple[str, dict[str, Any]]:
-    info = run.run.info()
-    words = [by_job[i] for i in run.job_ids if i in by_job]
-    alive = [w for w in words if queue.alive(w)]
-    if alive:
-        return ("running" if "RUNNING" in alive else alive[0].lower()), info
-    state = str(info.get("state", "lost"))
-    if state in ("queued", "running"):  # the trainer had no time to write its end
-        state = words[-1].lower() if words and words[-1] != "COMPLETED" else "lost"
-    return state, info
+    try:
+        kind = yaml.safe_load(run.config.read_text())["cluster"]["scheduler"]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        kind = None
+    if kind not in SCRIPT:
+        raise SubmitError(
+            f"{run.path} has jobs ({run.path / 'jobs.txt'}) but neither a batch script nor a readable config.yaml: "
+            "which scheduler has them is not known."
+        )
+    return str(kind)

@@ -2,14 +2,24 @@
 
 import os
 import re
-import subprocess
-from collections.abc import Sequence
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-from src.errors import SubmitError
+from src import client
+from src.errors import INTERRUPTED, NoAnswer, SchedulerError, SubmitError, UnclearError
 
 COMMAND = {"slurm": "sbatch", "pbs": "qsub"}
 SCRIPT = {"slurm": "job.sbatch", "pbs": "job.pbs"}
+QUEUE = {"slurm": "squeue --me", "pbs": "qstat -u $USER"}
+"""What a person types to see the own jobs."""
+
+ANSWER_LOST = "timed out|Zero Bytes were transmitted"
+"""Words of sbatch with which the controller may have accepted the job all the same: Socket timed out on send/recv operation."""
 
 
 def submit_script(scheduler: str, script: Path, after: str | None = None, members: str | None = None) -> str:
@@ -22,8 +32,11 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
         members: only these members of the script's array, such as 1,3.
 
     Raises:
-        SubmitError: one sentence with the scheduler's own words.
+        SubmitError: it was refused, in the scheduler's own words.
+        SchedulerError: there is no scheduler to ask.
+        UnclearError: it may have been accepted, but its job id is not known.
     """
+    name = COMMAND[scheduler]
     options = ["--parsable"] if scheduler == "slurm" else []
     if after:
         options += (
@@ -31,13 +44,23 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
         )
     if members:
         options += [f"--array={members}"] if scheduler == "slurm" else ["-J", members]
-    answer = ask([COMMAND[scheduler], *options, str(script)], environ=_environment(script.read_text()))
-    match = re.search(r"^\s*(\d+(\[\])?)", answer.splitlines()[-1] if answer else "")
-    if not match:
+    environ = _environment(script.read_text(errors="replace"))
+    try:
+        answer = client.run([name, *options, str(script)], client.SUBMIT, environ=environ)
+    except NoAnswer as error:
+        raise UnclearError(str(error)) from None
+    except SchedulerError as error:
+        raise SchedulerError(f"{error} dry_run=true shows what would be submitted.") from None
+    except KeyboardInterrupt:
+        raise UnclearError(f"interrupted while {name} was running.", exit_code=INTERRUPTED) from None
+    if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
+        raise UnclearError(f"{name} failed with {client.ended(answer)}.")
+    if answer.code:
+        said = answer.words
         raise SubmitError(
-            f"{COMMAND[scheduler]} answered '{answer}', which has no job id in it; look at the queue before submitting again."
+            f"{name} refused the job: {said}" if said else f"{name} failed with {client.ended(answer)}."
         )
-    return match[1]
+    return _job_id(name, answer)
 
 
 def test_only(script: str) -> str:
@@ -45,35 +68,52 @@ def test_only(script: str) -> str:
 
     Raises:
         SubmitError: where Slurm would refuse it, in Slurm's words.
+        SchedulerError: where Slurm can't be asked.
     """
-    return ask(["sbatch", "--test-only"], text=script, environ=_environment(script))
+    answer = client.run(["sbatch", "--test-only"], client.SUBMIT, script, _environment(script))
+    if answer.code:
+        raise SubmitError(f"sbatch --test-only: {client.ended(answer)}.")
+    return answer.words
 
 
-def ask(command: Sequence[str], text: str | None = None, environ: dict[str, str] | None = None) -> str:
-    """Output of a client of the scheduler.
+@contextmanager
+def held_interrupt(what: str) -> Iterator[threading.Event]:
+    """Ctrl-C within sets the event, so that no answer of the scheduler is lost; a second one is a KeyboardInterrupt.
 
-    Raises:
-        SubmitError: where it is not on this machine, or fails.
+    Args:
+        what: is said when it happens.
     """
+    asked = threading.Event()
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        print(what, file=sys.stderr, flush=True)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+        yield asked
+        return
+    before = signal.signal(signal.SIGINT, hold)
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, env=environ)
-    except FileNotFoundError:
-        raise SubmitError(
-            f"{command[0]} is not on this machine: run this on a login node of the cluster, or see what would be "
-            "submitted with dry_run=true."
-        ) from None
-    said = " ".join((done.stderr or done.stdout).split())
-    if done.returncode:
-        raise SubmitError(
-            f"{command[0]} refused the job: {said}"
-            if said
-            else f"{command[0]} failed with exit code {done.returncode}."
-        )
-    return done.stdout.strip() or said
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _job_id(name: str, answer: client.Answer) -> str:
+    last = answer.out.strip().rpartition("\n")[2]
+    match = re.match(r"\s*([0-9]+(\[\])?)(?![\w])", last)
+    if not match:
+        raise UnclearError(f"{name} answered {answer.words[:80]!a}, which has no job id in it.")
+    return match[1]
 
 
 def _environment(script: str) -> dict[str, str]:
-    """The environment without SBATCH_* variables that would win over an option of the script."""
+    """The environment without SBATCH_* variables that would win over an option of the script.
+
+    LC_ALL stays as it is, unlike for questions: the job inherits it.
+    """
     options = set(re.findall(r"^#SBATCH --([a-z-]+)", script, re.MULTILINE))
     return {
         k: v

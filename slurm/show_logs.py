@@ -1,11 +1,13 @@
 """Print the logs of a job, and follow them while it runs."""
 
+import codecs
+import shutil
 import sys
 import time
 from pathlib import Path
 
-from slurm import queue
 from slurm.runs import Submitted
+from slurm.waiting import Waiting
 from src.errors import SubmitError
 
 
@@ -13,16 +15,23 @@ def show(run: Submitted, heading: bool) -> None:
     """Print the output of the newest job of a run, then its errors.
 
     Raises:
-        SubmitError: where there is no log yet.
+        SubmitError: where there is no log, or it can't be read.
     """
     found = run.logs()
     if not found:
-        raise SubmitError(f"{run.run.id} has no log yet: no job of it has started.")
+        raise SubmitError(no_log(run))
     for path in found:
-        text = path.read_text(errors="replace")
-        if heading or (len(found) > 1 and text):
-            print(f"==> {path} <==")
-        sys.stdout.write(text)
+        try:
+            with open(path, errors="replace") as file:
+                if heading or (len(found) > 1 and path.stat().st_size):
+                    print(f"==> {path} <==")
+                shutil.copyfileobj(file, sys.stdout)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except OSError as error:
+            if error.filename is None:  # of the output, not of the log
+                raise
+            raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
 
 
 def follow(run: Submitted, poll: float = 0.5, ask_every: float = 5.0) -> None:
@@ -31,22 +40,54 @@ def follow(run: Submitted, poll: float = 0.5, ask_every: float = 5.0) -> None:
     Args:
         poll: seconds between looks at the files.
         ask_every: seconds between questions to the scheduler, which does not like to be asked often.
+
+    Raises:
+        SubmitError: where no job is alive and there is no log.
+        SchedulerError: the scheduler could not be asked for a long time.
     """
-    read: dict[Path, int] = {}
-    asked, living = float("-inf"), True
+    tails: dict[Path, Tail] = {}
+    waiting, asked, living = Waiting(), float("-inf"), True
     while living:
         if time.monotonic() - asked >= ask_every:
+            living = waiting.living(str(run.scheduler), run.job_ids)
             asked = time.monotonic()
-            living = any(map(queue.alive, queue.states(run.scheduler, run.job_ids).values()))
         for path in run.logs():
-            read[path] = _print_from(path, read.get(path, 0))
+            sys.stdout.write(tails.setdefault(path, Tail(path)).more())
+        sys.stdout.flush()
         if living:
             time.sleep(poll)
+    if not tails:
+        raise SubmitError(no_log(run))
 
 
-def _print_from(path: Path, start: int) -> int:
-    with open(path, errors="replace") as file:
-        file.seek(start)
-        sys.stdout.write(file.read())
-        sys.stdout.flush()
-        return file.tell()
+def no_log(run: Submitted) -> str:
+    """The sentence for a run without a log."""
+    if run.scheduler is None:
+        return (
+            f"{run.run.id} ran on this machine: what it printed went to its terminal, and no log was written."
+        )
+    jobs = (
+        f"no job of it ({', '.join(run.job_ids)}) has started" if run.job_ids else "it has no job in jobs.txt"
+    )
+    return f"{run.run.id} has no log yet: {jobs}."
+
+
+class Tail:
+    """A file that grows, may be cut to nothing, and may go away."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def more(self) -> str:
+        """What was added since the last call."""
+        try:
+            with open(self._path, "rb") as file:
+                if file.seek(0, 2) < self._read:
+                    self._read = 0
+                file.seek(self._read)
+                data = file.read()
+        except OSError:
+            return ""  # gone, or not readable just now
+        self._read += len(data)
+        return self._decoder.decode(data)

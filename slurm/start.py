@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slurm import dry_run, inside, queue, scheduler, sites, submit
+from slurm import dry_run, inside, queue, runs, scheduler, sites, submit, sweep
 from slurm.job import Job, make_job
 from slurm.render import render
 from slurm.rules.case import Case
-from src.errors import ConfigError, SubmitError
+from src.errors import ConfigError, SchedulerError, SubmitError
 from src.lock import RunLock
 from src.resume import resumed
 from src.rundir import RunDir, open_run
@@ -35,8 +35,10 @@ def start(
         `checkpoint.monitor` of each member's best checkpoint with `wait=true`, else None.
 
     Raises:
-        ConfigError, SubmitError, CheckpointError: nothing was written or is left behind.
+        ConfigError, SubmitError, SchedulerError, CheckpointError: nothing was written or is left behind.
+        UnclearError: a job may be queued, and its run folder is kept.
     """
+    sweep.refuse_unlike(trees)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
     trees = [resumed(trees[0], run)] if run else list(trees)
     members = range(len(trees)) if len(trees) > 1 else None
@@ -48,7 +50,7 @@ def start(
         show(case)
         return [None] * len(configs)
     if run:
-        refuse_second_job(run, case.job.cluster.scheduler, bool(here))
+        refuse_second_job(run, bool(here))
     if here:
         sys.exit(submit.run_in_allocation(trees[0], overrides[0], case.job, run))
     return submit.submit(trees, overrides, case.job, run, configs, sites.notes(case))
@@ -124,22 +126,33 @@ def case_of(configs: Sequence[Config], run: RunDir | None) -> Case:
     return Case(configs[0], jobs[0])
 
 
-def refuse_second_job(run: RunDir, scheduler: str, in_allocation: bool) -> None:
+def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
     """One job at a time in a run folder; a job that waits in the queue counts, this allocation itself does not.
 
     Raises:
         CheckpointError, SubmitError: with the other one's job id.
+        SchedulerError: whether there is one can't be asked.
     """
     if in_allocation:
         RunLock(run).refuse_if_held()
         return
-    submitted = run.path / "jobs.txt"
-    states = queue.states(scheduler, submitted.read_text().split()) if submitted.exists() else {}
-    living = [job_id for job_id, state in states.items() if queue.alive(state)]
+    before = runs.submitted(run.path)
+    if before.trouble:
+        raise SubmitError(before.trouble)
+    if before.scheduler is None:
+        return
+    try:
+        before = runs.identified(before)
+        living = queue.queued(before.scheduler or "", before.job_ids).living(before.job_ids)
+    except SchedulerError as error:
+        raise SchedulerError(
+            f"whether a job of this run is queued is not known: {error} Nothing was submitted."
+        ) from None
+    runs.refuse_unclear(before)
     if living:
         raise SubmitError(
-            f"job {', '.join(living)} of this run is {states[living[0]].lower()}: two would overwrite each other's "
-            f"checkpoints. Wait for its end, stop it (src/jobs.py cancel {run.id}), or start a new run."
+            f"{queue.told(living)} and is of this run: two would overwrite each other's checkpoints. "
+            f"Wait for its end, stop it (src/jobs.py cancel {run.id}), or start a new run."
         )
 
 

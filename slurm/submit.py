@@ -1,6 +1,7 @@
 """Make the run folder, submit, say so; or run the same script in an allocation that is there already."""
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import time
@@ -9,14 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from slurm import dry_run, git, render, scheduler, snapshot
+from slurm.chain import submit_chain
 from slurm.job import Job
-from src.errors import SubmitError
+from slurm.takeback import Attempt
+from slurm.waiting import Waiting
+from src.errors import SubmitError, UnclearError
 from src.files import write_atomic
-from src.rundir import ROOT, RunDir, claim, create, discard, now, point_latest
+from src.rundir import ROOT, RunDir, claim, create, now, point_latest
 from src.schema import Config
 from src.start import freeze
+from src.summary import shown
 
 Tree = Mapping[str, Any]
+
+UNCLEAR = "?"
+"""Stands in jobs.txt for a job that may exist and whose id is not known."""
 
 
 def submit(
@@ -30,32 +38,35 @@ def submit(
     """Submit a checked job and print what comes next; see `slurm.start.start`.
 
     Raises:
-        SubmitError: the scheduler refused it; new folders are removed again.
+        SubmitError, SchedulerError: the scheduler refused it or is not there; everything is as it was before.
+        UnclearError: a job may be queued: the run folder is kept.
+        Interrupted: Ctrl-C; everything is as it was before.
     """
     results = Path(configs[0].paths.results)
     trees = [for_a_log(t) for t in trees]
-    latest = _latest(results)
-    job, runs, taken = make_folders(trees, overrides, job, run, results)
-    script = Path(job.code).parent / scheduler.SCRIPT[job.cluster.scheduler]
-    try:
-        job_ids = chained(job.cluster.scheduler, script, job.cluster.chain)
-    except SubmitError:
-        if run is None:
-            for folder in {Path(job.run), *(r.path for r in runs)}:
-                discard(RunDir(folder))
-            point_latest(results, latest)
-        raise
-    record(runs, job, job_ids)
+    kind = job.cluster.scheduler
+    with Attempt(results, [run] if run else []) as attempt:
+        job, runs, taken = make_folders(trees, overrides, job, run, results, attempt)
+        script = Path(job.code).parent / scheduler.SCRIPT[kind]
+        try:
+            job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record(runs, job.members, i))
+        except UnclearError as error:
+            raise kept(error, runs) from None
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
     print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, [*notes, *taken.notes]), flush=True)
     if not configs[0].wait:
         return [None] * len(runs)
-    wait_for(job.cluster.scheduler, job_ids)
+    wait_for(kind, job_ids)
     return [metric(r, c) for r, c in zip(runs, configs, strict=True)]
 
 
 def make_folders(
-    trees: Sequence[Tree], overrides: Sequence[Sequence[str]], job: Job, run: RunDir | None, results: Path
+    trees: Sequence[Tree],
+    overrides: Sequence[Sequence[str]],
+    job: Job,
+    run: RunDir | None,
+    results: Path,
+    attempt: Attempt,
 ) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
     """The run folders of a job: frozen configuration, code, script. A sweep's members share code and script.
 
@@ -64,17 +75,20 @@ def make_folders(
     """
     asked = git.Question(ROOT)
     base = run or create(results, job.name)
+    code = fresh(base.path / "code")
+    attempt.made.append(code if run else base.path)
     runs = (
         [base]
         if job.members is None
         else [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
     )
-    job = dataclasses.replace(job, run=str(base.path), code=str(fresh(base.path / "code")))
+    job = dataclasses.replace(job, run=str(base.path), code=str(code))
     write_atomic(base.path / scheduler.SCRIPT[job.cluster.scheduler], render.render(job))
     taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
-        if job.members is not None:
+        if r is not base:
             claim(r.path)
+            attempt.made.append(r.path)
         freeze(r, tree, typed)
         r.update(
             state="queued",
@@ -90,6 +104,7 @@ def make_folders(
         )
     if job.members is not None:
         point_latest(results, runs[0].path)
+    attempt.written()
     return job, runs, taken
 
 
@@ -109,25 +124,30 @@ def fresh(code: Path) -> Path:
     return folder
 
 
-def chained(kind: str, script: Path, links: int) -> list[str]:
-    """Submit a script `links` times, each to begin when the one before has ended, however it ended."""
-    job_ids: list[str] = []
-    for _ in range(links):
-        job_ids.append(scheduler.submit_script(kind, script, after=job_ids[-1] if job_ids else None))
-    return job_ids
-
-
-def record(runs: Sequence[RunDir], job: Job, job_ids: Sequence[str]) -> None:
-    """Append the job ids to jobs.txt: run.json belongs to rank 0 as soon as the job may run."""
-    for number, run in zip(job.members or [None], runs, strict=True):
+def record(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
+    """Append a job id to jobs.txt: run.json belongs to rank 0 as soon as the job may run."""
+    for run, member in itertools.zip_longest(runs, members or ()):
         with open(run.path / "jobs.txt", "a") as file:
-            file.writelines(f"{i if number is None else f'{i}_{number}'}\n" for i in job_ids)
+            file.write(f"{job_id}\n" if member is None else f"{job_id}_{member}\n")
+
+
+def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
+    """A job may be queued: its run folder says so, and so does the error."""
+    if error.job_lost:
+        record(runs, None, UNCLEAR)
+    for run in runs:
+        if run.info().get("state") == "queued":
+            run.update(submission=str(error))
+    folder = shown(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
+    return error.adding(f"The run folder is kept: {folder}")
 
 
 def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDir | None) -> int:
     """Run the batch script here and now, in the foreground; returns the exit code of training."""
-    job, [run], _ = make_folders([tree], [overrides], job, run, Path(str(job.run)).parent.parent)
-    record([run], job, [os.environ.get("SLURM_JOB_ID") or os.environ["PBS_JOBID"]])
+    results = Path(str(job.run)).parent.parent
+    with Attempt(results, [run] if run else []) as attempt:
+        job, [run], _ = make_folders([tree], [overrides], job, run, results, attempt)
+        record([run], None, os.environ.get("SLURM_JOB_ID") or os.environ["PBS_JOBID"])
     print(
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
@@ -142,10 +162,13 @@ def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDi
 
 
 def wait_for(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
-    """Return when none of the jobs is queued or running any more."""
-    from slurm import queue
+    """Return when none of the jobs is queued or running any more.
 
-    while any(queue.alive(s) for s in queue.states(kind, job_ids).values()):
+    Raises:
+        SchedulerError: the scheduler could not be asked for a long time.
+    """
+    waiting = Waiting()
+    while waiting.living(kind, job_ids):
         time.sleep(poll)
 
 
@@ -161,8 +184,3 @@ def metric(run: RunDir, config: Config) -> float | None:
             f"{run.id} is {info.get('state')}, not completed: it has no result; look at its log."
         )
     return info.get("metrics", {}).get(config.checkpoint.monitor)
-
-
-def _latest(results: Path) -> Path | None:
-    link = results / "latest"
-    return link.resolve() if link.is_symlink() else None

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm.start import load_all
+from slurm.sweep import refuse_unlike
 from src.rundir import ROOT, create
 from src.start import absolute, freeze, here_problems, identity, resolved_numbers
 
@@ -22,6 +23,7 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
     Raises:
         ConfigError: the problems of all members, before anything is written.
     """
+    refuse_unlike(trees, submitted=False)
     configs = load_all(trees, overrides, here_problems)
     if configs[0].dry_run:
         print(

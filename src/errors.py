@@ -5,7 +5,10 @@
     ├── DataError           a data set that is missing, damaged or does not fit the configuration
     ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
     ├── TopologyError       the environment of this process does not say which rank it is
-    └── SubmitError         the scheduler is missing or refused the job
+    ├── SchedulerError      the scheduler can't be asked: nothing is known of its jobs
+    │   └── NoAnswer        it was asked and did not answer: what it was told to do may have been done
+    └── SubmitError         a submission that was refused, or a run that jobs.py can't do something with
+        ├── UnclearError    Xrupted     Ctrl-C during a submission, which was taken back
 
 `src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
 """
@@ -23,7 +26,9 @@ INTERRUPTED = 130
 
 
 class ProjectError(Exception):
-    """Root of the tree: caught once, at the top of each entry script."""
+    """Root of the tree: caught once, at the top of each entry script, whose exit code is `exit_code`."""
+
+    exit_code = REFUSED
 
 
 class ConfigError(ProjectError):
@@ -52,5 +57,36 @@ class TopologyError(ProjectError):
     """The environment of this process does not say which rank it is."""
 
 
+class SchedulerError(ProjectError):
+    """The scheduler can't be asked: nothing is known of its jobs, which is not the same as that there are none."""
+
+
+class NoAnswer(SchedulerError):
+    """The scheduler was asked and did not answer in time: what it was told to do may have been done."""
+
+
 class SubmitError(ProjectError):
-    """The scheduler is missing or refused the job."""
+    """A submission that was refused, or a run that jobs.py can't do something with."""
+
+
+class UnclearError(SubmitError):
+    """A job is queued that should not be, or may be.
+
+    Args:
+        job_lost: whether its id is not known, because the scheduler's answer was lost.
+        exit_code: `INTERRUPTED` after Ctrl-C.
+    """
+
+    def __init__(self, message: str, job_lost: bool = True, exit_code: int = REFUSED) -> None:
+        self.job_lost, self.exit_code = job_lost, exit_code
+        super().__init__(message)
+
+    def adding(self, sentence: str) -> "UnclearError":
+        """The same error with one more sentence."""
+        return UnclearError(f"{self} {sentence}", self.job_lost, self.exit_code)
+
+
+class Interrupted(SubmitError):
+    """Ctrl-C during a submission, which was taken back."""
+
+    exit_code = INTERRUPTED

@@ -4,12 +4,12 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from src.removal import remove_file, temporary_name
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file in one step: a reader sees the old or the new text, never a part; it survives a power cut.
 
     The new file has the permissions of the old one.
@@ -22,7 +22,7 @@ def write_atomic(path: Path, text: str) -> None:
         with _new(temporary) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            file.write(text)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         replace(temporary, path)
@@ -88,13 +88,13 @@ def link_atomic(link: Path, target: str) -> bool:
     return True
 
 
-def _new(temporary: Path) -> TextIO:
+def _new(temporary: Path) -> BinaryIO:
     """A new file; one that is there was left by a killed process that had this one's number."""
     try:
-        return open(temporary, "x", encoding="utf-8")
+        return open(temporary, "xb")
     except FileExistsError:
         remove_file(temporary)
-        return open(temporary, "x", encoding="utf-8")
+        return open(temporary, "xb")
 
 
 def _permissions(path: Path) -> int | None:

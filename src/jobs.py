@@ -10,33 +10,46 @@ at submission; to go on with today's code use `python src/train.py resume=RUN`.
 """
 
 import argparse
+import io
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from slurm import queue, runs, scheduler, show_logs  # noqa: E402
-from slurm.render import ranges  # noqa: E402
-from src.errors import REFUSED, ProjectError, SubmitError  # noqa: E402
+from slurm import queue, ran_here, runs, show_logs  # noqa: E402
+from slurm.resubmit import again as submit_again  # noqa: E402
+from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
 from src.history import told  # noqa: E402
 from src.rundir import ROOT  # noqa: E402
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
 """States that `resubmit --failed` takes."""
 
+Runs = list[runs.Submitted]
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, or `REFUSED` with one message."""
+    """The exit code: 0, or `REFUSED` with one message per run that could not be served."""
     parsed = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a log may hold what the terminal has no letters for
+        sys.stdout.reconfigure(errors="replace")
     try:
-        found = runs.find(parsed.run, Path(parsed.results))
+        found = runs.find(parsed.run, Path(parsed.results).absolute())
         return int(parsed.verb(found, parsed) or 0)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
-        return REFUSED
-    except (BrokenPipeError, KeyboardInterrupt):  # `| head`, Ctrl-C in `logs -f`
+        return error.exit_code
+    except BrokenPipeError:  # `| head`
         sys.stderr.close()
         return 0
+    except KeyboardInterrupt:
+        if getattr(parsed, "follow", False):  # the usual end of `logs -f`
+            return 0
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,72 +74,119 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def status(found: list[runs.Submitted], parsed: argparse.Namespace) -> None:
-    """Where runs stand."""
+def each(found: Runs, do: Callable[[runs.Submitted], None]) -> int:
+    """Serve every run, also after one that can't be served; returns the exit code."""
+    code = 0
     for run in found:
-        state, info = runs.states([run])[run.run.id]
-        parts = [f"{run.run.id}  {state}", f"job {' -> '.join(run.job_ids) or '?'} on {info.get('cluster')}"]
-        if "step" in info:
-            parts.append(f"epoch {info['epoch']}, step {info['step']}")
-        if resumes := told(info):
-            parts.append(resumes)
-        metrics = info.get("metrics") or {}
-        parts += [f"{k} {metrics[k]:.4f}" for k in ("val/acc", "test/acc") if k in metrics]
-        print("  ".join(parts))
+        try:
+            if run.trouble:
+                raise SubmitError(run.trouble)
+            do(run)
+        except ProjectError as error:
+            print(f"error: {run.run.id}: {error}", file=sys.stderr)
+            code = error.exit_code
+    return code
+
+
+def status(found: Runs, parsed: argparse.Namespace) -> int:
+    """Where runs stand."""
+    code, known = 0, None
+    try:
+        found, known = runs.ask(found)
+        if known.gap:
+            print(f"note: how jobs ended that left the queue is not known: {known.gap}", file=sys.stderr)
+    except SchedulerError as error:
+        print(f"error: where jobs stand is not known: {error}", file=sys.stderr)
+        code = error.exit_code
+
+    def line(run: runs.Submitted) -> None:
+        if run.scheduler is None:
+            state, where, info = ran_here.state(run)
+            where = where or "on this machine"
+        else:
+            state, info = runs.state(run, known) if known else ("", run.run.info())
+            jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
+            where = f"job {' -> '.join(jobs)} on {info.get('cluster')}"
+        written = f"run.json says {info.get('state', 'nothing')}"
+        parts = [f"{run.run.id}  {state or written}", *([written] if state == "unknown" else []), where]
+        print("  ".join([*parts, *progress(info)]))
         if len(found) == 1:
             print(run.run.path)
 
+    return each(found, line) or code
 
-def logs(found: list[runs.Submitted], parsed: argparse.Namespace) -> None:
+
+def progress(info: Mapping[str, Any]) -> list[str]:
+    """What run.json says of how far it came."""
+    parts = [f"epoch {info.get('epoch', '?')}, step {info['step']}"] if "step" in info else []
+    parts += [resumes] if (resumes := told(info)) else []
+    metrics = info.get("metrics") or {}
+    return parts + [
+        f"{k} {metrics[k]:.4f}" for k in ("val/acc", "test/acc") if isinstance(metrics.get(k), float)
+    ]
+
+
+def logs(found: Runs, parsed: argparse.Namespace) -> int:
     """Print the output of runs, or follow that of one."""
-    if parsed.follow:
-        if len(found) > 1:
-            raise SubmitError(f"-f follows one run; name a member, such as {found[0].run.id}.")
-        show_logs.follow(found[0])
-        return
-    for run in found:
-        show_logs.show(run, heading=len(found) > 1)
+    if not parsed.follow:
+        return each(found, lambda run: show_logs.show(run, heading=len(found) > 1))
+    if len(found) > 1:
+        raise SubmitError(f"-f follows one run; name a member, such as {found[0].run.id}.")
+    return each(found, show_logs.follow)
 
 
-def cancel(found: list[runs.Submitted], parsed: argparse.Namespace) -> None:
+@contextmanager
+def asking(so: str) -> Iterator[None]:
+    """Around questions on which everything else depends; `so` is what a user wants to know where there is no answer."""
+    try:
+        yield
+    except SchedulerError as error:
+        raise SchedulerError(f"what is queued is not known: {error} {so}") from None
+
+
+def cancel(found: Runs, parsed: argparse.Namespace) -> int:
     """Take runs out of the queue, or stop them."""
-    for run in found:
-        known = queue.states(run.scheduler, run.job_ids)
-        living = [i for i in run.job_ids if queue.alive(known.get(i, ""))]
+
+    def end(run: runs.Submitted) -> None:
+        if run.scheduler is None:
+            raise SubmitError(ran_here.how_to_stop(run))
+        with asking("Nothing was cancelled."):
+            run = runs.identified(run)
+            living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
         if not living:
+            runs.refuse_unclear(run)
             print(f"{run.run.id}: no job of it is queued or running.")
-            continue
-        queue.cancel(run.scheduler, living)
+            return
+        ending = queue.cancel(run.scheduler or "", living)
         if run.run.info().get("state") == "queued":
             run.run.update(state="cancelled")
-        print(f"{run.run.id}: cancelled job {', '.join(living)}.")
+        print(f"{run.run.id}: cancelled job {', '.join(living)}{', which is ending' if ending else ''}.")
+
+    return each(found, end)
 
 
-def resubmit(found: list[runs.Submitted], parsed: argparse.Namespace) -> None:
+def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
     """Submit runs again: same folder, same code, from the newest checkpoint."""
-    states = {run_id: state for run_id, (state, _) in runs.states(found).items()}
+    for run in found:
+        if run.trouble:
+            raise SubmitError(run.trouble)
+        if run.scheduler is None:
+            raise SubmitError(ran_here.how_to_go_on(run))
+    with asking("Nothing was submitted."):
+        found, known = runs.ask(found)
+    states = {r.run.id: runs.state(r, known)[0] for r in found}
     if parsed.failed:
         again = [r for r in found if states[r.run.id] in FAILED]
     else:
-        again = [
-            r for r in found if states[r.run.id] != "completed" and not queue.alive(states[r.run.id].upper())
-        ]
+        again = [r for r in found if states[r.run.id] != "completed" and not known.living(r.job_ids)]
     if not again:
         listed = ", ".join(f"{i} is {s}" for i, s in states.items())
-        raise SubmitError(f"there is nothing to submit again: {listed}.")
-    members = [r.member for r in again if r.member is not None]
-    before = {r.run.id: r.run.info().get("state") for r in again}
-    for r in again:
-        r.run.update(state="queued")
-    try:
-        job_id = scheduler.submit_script(again[0].scheduler, again[0].script, members=ranges(members) or None)
-    except SubmitError:
-        for r in again:
-            r.run.update(state=before[r.run.id])
-        raise
-    for r in again:
-        with open(r.run.path / "jobs.txt", "a") as file:
-            file.write(f"{job_id}\n" if r.member is None else f"{job_id}_{r.member}\n")
+        raise SubmitError(
+            f"there is nothing to submit again: {listed}.{f' {known.gap}' if known.gap else ''}"
+        )
+    for run in again:
+        runs.refuse_unclear(run)
+    job_id = submit_again(again, Path(parsed.results).absolute())
     print(f"Submitted job {job_id}: {', '.join(r.run.id for r in again)}")
 
 

@@ -5,7 +5,7 @@
 
 import json
 import os
-import shutil
+import re
 import socket
 import subprocess
 import threading
@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from src.errors import CheckpointError
+from src import client
+from src.errors import CheckpointError, SchedulerError
 from src.files import replace, take
 from src.removal import remove_file
 from src.rundir import RunDir
@@ -151,17 +152,17 @@ def started(pid: int) -> str:
 
 
 def runs(job: str) -> bool | None:
-    """Whether Slurm runs the job; None where Slurm can't be asked."""
-    if not shutil.which("squeue"):
-        return None
-    command = ["squeue", "--noheader", "--jobs", job, "--format=%T"]
+    """Whether Slurm runs the job; None where Slurm can't be asked, or says what is no state of a job."""
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        said = client.ask(
+            ["squeue", "--noheader", "--jobs", str(job), "--format=%T"], "Invalid job id specified"
+        )
+    except SchedulerError:
         return None
-    if asked.returncode:
-        return False if "Invalid job id" in asked.stderr else None
-    return any(state not in ("PENDING", "REQUEUED", "") for state in asked.stdout.split())
+    states = said.split()
+    if not all(re.fullmatch("[A-Z_]+", state) for state in states):
+        return None
+    return any(state not in ("PENDING", "REQUEUED") for state in states)
 
 
 def moves(path: Path) -> bool:

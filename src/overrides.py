@@ -46,7 +46,7 @@ def diagnose(arguments: Sequence[str], first: Exception) -> ConfigError:
         if key in known_groups:
             if _check_choice(override, known_groups[key], problems):
                 selected.append(text)
-        elif not key.startswith("hydra."):
+        elif not key.startswith(("hydra.", "hydra/")):
             valued.append((text, key, override))
     tree = compose(_first_choices(selected))
     good = list(selected)

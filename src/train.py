@@ -17,7 +17,7 @@ import src  # noqa: E402, F401
 sys.path.append(sys.path.pop(0))  # they are found; other imports would look there first, and in vain
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
 
-from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
+from src.errors import INTERRUPTED, ConfigError, ProjectError  # noqa: E402
 
 
 def application() -> int:
@@ -64,7 +64,7 @@ def compose_once() -> None:
 
 
 def main() -> int:
-    """The exit code; a refused request is `REFUSED` and one message."""
+    """The exit code; a refused request is one message and the code of its error."""
     if sys.argv[1:2] == ["--run"]:
         from src.rank import run_rank
 
@@ -78,6 +78,9 @@ def main() -> int:
     except BrokenPipeError:  # `| head`: what was to be done is done
         sys.stdout = None
         return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         if isinstance(error, ConfigError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
             from src.overrides import diagnose
@@ -86,7 +89,7 @@ def main() -> int:
         if not isinstance(error, ProjectError):
             raise
         print(f"error: {error}", file=sys.stderr)
-        return REFUSED
+        return error.exit_code
 
 
 if __name__ == "__main__":

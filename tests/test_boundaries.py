@@ -76,6 +76,7 @@ BASE = {
     "errors",
     "files",
     "removal",
+    "client",
     "stop",
     "topology",
     "rundir",

@@ -1,12 +1,18 @@
 """The verbs, with a scheduler whose words are in files: what a real one says is tested in tests/slurm."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import slurm.queue
+import src.client
+from slurm.show_logs import Tail
 from src import jobs
+from src.lock import RunLock
+from src.rundir import RunDir
 
 Make = Callable[..., Path]
 
@@ -18,24 +24,28 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that squeue prints; scancel and sbatch write down their words in `asked`; there is no sacct."""
+    """A file that squeue prints; scancel empties it; both it and sbatch write down their words in `asked`; there is no accounting."""
     folder = tmp_path / "bin"
     folder.mkdir()
     said = tmp_path / "squeue"
     said.write_text("")
     programs = {
         "squeue": f"cat {said}",
-        "scancel": f'echo scancel "$@" >>{tmp_path}/asked',
+        "scancel": f'echo scancel "$@" >>{tmp_path}/asked; : >{said}',
+        "sacct": "echo Slurm accounting storage is disabled >&2; exit 1",
+        "scontrol": "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1",
         "sbatch": f'echo sbatch "$@" >>{tmp_path}/asked; echo 9',
     }
     for name, line in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
-        (folder / name).chmod(0o755)
+        client(folder, name, line)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    for missing in ("sacct", "scontrol"):
-        (folder / missing).write_text("#!/bin/sh\nexit 1\n")
-        (folder / missing).chmod(0o755)
     return said
+
+
+def client(folder: Path, name: str, script: str) -> None:
+    """Put a client of the scheduler that does as `script` says into a folder."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
 
 
 @pytest.fixture
@@ -90,9 +100,31 @@ def test_an_unknown_run(results: Path, squeue: Path, make: Make, capsys: pytest.
 def test_a_run_that_ran_here(
     results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make("20260101-000000-aaaa", script=False)
-    assert run(results, "status") == 2
-    assert "ran on this machine" in capsys.readouterr().err
+    make("20260101-000000-aaaa", script=False, state="completed", epoch=2, step=30)
+    assert run(results, "status") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("20260101-000000-aaaa  completed  on this machine  epoch 2, step 30\n")
+    refused = {
+        "logs": "ran on this machine: what it printed went to its terminal, and no log was written.",
+        "cancel": "ran on this machine and is completed: there is nothing to cancel.",
+        "resubmit": "ran on this machine; go on with `",
+    }
+    for verb, sentence in refused.items():
+        assert run(results, verb) == 2
+        assert f"20260101-000000-aaaa {sentence}" in capsys.readouterr().err
+
+
+def test_a_run_that_runs_here_has_its_process(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make("20260101-000000-aaaa", script=False, state="running")
+    with RunLock(RunDir(folder)):
+        assert run(results, "status") == 0
+        assert f"running  process {os.getpid()} on " in capsys.readouterr().out
+        assert run(results, "cancel") == 2
+        assert f"stop it there with `kill {os.getpid()}`" in capsys.readouterr().err
+    run(results, "status")
+    assert "aaaa  lost  on this machine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -193,3 +225,242 @@ def test_logs_of_a_job_that_has_not_started(
     make("20260101-000000-aaaa", "7", state="queued")
     assert run(results, "logs") == 2
     assert "no log yet" in capsys.readouterr().err
+
+
+DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
+BROKEN = {
+    "fails": (
+        DOWN,
+        "squeue failed with exit code 1: slurm_load_jobs error: Unable to contact slurm controller.",
+    ),
+    "prints bytes": (
+        r"printf '\377\376\n'",
+        "squeue answered '\\ufffd\\ufffd', which is no job and its state.",
+    ),
+    "is killed": ("kill -9 $$", "squeue failed with signal 9."),
+    "hangs": ("sleep 60 & sleep 60", "squeue did not answer within 0.5 s and was ended."),
+}
+"""Fault injection: a client of Slurm that does as the first says, and what is said of it."""
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+@pytest.mark.parametrize("verb", ["status", "cancel", "resubmit"])
+def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(
+    results: Path,
+    squeue: Path,
+    make: Make,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    verb: str,
+) -> None:
+    folder = make("20260101-000000-aaaa", "7", state="running")
+    before = (folder / "run.json").read_bytes()
+    script, sentence = BROKEN[fault]
+    client(squeue.with_name("bin"), "squeue", script)
+    monkeypatch.setattr(src.client, "QUERY", 0.5)
+    assert run(results, verb) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert {"cancel": "Nothing was cancelled.", "resubmit": "Nothing was submitted."}.get(
+        verb, ""
+    ) in said.err
+    expected = "20260101-000000-aaaa  run.json says running  job 7 on slurm\n" if verb == "status" else ""
+    assert said.out.partition(str(folder))[0] == expected
+    assert (folder / "run.json").read_bytes() == before
+    assert not squeue.with_name("asked").exists()
+
+
+@pytest.mark.parametrize("mode, reason", [(0o644, "Permission denied"), (0o755, "Exec format error")])
+def test_a_client_that_can_not_be_started(
+    results: Path,
+    squeue: Path,
+    make: Make,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: int,
+    reason: str,
+) -> None:
+    make("20260101-000000-aaaa", "7", state="running")
+    program = squeue.with_name("bin") / "squeue"
+    program.write_bytes(b"\x7fELF no program")
+    program.chmod(mode)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert run(results, "cancel") == 2
+    assert f"squeue can't be started: {reason}." in capsys.readouterr().err
+
+
+def test_no_scheduler_here(
+    results: Path, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("20260101-000000-aaaa", "7", state="running")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run(results, "status") == 2
+    assert "squeue is not on this machine: run this on a login node" in capsys.readouterr().err
+
+
+def test_an_accounting_that_can_not_be_asked_leaves_the_end_unknown(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("20260101-000000-aaaa", "7", state="running", step=3, epoch=0)
+    client(squeue.with_name("bin"), "sacct", "echo Connection refused >&2; exit 1")
+    assert run(results, "status") == 0
+    said = capsys.readouterr()
+    assert "20260101-000000-aaaa  unknown  run.json says running  job 7 on slurm  epoch 0, step 3" in said.out
+    assert "left the queue is not known: sacct failed with exit code 1: Connection refused." in said.err
+    assert run(results, "resubmit", "--failed") == 2
+    assert "nothing to submit again: 20260101-000000-aaaa is unknown. sacct failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("scancel", "sentence"),
+    [
+        ("echo Access/permission denied >&2; exit 210", "scancel failed with exit code 210: Access/permission denied; job 7 is pending."),
+        ("true", "scancel was called, but job 7 is pending."),
+        ("sleep 60", "scancel did not answer within 1 s and was ended."),
+    ],
+)  # fmt: skip
+def test_a_job_is_cancelled_only_when_the_queue_says_so(
+    results: Path,
+    squeue: Path,
+    make: Make,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    scancel: str,
+    sentence: str,
+) -> None:
+    folder = make("20260101-000000-aaaa", "7", state="queued")
+    squeue.write_text("7|PENDING\n")
+    client(squeue.with_name("bin"), "scancel", scancel)
+    monkeypatch.setattr(src.client, "QUERY", 1.0)
+    monkeypatch.setattr(slurm.queue, "TAKES_LEAVE", 0.2)
+    assert run(results, "cancel") == 2
+    said = capsys.readouterr()
+    assert sentence in said.err and said.out == ""
+    assert json.loads((folder / "run.json").read_text())["state"] == "queued"
+
+
+def test_of_several_runs_each_is_told(
+    results: Path, squeue: Path, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = sweep(results, make, ["queued", "queued", "completed"])
+    (results / "digits" / f"{name}-1" / "jobs.txt").write_text("seven\n")
+    squeue.write_text("7_0|PENDING\n7_1|PENDING\n")
+    assert run(results, "cancel", name) == 2
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        f"{name}-0: cancelled job 7_0.",
+        f"{name}-2: no job of it is queued or running.",
+    ]
+    assert "has 'seven' in it, which is no job id: correct or delete that line." in said.err
+
+
+def test_a_refused_resubmission_leaves_the_run_as_it_was(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make("20260101-000000-aaaa", "7", state="failed")
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    client(squeue.with_name("bin"), "sbatch", "echo sbatch: error: QOS limit >&2; exit 1")
+    assert run(results, "resubmit") == 2
+    assert "sbatch refused the job: sbatch: error: QOS limit" in capsys.readouterr().err
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_renamed_run_folder(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make("20260101-000000-aaaa", "7", state="failed")
+    (folder / "job.sbatch").write_text(f"#!/bin/sh\nRUN={folder}\n")
+    gold = folder.rename(folder.with_name("gold"))
+    assert run(results, "status", str(gold)) == 0
+    assert run(results, "status", "gold") == 0
+    assert capsys.readouterr().out.count("gold  failed  job 7 on slurm") == 2
+    assert run(results, "resubmit", "gold") == 2
+    assert f"was moved: its batch script still trains in {folder}; go on with `" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("odd", "sentence"),
+    [
+        (lambda f: (f / "jobs.txt").write_bytes(b"\xff\xfe\n"), "which is no job id: correct or delete that line."),
+        (lambda f: (f / "job.sbatch").unlink(), "which scheduler has them is not known."),
+        (lambda f: [(f / "jobs.txt").unlink(), (f / "jobs.txt").mkdir()], "jobs.txt can't be read: Is a directory."),
+    ],
+)  # fmt: skip
+def test_odd_run_folders(
+    results: Path,
+    squeue: Path,
+    make: Make,
+    capsys: pytest.CaptureFixture[str],
+    odd: Callable[[Path], object],
+    sentence: str,
+) -> None:
+    folder = make("20260101-000000-aaaa", "7", state="failed")
+    odd(folder)
+    for verb in ("status", "logs", "cancel", "resubmit"):
+        assert run(results, verb, str(folder)) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_run_without_jobs_txt_or_run_json(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make("20260101-000000-aaaa", "7")
+    (folder / "jobs.txt").unlink()
+    (folder / "run.json").unlink()
+    assert run(results, "status") == 0
+    assert "20260101-000000-aaaa  lost  job ? on None" in capsys.readouterr().out
+    assert run(results, "logs") == 2
+    assert "it has no job in jobs.txt" in capsys.readouterr().err
+
+
+def test_results_that_are_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("missing", "file", "loop"):
+        assert run(tmp_path / name, "status") == 2
+        assert "there is no run in" in capsys.readouterr().err
+        assert run(tmp_path / name, "status", "20260101-000000-aaaa") == 2
+    assert run(tmp_path, "status", str(tmp_path / "loop")) == 2
+    assert "can't be read: links that lead in a circle." in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["", "**", "[", "..", "7" * 5000, "a/../../b", "~nobody/x"])
+def test_names_that_mean_nothing(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    make("20260101-000000-aaaa", "7")
+    assert run(results, "status", name) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_logs_of_bytes_and_of_a_log_that_goes_away(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make("20260101-000000-aaaa", "7", state="completed")
+    assert run(results, "logs", "-f") == 2
+    assert "has no log yet: no job of it (7) has started." in capsys.readouterr().err
+    (folder / "slurm-7.out").write_bytes(b"\xff\xfe done\n")
+    for words in (["logs"], ["logs", "-f"]):
+        assert run(results, *words) == 0
+        assert "\ufffd\ufffd done" in capsys.readouterr().out
+    tail = Tail(folder / "slurm-7.out")
+    assert tail.more().endswith("done\n")
+    (folder / "slurm-7.out").write_text("again\n")
+    assert tail.more() == "again\n"
+    (folder / "slurm-7.out").unlink()
+    assert tail.more() == ""
+
+
+def test_what_came_of_scancel_is_not_claimed(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The controller goes away between two questions."""
+    folder = make("20260101-000000-aaaa", "7", state="queued")
+    squeue.write_text("7|RUNNING\n")
+    client(squeue.with_name("bin"), "scancel", f"echo gone >{squeue}")
+    assert run(results, "cancel") == 2
+    said = capsys.readouterr()
+    assert "scancel was called, and what came of it is not known: squeue answered 'gone'" in said.err
+    assert said.out == ""
+    assert json.loads((folder / "run.json").read_text())["state"] == "queued"

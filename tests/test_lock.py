@@ -86,6 +86,7 @@ def squeue(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         ("true", False),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", False),
+        (r"printf '\377\376 RUNNING'", False),
     ],
 )
 def test_the_queue_is_asked_about_a_job_on_another_node(

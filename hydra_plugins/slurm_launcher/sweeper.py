@@ -14,7 +14,11 @@ class ProductSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Hand all members to the launcher at once."""
+        from hydra_plugins.slurm_launcher.launcher import HereLauncher, SlurmLauncher
+        from slurm.sweep import refuse_foreign_launcher
+
         assert self.hydra_context and self.launcher
+        refuse_foreign_launcher(self.launcher, (HereLauncher, SlurmLauncher))
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides(arguments)
         if not any(o.is_sweep_override() for o in overrides):

@@ -11,12 +11,15 @@ from src.schema_cluster import Site
 
 
 def user() -> str:
-    """The name of whoever submits, also where $USER is not set."""
+    """The name of whoever submits, also where $USER is not set; the number of a user without a name."""
     if name := os.environ.get("USER"):
         return name
     import getpass
 
-    return getpass.getuser()
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Case:
     config: Config
     job: Job
     folder: Path = field(default_factory=Path.cwd)
-    environ: Mapping[str, str] = field(default_factory=lambda: {"USER": user(), **os.environ})
+    environ: Mapping[str, str] = field(default_factory=lambda: {**os.environ, "USER": user()})
 
     @property
     def site(self) -> Site:

@@ -42,6 +42,32 @@ def test_a_job_can_not_submit(environ: dict[str, str]) -> None:
         allocation(environ)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_JOB_ID", "abc"),
+        ("SLURM_JOB_NUM_NODES", "abc"),
+        ("SLURM_JOB_NUM_NODES", "-1"),
+        ("SLURM_JOB_NUM_NODES", "²"),
+        ("SLURM_STEP_NUM_TASKS", "2x"),
+        ("SLURM_JOB_CPUS_PER_NODE", "8(x"),
+        ("SLURM_GPUS_PER_NODE", "a100:"),
+        ("SLURM_GPUS_ON_NODE", "9" * 5000),
+    ],
+)
+def test_odd_variables_are_told(name: str, value: str) -> None:
+    with pytest.raises(SubmitError, match=rf"^{name}=.* is no.*; unset {name}, or"):
+        allocation({"SLURM_JOB_ID": "7", name: value})
+
+
+def test_empty_variables_say_nothing() -> None:
+    assert allocation({"SLURM_JOB_ID": "", "PBS_JOBID": ""}) is None
+    empty = ("SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_CPUS_PER_NODE", "SLURM_GPUS")
+    assert allocation({"SLURM_JOB_ID": "7", **dict.fromkeys(empty, "")}) == Allocation("7")
+    many = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8(x99999999999)"}
+    assert allocation(many) == Allocation("7", 0, 8)
+
+
 def test_what_does_not_fit_is_said(make_config: Callable[..., Config]) -> None:
     job = make_job(make_config("cluster=slurm", "trainer.nodes=2", "trainer.devices=2"), "/run", "/code")
     assert fits(job, Allocation("7", 2, 8)) == []

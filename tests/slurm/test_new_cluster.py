@@ -54,6 +54,32 @@ def test_no_gpus_and_bad_names() -> None:
         preset("../x", rows(SINFO), None, "login")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    ["sinfo: error", "gpu|gpu:2|4", "gpu|gpu:2|many|1|1|1", "a|b|c|d|e|f|g", "gpu|gpu:2|-4|1|1|1", "\ufffd"],
+)
+def test_an_odd_answer_of_sinfo(answer: str) -> None:
+    with pytest.raises(SubmitError, match=r"^sinfo answered .*, which is not of the form %R"):
+        rows(answer)
+
+
+def test_odd_words_of_slurm_stay_words_in_the_preset() -> None:
+    assert rows("gpu|gpu:0,gpu:a100:0|4|1000|1:00|1\n\n") == []
+    tree = yaml.safe_load(preset("mine", rows("on|gpu:1g.5gb:7(S:0)|4|1000|UNLIMITED|1"), None, "007"))
+    assert (tree["cluster"]["partition"], tree["cluster"]["gpu_type"]) == ("on", "1g.5gb")
+    assert tree["cluster"]["site"]["hosts"] == ["007"]  # not every machine
+    assert "max_time" not in tree["cluster"]["site"]
+    tree = yaml.safe_load(preset("mine", rows('a: "b|gpu:x{:2|4|1000|n/a|1'), None, "login"))
+    assert tree["cluster"]["site"]["nodes"][0]["gpu_type"] == "x{"
+
+
+def test_a_preset_that_can_not_be_written(tmp_path: Path) -> None:
+    with pytest.raises(
+        SubmitError, match="can't be written: No such file or directory; without --write it is printed"
+    ):
+        new_cluster._write(tmp_path / "nothing" / "mine.yaml", "text")
+
+
 def test_a_preset_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
     with pytest.raises(SubmitError, match="is there already"):

@@ -199,3 +199,12 @@ def test_notes(make_config: MakeConfig, name: str) -> None:
     noted = sites.notes(case(make_config, line))
     assert any(words in n for n in noted)
     assert {r.__name__ for r in notes.RULES} == {n.split(":")[0] for n in NOTED}
+
+
+@pytest.mark.needs_root
+def test_a_user_without_a_name_is_a_number() -> None:
+    """In a container or with a broken directory service nobody knows the user's name."""
+    program = "import os; os.setuid(54321); [os.environ.pop(n, None) for n in ('USER', 'LOGNAME', 'LNAME', 'USERNAME')]; print(user())"
+    command = [sys.executable, "-c", f"from slurm.rules.case import user; import pwd, getpass; {program}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "54321\n", done.stderr

@@ -22,13 +22,19 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sbatch(tmp_path: Path) -> Path:
-    """A folder with an sbatch (and qsub) that answers with job 1234 and keeps its words in `asked`."""
+    """A folder with an sbatch (and qsub) that answers with job 1234 and keeps its words in `asked`, and an empty queue."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sbatch", "qsub"):
-        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/asked\necho 1234\n')
-        (folder / name).chmod(0o755)
+        client(folder, name, f'echo {name} "$@" >>{tmp_path}/asked; echo 1234')
+    client(folder, "squeue", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
     return folder
+
+
+def client(folder: Path, name: str, script: str) -> None:
+    """Put a client of the scheduler that does as `script` says into a folder."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
 
 
 @pytest.fixture
@@ -74,6 +80,27 @@ def test_a_submission_says_what_comes_next(submit: Submit, results: Path) -> Non
     info = json.loads((run / "run.json").read_text())
     assert (info["state"], info["world_size"], info["cluster"]) == ("queued", 2, "slurm")
     assert (results / "latest").resolve() == run
+
+
+@pytest.mark.parametrize("words", [["cluster=slurm"], ["-m", "cluster=slurm", "seed=1,2"]])
+def test_what_comes_next_works_as_printed_from_another_folder(
+    submit: Submit,
+    sbatch: Path,
+    results: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = submit(*words)
+    client(sbatch, "squeue", "echo '1234|PENDING'; echo '1234_0|PENDING'; echo '1234_1|PENDING'")
+    printed = next(
+        line.removeprefix("Next:") for line in done.stdout.splitlines() if line.startswith("Next:")
+    )
+    assert "--results results" in printed
+    path = f"{sbatch}:{os.environ['PATH']}"
+    again = subprocess.run(["sh", "-c", printed], env={**os.environ, "PATH": path}, capture_output=True)
+    assert (again.returncode, again.stdout.count(b"  pending  job 1234")) == (0, len(runs(results)))
 
 
 def test_the_code_and_paths_of_the_frozen_configuration_are_absolute(submit: Submit, results: Path) -> None:

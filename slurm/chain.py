@@ -1,0 +1,66 @@
+"""Jobs in a row: all of them are queued, or none is, or the user is told which."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm import queue, scheduler
+from src.errors import Interrupted, ProjectError, SubmitError, UnclearError
+
+INTERRUPTED = "Interrupted: waiting for the scheduler's answer, to take back what it accepts; Ctrl-C again ends it at once."
+
+
+def submit_chain(
+    kind: str, script: Path, links: int, accepted: Callable[[str], None], members: str | None = None
+) -> list[str]:
+    """Submit a script `links` times, each to begin when the one before has ended, however it ended.
+
+    Args:
+        kind: slurm or pbs.
+        accepted: called with each job id as soon as it is known, to write it down.
+        members: only these members of the script's array, such as 1,3.
+
+    Raises:
+        SubmitError, SchedulerError: it was refused; no job of it is queued any more.
+        Interrupted: Ctrl-C; no job of it is queued.
+        UnclearError: a job is queued, or may be.
+    """
+    job_ids: list[str] = []
+    with scheduler.held_interrupt(INTERRUPTED) as interrupted:
+        try:
+            for _ in range(links):
+                after = job_ids[-1] if job_ids else None
+                job_ids.append(scheduler.submit_script(kind, script, after, members))
+                accepted(job_ids[-1])
+                if interrupted.is_set():
+                    raise Interrupted("interrupted.")
+        except UnclearError as error:
+            raise error.adding(_unclear(kind, job_ids)) from None
+        except (ProjectError, OSError, KeyboardInterrupt) as error:
+            if job_ids:
+                raise _withdrawn(kind, job_ids, error) from None
+            if interrupted.is_set():
+                raise Interrupted(f"interrupted; {error}") from None
+            raise
+    return job_ids
+
+
+def _unclear(kind: str, job_ids: list[str]) -> str:
+    name, look = scheduler.COMMAND[kind], scheduler.QUEUE[kind]
+    before = f" Job {', '.join(job_ids)}, submitted before it, is queued." if job_ids else ""
+    return f"Whether {name} has submitted the job is not known: look at `{look}` before submitting again.{before}"
+
+
+def _withdrawn(kind: str, job_ids: list[str], error: BaseException) -> SubmitError:
+    """Cancel what was accepted; returns what to raise."""
+    jobs = f"Job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids)}, which had been accepted,"
+    why = f"{str(error).rstrip('.') or 'interrupted'}."
+    try:
+        if ending := queue.cancel(kind, job_ids[::-1], queue.STILL_ENDING):
+            raise SubmitError(f"{queue.told(ending)}.")
+    except ProjectError as trouble:
+        return UnclearError(
+            f"{why} {jobs} could not be cancelled: {trouble} Look at `{scheduler.QUEUE[kind]}`.",
+            job_lost=False,
+        )
+    back = f"{why} {jobs} {'were' if len(job_ids) > 1 else 'was'} cancelled: nothing is queued."
+    return Interrupted(back) if isinstance(error, Interrupted | KeyboardInterrupt) else SubmitError(back)

@@ -1,0 +1,78 @@
+"""Submit runs again: same folder, same code, from the newest checkpoint."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm import ran_here
+from slurm.chain import submit_chain
+from slurm.render import ranges
+from slurm.runs import Submitted
+from slurm.submit import kept, record
+from slurm.takeback import Attempt
+from src.errors import SubmitError, UnclearError
+from src.summary import shown, train_command
+
+
+def again(runs: Sequence[Submitted], results: Path) -> str:
+    """Submit one run, or members of one sweep, again; returns the job id.
+
+    Raises:
+        SubmitError, SchedulerError: it was refused; the runs are as they were before.
+        UnclearError: a job may be queued.
+    """
+    script, kind = refuse_what_has_no_script(runs), str(runs[0].scheduler)
+    folders = [r.run for r in runs]
+    members = [r.member for r in runs if r.member is not None]
+    with Attempt(results, folders) as attempt:
+        for run in folders:
+            run.update(state="queued")
+        attempt.written()
+        try:
+            [job_id] = submit_chain(
+                kind,
+                script,
+                1,
+                lambda i: record(folders, members or None, i),
+                members=ranges(members) or None,
+            )
+        except UnclearError as error:
+            raise kept(error, folders) from None
+    return job_id
+
+
+def refuse_what_has_no_script(runs: Sequence[Submitted]) -> Path:
+    """The one script of all.
+
+    Raises:
+        SubmitError: there is none, or several, or it is of another folder.
+    """
+    for run in runs:
+        if run.script is None:
+            raise SubmitError(ran_here.how_to_go_on(run))
+        refuse_renamed(run, run.script)
+    scripts = {r.script for r in runs if r.script}
+    if len(scripts) > 1:
+        raise SubmitError(
+            f"these are several submissions ({', '.join(r.run.id for r in runs)}): name one of them."
+        )
+    return scripts.pop()
+
+
+def refuse_renamed(run: Submitted, script: Path) -> None:
+    """A script names its run folder, which may have been moved since.
+
+    Raises:
+        SubmitError: it is not the folder that the run is in.
+    """
+    named = re.search(r"^RUN=(.*)$", script.read_text(errors="replace"), re.MULTILINE)
+    if not named:
+        return
+    written = re.sub(r"-\$\w+$", "", " ".join(shlex.split(named[1])))
+    base = run.run.path if run.member is None else script.parent
+    if Path(written).resolve() != base.resolve():
+        raise SubmitError(
+            f"{run.run.path} was moved: its batch script still trains in {written}; go on with "
+            f"`{train_command()} resume={shlex.quote(shown(run.run.path))}`."
+        )

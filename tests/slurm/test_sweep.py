@@ -1,0 +1,67 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from slurm.sweep import refuse_unlike
+from src.errors import ConfigError, SubmitError
+from src.overrides import compose
+from tests.conftest import Command
+
+
+@pytest.fixture(scope="module")
+def tree() -> Callable[..., dict[str, Any]]:
+    """`tree("slurm", wait=True)`: a member for that cluster."""
+    composed = {name: compose([f"cluster={name}"]) for name in ("slurm", "alvis", "local", "current")}
+    return lambda cluster="slurm", **keys: {**composed[cluster], **keys}
+
+
+@pytest.mark.parametrize(
+    "clusters", [("slurm", "local"), ("local", "slurm"), ("slurm", "alvis"), ("current", "local")]
+)
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_sweep_goes_to_one_cluster(
+    tree: Callable[..., dict[str, Any]], clusters: tuple[str, str], submitted: bool
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_unlike([tree(c) for c in clusters], submitted)
+    assert caught.value.problems == [
+        f"a sweep is one job array of one cluster, or runs here, and this one names {', '.join(clusters)}: give each a "
+        f"command of its own (cluster={clusters[0]}, then cluster={clusters[1]})."
+    ]
+
+
+def test_what_speaks_of_the_command_is_not_swept(tree: Callable[..., dict[str, Any]]) -> None:
+    members = [tree(dry_run=True, wait=True), tree(dry_run=False, wait=False, resume="results/x")]
+    with pytest.raises(ConfigError) as caught:
+        refuse_unlike(members)
+    assert [p.split(" ")[0] for p in caught.value.problems] == ["dry_run", "wait", "resume="]
+    with pytest.raises(ConfigError, match="without -m"):
+        refuse_unlike([tree("local", resume="results/x")], submitted=False)
+    with pytest.raises(SubmitError, match="no members"):
+        refuse_unlike([])
+
+
+def test_members_that_differ_in_what_one_array_can_hold_pass(tree: Callable[..., dict[str, Any]]) -> None:
+    refuse_unlike([tree(framework=f, name=f) for f in ("lightning", "keras")])
+    refuse_unlike([tree("local", name=n) for n in "ab"], submitted=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-m", "cluster=slurm,local"], "this one names slurm, local"),
+        (["-m", "cluster=choice(slurm)"], "cluster=slurm would train here instead of submitting to slurm"),
+        (["cluster=slurm", "cluster.scheduler=none"], "cluster=slurm has no scheduler to submit to; to train here use cluster=local."),
+        (["cluster=slurm", "hydra/launcher=here"], "leave hydra/launcher= out."),
+        (["cluster=slurm", "hydra/launcher=basic"], "BasicLauncher can't be used here; leave it out"),
+        (["-m", "cluster=slurm", "seed=range(0)"], "this sweep has no members: a range() or glob() in it is empty."),
+    ],
+)  # fmt: skip
+def test_nothing_is_trained_on_the_login_node(
+    train: Command, tmp_path: Any, words: list[str], sentence: str
+) -> None:
+    done = train(*words, f"paths.results={tmp_path / 'results'}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
