@@ -89,6 +89,7 @@ BASE = {
     "outcome",
     "hostlist",
     "starter_variables",
+    "plain_zip",
 }
 
 
