@@ -15,6 +15,7 @@ from src.errors import SubmitError
 from src.rundir import ROOT, RunDir, create, now, point_latest, write_atomic
 from src.schema import Config
 from src.start import freeze
+from src.trust import remember_script
 
 Tree = Mapping[str, Any]
 
@@ -71,6 +72,7 @@ def make_folders(
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(fresh(base.path / "code")))
     write_atomic(base.path / scheduler.SCRIPT[job.cluster.scheduler], render.render(job))
+    remember_script(base.path / scheduler.SCRIPT[job.cluster.scheduler])
     taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
         r.path.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
     python src/jobs.py status   [RUN]              where it stands: queue, steps, metrics
     python src/jobs.py logs     [RUN] [-f]         its output; -f follows it until the job ends
     python src/jobs.py cancel   [RUN]              take it out of the queue or stop it
-    python src/jobs.py resubmit [RUN] [--failed]   again, in the same folder, from its newest checkpoint
+    python src/jobs.py resubmit [RUN] [--failed] [--trust]   again, in the same folder, from its newest checkpoint
 
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to go on with today's code use `python src/train.py resume=RUN`.
@@ -17,6 +17,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from slurm import queue, runs, scheduler, show_logs  # noqa: E402
 from slurm.render import ranges  # noqa: E402
+from src import trust  # noqa: E402
 from src.errors import REFUSED, ProjectError, SubmitError  # noqa: E402
 from src.history import told  # noqa: E402
 from src.rundir import ROOT  # noqa: E402
@@ -58,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
         if name == "resubmit":
             sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
+            sub.add_argument(
+                "--trust", action="store_true", help="also a script that someone else has left there"
+            )
     return parser
 
 
@@ -114,6 +118,7 @@ def resubmit(found: list[runs.Submitted], parsed: argparse.Namespace) -> None:
     if not again:
         listed = ", ".join(f"{i} is {s}" for i, s in states.items())
         raise SubmitError(f"there is nothing to submit again: {listed}.")
+    trust.refuse_foreign_script(again[0].script, parsed.trust)
     members = [r.member for r in again if r.member is not None]
     before = {r.run.id: r.run.info().get("state") for r in again}
     for r in again:

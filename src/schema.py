@@ -91,6 +91,7 @@ class Config:
     name: str
     seed: int
     resume: str | None
+    trust: bool  # with resume: run what the run folder brings as code, see src/trust.py
     dry_run: bool | Literal["test"]
     framework: matrix.FrameworkName
     launch: matrix.LaunchName
