@@ -1,18 +1,18 @@
 """The code that runs is the code at submission: a copy of the project's files in the run folder."""
 
 import errno
+import itertools
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm import git
-
-BIG = 20 * 2**20
-"""Bytes from which an untracked file is taken for data and left out."""
+from slurm.left_out import data, special, unfit
+from src.errors import SubmitError
 
 TESTS = "tests/"
 """No run reads them, and they are four files of ten: run folders count against quotas of files."""
@@ -44,18 +44,48 @@ def take(root: Path, code: Path, results: Path, asked: git.Question | None = Non
         code: folder to be made.
         results: folder of the runs, never copied.
         asked: what git was asked before, if it was.
+
+    Raises:
+        SubmitError: a file of the project can't be read, or the disk does not take the copy; a part of it may be there.
     """
-    known = (asked or git.Question(root)).answer()
+    try:
+        return _take(root, code, results, (asked or git.Question(root)).answer())
+    except PermissionError as error:
+        raise SubmitError(
+            f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
+            "change its permissions (chmod u+rw), or remove it."
+        ) from error
+    except OSError as error:
+        raise SubmitError(f"the project's files can't be copied to {code}: {error}.") from error
+
+
+def _take(root: Path, code: Path, results: Path, known: git.Known | None) -> Snapshot:
+    left: dict[str, str] = {}
     if known is None:
-        _copy(root, code, _code(results, root, _walk(root)))
-        note = f"{root} is not under git: all files but hidden folders, data, results and tests were copied."
-        return Snapshot(None, False, (note,))
-    data = {n: reason for n in known.untracked if (reason := _data(root / n))}
-    names = [*known.tracked, *(n for n in known.untracked if n not in data)]
-    copied = _copy(root, code, _code(results, root, names), known.algorithm)
+        names = _code(results, root, _walk(root, left))
+        _copy(root, code, _judged(root, names, left), left)
+        note = f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
+        return Snapshot(None, False, (note, *_told(left)))
+    untracked = _judged(root, _code(results, root, known.untracked), left)
+    tracked = _code(results, root, known.tracked)
+    copied = _copy(root, code, itertools.chain(tracked, untracked), left, known.algorithm)
     unlike = [n for n, what in copied.items() if n in known.tracked and known.tracked[n] != what]
-    notes = (f"{n} was left out of the snapshot: not tracked by git, and {why}." for n, why in data.items())
-    return Snapshot(known.commit, known.differs or git.changed(root, unlike), tuple(notes))
+    return Snapshot(known.commit, known.differs or git.changed(root, unlike), tuple(_told(left)))
+
+
+def _told(left: dict[str, str]) -> Iterator[str]:
+    return (f"{name} was left out of the snapshot: {why}." for name, why in left.items())
+
+
+def _judged(root: Path, names: Iterable[str], left: dict[str, str]) -> Iterator[str]:
+    """The names of code, of files that git does not track; those of all else get into `left` with a reason."""
+    for name in names:
+        if why := unfit(root, name):
+            left[name] = why
+        elif why := data(root, name):
+            left[name] = f"not tracked by git, and {why}"
+        else:
+            yield name
 
 
 def _code(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
@@ -63,38 +93,64 @@ def _code(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
     return (n for n in names if not n.startswith(others))
 
 
-def _data(path: Path) -> str:
-    """Why an untracked path is taken for data; empty where it is code."""
-    status = path.lstat()
-    if stat.S_ISREG(status.st_mode) and status.st_size >= BIG:
-        return f"larger than {BIG >> 20} MiB"
-    return "a link to a folder" if stat.S_ISLNK(status.st_mode) and path.is_dir() else ""
+def _walk(root: Path, left: dict[str, str]) -> Iterator[str]:
+    """Files of a project without git: nothing hidden, no caches, environments, data or results."""
 
+    def unreadable(error: OSError) -> None:
+        left[os.path.relpath(error.filename, root)] = f"it can't be read ({error.strerror})"
 
-def _walk(root: Path) -> Iterator[str]:
-    """Files of a project without git: no hidden folders, caches, environments, data or results."""
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=unreadable):
         here = Path(folder)
         top = {"data", "results"} if here == root else set()
         folders[:] = [
             f
             for f in folders
-            if f[0] != "." and f != "__pycache__" and f not in top and not (here / f / "pyvenv.cfg").exists()
+            if f[0] != "."
+            and f != "__pycache__"
+            and f not in top
+            and not os.path.exists(here / f / "pyvenv.cfg")
         ]
-        yield from (str((here / f).relative_to(root)) for f in files)
+        yield from (str((here / f).relative_to(root)) for f in files if f[0] != ".")
 
 
 def _copy(
-    root: Path, code: Path, names: Iterable[str], algorithm: str = "sha1"
+    root: Path, code: Path, names: Iterable[str], left: dict[str, str], algorithm: str = "sha1"
 ) -> dict[str, tuple[str, str] | None]:
-    """Copy files; what git would call each: mode and object name."""
+    """Copy files; what git would call each: mode and object name. What is no file gets into `left` with a reason."""
     os.makedirs(code)
     made = {""}
     copied = {}
     for name in names:
         _make_folder(code, os.path.dirname(name.rstrip("/")), made)
-        copied[name] = _copy_path(os.path.join(root, name), os.path.join(code, name), algorithm)
+        try:
+            copied[name] = _copy_path(os.path.join(root, name), os.path.join(code, name), algorithm)
+        except _Special as kind:
+            left[name] = str(kind)
+        except IsADirectoryError:  # a submodule, or another repository
+            shutil.copytree(
+                os.path.join(root, name),
+                os.path.join(code, name),
+                symlinks=True,
+                ignore=_ignoring(root, left),
+            )
+            copied[name] = None
     return copied
+
+
+def _ignoring(root: Path, left: dict[str, str]) -> Callable[[str, list[str]], set[str]]:
+    """For copytree: leaves out the history, and what is no code."""
+
+    def ignore(folder: str, entries: list[str]) -> set[str]:
+        found = {e: os.path.relpath(os.path.join(folder, e), root) for e in entries if e != ".git"}
+        unfits = {e: why for e, name in found.items() if (why := unfit(root, name))}
+        left.update({found[e]: why for e, why in unfits.items()})
+        return {".git", *unfits}
+
+    return ignore
+
+
+class _Special(Exception):
+    """That a path has no content to copy."""
 
 
 def _make_folder(code: Path, folder: str, made: set[str]) -> None:
@@ -110,10 +166,9 @@ def _copy_path(source: str, target: str, algorithm: str) -> tuple[str, str] | No
         return _copy_file(source, target, algorithm)
     except FileNotFoundError:  # deleted, but still in git's index
         return None
-    except IsADirectoryError:  # a submodule, or another repository
-        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-        return None
     except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise _Special("it is a socket") from None
         if error.errno != errno.ELOOP:
             raise
     link = os.fsencode(os.readlink(source))
@@ -124,9 +179,13 @@ def _copy_path(source: str, target: str, algorithm: str) -> tuple[str, str] | No
 
 def _copy_file(source: str, target: str, algorithm: str) -> tuple[str, str]:
     """Copy bytes and permissions with as few calls as possible: shared disks are slow to answer each."""
-    read = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
+    read = os.open(
+        source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    )  # a FIFO would wait for who writes to it
     try:
         status = os.fstat(read)
+        if kind := special(status.st_mode):
+            raise _Special(kind)
         if not stat.S_ISREG(status.st_mode):
             raise IsADirectoryError(source)
         name = git.object_name(algorithm, status.st_size)

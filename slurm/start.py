@@ -40,7 +40,7 @@ def start(
     """
     sweep.refuse_unlike(trees)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
-    trees = [resumed(trees[0], run)] if run else list(trees)
+    trees = [resumed(trees[0], run, overrides[0])] if run else list(trees)
     members = range(len(trees)) if len(trees) > 1 else None
     here = inside.allocation(os.environ)
     configs = load_all(trees, overrides, lambda config: refusals(config, run, members, here))

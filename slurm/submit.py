@@ -20,6 +20,7 @@ from src.rundir import ROOT, RunDir, claim, create, now, point_latest
 from src.schema import Config
 from src.start import freeze
 from src.summary import shown
+from src.trust import remember_script
 
 Tree = Mapping[str, Any]
 
@@ -84,6 +85,7 @@ def make_folders(
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
     write_atomic(base.path / scheduler.SCRIPT[job.cluster.scheduler], render.render(job))
+    remember_script(base.path / scheduler.SCRIPT[job.cluster.scheduler])
     taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
         if r is not base:

@@ -58,7 +58,9 @@ class Attempt:
     def _take_back(self) -> None:
         points_at = self._link.resolve() if self._link.is_symlink() else None
         for folder in self.made:
-            if (jobs := folder / "jobs.txt").exists():  # none of them is queued any more: that would be an UnclearError
+            if (
+                jobs := folder / "jobs.txt"
+            ).exists():  # none of them is queued any more: that would be an UnclearError
                 remove_file(take(jobs))
             discard(RunDir(folder))
         for path, before in self._before.items():

@@ -24,7 +24,7 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
         raise CheckpointError(f"{run.config} is damaged (not UTF-8); {_again(run)}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{run.config} is damaged (no YAML{_line(error)}); {_again(run)}") from error
-    if not isinstance(tree, dict):
+    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
         raise CheckpointError(f"{run.config} is damaged (no configuration); {_again(run)}")
     return tree
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from src.errors import ConfigError, ProjectError, TopologyError
 from src.horovod_build import horovod_problem
+from src.listening import listen, meeting_address
 from src.rank_variables import horovod_environment
 from src.topology import Topology
 
@@ -89,7 +90,7 @@ def lost(topology: Topology) -> ProjectError:
 
 def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
     variables = horovod_environment(topology)
-    address = socket.gethostbyname(topology.coordinator_address)
+    address = socket.gethostbyname(meeting_address(topology))
     # torchrun itself listens on the coordinator's port
     port = topology.coordinator_port + (topology.source == "torchrun")
     if topology.world_size > 1:
@@ -146,26 +147,27 @@ def _address_of(probe: socket.socket, interface: str) -> str | None:
 def _gather_ranks(topology: Topology, address: str, port: int, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     if topology.rank == 0:
-        _await_ranks(_serve(port), topology.world_size, deadline, timeout)
+        _await_ranks(_serve(topology, port), topology.world_size, deadline, timeout)
     else:
         _report_to_rank_0(topology, address, port, deadline)
 
 
-def _serve(port: int) -> Any:
-    """Horovod's own key-value server on all interfaces, in a thread that ends with the process."""
+def _serve(topology: Topology, port: int) -> Any:
+    """Horovod's own key-value server, in a thread that ends with the process; it knows no token, see `listen`."""
     http_server = importlib.import_module("horovod.runner.http.http_server")
 
     class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc, name-defined]
+        socket: Any
         daemon_threads = True
         request_queue_size = 1024  # many ranks come at once
 
-    try:
-        server = Server(("", port), http_server.RendezvousHandler, 0)
-    except OSError as error:
-        raise TopologyError(
-            f"port {port} of rank 0's node, where Horovod's ranks are to meet, is taken ({error.strerror}): "
-            "export MASTER_PORT=<a free port>."
-        ) from error
+        def server_bind(self) -> None:
+            """On the address that the other ranks come to."""
+            self.socket.close()
+            self.socket = listen(topology, port)
+            self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+    server = Server(("", port), http_server.RendezvousHandler, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 

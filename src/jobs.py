@@ -3,7 +3,7 @@
     python src/jobs.py status   [RUN]              where it stands: queue, steps, metrics
     python src/jobs.py logs     [RUN] [-f]         its output; -f follows it until the job ends
     python src/jobs.py cancel   [RUN]              take it out of the queue or stop it
-    python src/jobs.py resubmit [RUN] [--failed]   again, in the same folder, from its newest checkpoint
+    python src/jobs.py resubmit [RUN] [--failed] [--trust]   again, in the same folder, from its newest checkpoint
 
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to go on with today's code use `python src/train.py resume=RUN`.
@@ -21,6 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from slurm import queue, ran_here, runs, show_logs  # noqa: E402
 from slurm.resubmit import again as submit_again  # noqa: E402
+from src import trust  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
 from src.history import told  # noqa: E402
 from src.rundir import ROOT  # noqa: E402
@@ -71,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
         if name == "resubmit":
             sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
+            sub.add_argument(
+                "--trust", action="store_true", help="also a script that someone else has left there"
+            )
     return parser
 
 
@@ -186,6 +190,8 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         )
     for run in again:
         runs.refuse_unclear(run)
+    for script in {r.script for r in again if r.script}:
+        trust.refuse_foreign_script(script, parsed.trust)
     job_id = submit_again(again, Path(parsed.results).absolute())
     print(f"Submitted job {job_id}: {', '.join(r.run.id for r in again)}")
 

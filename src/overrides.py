@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from src.environment_values import plain
 from src.errors import ConfigError
 from src.rundir import ROOT
 from src.schema import load
@@ -20,12 +21,11 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """The composed configuration as a plain tree, outside of a Hydra application."""
     import hydra
     from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf
 
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = hydra.compose("train", overrides=list(overrides))
-        return dict(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+        return plain(cfg)
 
 
 def diagnose(arguments: Sequence[str], first: Exception) -> ConfigError:

@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from src import history
-from src.errors import INTERRUPTED, REFUSED, STOPPED, CheckpointError, ProjectError
+from src.errors import INTERRUPTED, REFUSED, STOPPED, ProjectError
 from src.frozen import read_frozen
+from src.listening import stay_on_this_node
 from src.lock import RunLock
 from src.outcome import Outcome
 from src.rundir import RunDir, now, open_run
@@ -29,18 +30,19 @@ def run_rank(run: RunDir | str | Path) -> int:
     """Train as one rank of the run; returns the exit code.
 
     0: done. `STOPPED` (rank 0): a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
-    `REFUSED`: another job trains in this run folder.
+    `REFUSED`: another job trains in this run folder, or the folder or the environment does not say what to train.
     """
-    run = run if isinstance(run, RunDir) else open_run(run)
     stop = Stop().install()
-    config, topology = frozen(run), discover()
-    if config.monitor.ranks:
-        print(who(topology) + "\n", end="", flush=True)  # in one piece: other ranks write too
     try:
+        run = run if isinstance(run, RunDir) else open_run(run)
+        config, topology = frozen(run), discover()
+        stay_on_this_node(topology)
+        if config.monitor.ranks:
+            print(who(topology) + "\n", end="", flush=True)  # in one piece: other ranks write too
         with RunLock(run) if topology.rank == 0 else nullcontext():
             return _run_locked(config, run, topology, stop)
-    except CheckpointError as held:
-        print(f"error: {held}", file=sys.stderr, flush=True)
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
         return REFUSED
 
 

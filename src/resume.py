@@ -1,12 +1,15 @@
 """`resume=RUN`: the run's own frozen configuration, changed by nothing but what the new command line names."""
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from src.errors import ConfigError
 from src.frozen import read_frozen, read_overrides, refuse_damaged
-from src.overrides import compose
+from src.overrides import compose, groups, quoted
 from src.rundir import RunDir, open_run
+from src.trust import refuse_foreign
 
 FIXED = (
     "framework",
@@ -20,8 +23,11 @@ FIXED = (
 )
 """Keys that a checkpoint depends on: with another value it would be another run."""
 
-FREE = ("resume", "dry_run")
+FREE = ("resume", "dry_run", "trust")
 """Keys that belong to one command, not to the run."""
+
+ONE_COMMAND = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(FREE)})(=|$))")
+"""What begins an argument that is not kept in overrides.txt: flags, Hydra's own keys, and those of `FREE`."""
 
 
 def saved_overrides(arguments: Sequence[str]) -> list[str]:
@@ -39,7 +45,49 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
     run = open_run(named[-1].strip("'\""))
     refuse_damaged(run)
     refuse_other_choices(arguments, run)
-    return read_overrides(run)
+    saved = saved_lines(run)
+    for line in [a for a in read_overrides(run) if ONE_COMMAND.match(a)]:
+        print(f"{run.overrides}: {line!r} belongs to one command and is not used again.", file=sys.stderr)
+    problems = [
+        f"'{a}' asks for several runs, and resume= goes on with one; give one value."
+        for a in map(quoted, arguments)
+        if not a.startswith("-") and _parsed(a, "this command").is_sweep_override()
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return saved
+
+
+def saved_lines(run: RunDir) -> list[str]:
+    """The overrides that the run folder holds, as far as they are its own.
+
+    Raises:
+        CheckpointError: where overrides.txt can't be read.
+        ConfigError: a line that a run folder can't have: `cluster=../../x` would compose a file from anywhere.
+    """
+    lines = [quoted(line) for line in read_overrides(run) if not ONE_COMMAND.match(line)]
+    choices = groups()
+    problems = []
+    for line in lines:
+        override = _parsed(line, str(run.overrides))
+        key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
+        known = key not in choices or value is None or str(value) in choices[key]
+        if override.is_sweep_override() or override.package or not known:
+            problems.append(f"{run.overrides}: {line!r} is not a choice of this project, so it is not used.")
+    if problems:
+        raise ConfigError(problems)
+    return lines
+
+
+def _parsed(line: str, where: str) -> Any:
+    """The override of one line. Raises ConfigError."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(line)
+    except HydraException as error:
+        raise ConfigError([f"{where}: {line!r} is not of the form key=value."]) from error
 
 
 def refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
@@ -55,23 +103,38 @@ def refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
         raise _refusal(refused, frozen)
 
 
-def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
+def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
     """The run's frozen configuration with the changes that `tree` makes to what its own overrides compose to.
 
     So a default that was edited since then does not change a run that goes on.
 
+    Args:
+        overrides: what `tree` was composed of: the run's own overrides, then those of this command.
+
     Raises:
-        ConfigError: where a change would make it another run.
+        ConfigError: where a change would make it another run, or where the run folder brings code, see `src.trust`.
     """
-    frozen = _frozen(run)
-    before, after = flatten(compose(read_overrides(run))), flatten(tree)
+    frozen, saved = _frozen(run), saved_lines(run)
+    before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
     refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
     refused += [k for k in changed if k == "strategy.name" and _other_files(frozen[k], changed[k])]
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
-    return unflatten({**{k: v for k, v in frozen.items() if k not in gone}, **changed})
+    going_on = {k: v for k, v in frozen.items() if k not in gone and k not in FREE}
+    going_on |= changed | {k: after[k] for k in FREE}
+    if not tree["trust"]:
+        refuse_foreign(run.path, going_on, _without(saved, overrides))
+    return unflatten(going_on)
+
+
+def _without(saved: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
+    """What this project composes with this command's own words, and of the run folder's only those that name a file here."""
+    typed = overrides[len(saved) :] if list(overrides[: len(saved)]) == list(saved) else []
+    words = [w for w in typed if not w.startswith("-")]
+    chosen = [s for s in saved if s.lstrip("+~").partition("=")[0] in groups()]
+    return flatten(compose([*chosen, *words]))
 
 
 def _frozen(run: RunDir) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from src import matrix
+from src.environment_values import filled
 from src.errors import ConfigError
 from src.schema_choices import AdamW, Data, Model, Optimizer, Schedule, Strategy
 from src.schema_cluster import Cluster, Container
@@ -91,6 +92,7 @@ class Config:
     name: str
     seed: int
     resume: str | None
+    trust: bool  # with resume: run what the run folder brings as code, see src/trust.py
     dry_run: bool | Literal["test"]
     framework: matrix.FrameworkName
     launch: matrix.LaunchName
@@ -119,14 +121,14 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
     """The typed configuration.
 
     Args:
-        tree: the composed configuration as plain dicts and lists (`OmegaConf.to_container(cfg, resolve=True)`).
+        tree: the composed configuration as plain dicts and lists (`src.environment_values.plain`).
         checks: further checks of where it is to run, so that their problems come in the same list.
 
     Raises:
         ConfigError: with all problems, each with what to type instead.
     """
     problems: list[str] = []
-    config = build(Config, tree, problems)
+    config = build(Config, filled(tree, problems), problems)
     if config is not None:
         problems += [*cross_checks(config), *(p for check in checks for p in check(config))]
     if config is None or problems:

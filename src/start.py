@@ -7,9 +7,10 @@ from typing import Any
 from src.devices import local_devices, local_ranks
 from src.files import write_keeping
 from src.matrix import resolve_strategy
-from src.resume import resumed
+from src.resume import ONE_COMMAND, flatten, resumed
 from src.rundir import ROOT, RunDir, create, open_run
 from src.schema import Config, load
+from src.trust import remember
 
 
 def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
@@ -27,7 +28,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     from src.lock import RunLock
 
     run = open_run(tree["resume"]) if tree["resume"] else None
-    tree = resumed(tree, run) if run else dict(tree)
+    tree = resumed(tree, run, overrides) if run else dict(tree)
     config = load(tree, here_problems)
     refuse_second_start()
     if config.dry_run:
@@ -50,9 +51,10 @@ def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> No
 
     paths = {k: str(absolute(v)) for k, v in tree["paths"].items()}
     data = {k: str(absolute(v)) if k == "dir" else v for k, v in tree["data"].items()}
-    kept = [o for o in overrides if not o.startswith(("-", "resume=", "dry_run="))]
+    kept = [o for o in overrides if not ONE_COMMAND.match(o)]
     write_keeping(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
     write_keeping(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
+    remember(run.path, flatten(tree))
 
 
 def identity(config: Config) -> dict[str, Any]:

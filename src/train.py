@@ -23,7 +23,7 @@ from src.errors import INTERRUPTED, ConfigError, ProjectError  # noqa: E402
 def application() -> int:
     """Compose the configuration with Hydra, then run here. With a cluster preset or `-m` Hydra's launcher did the rest."""
     import hydra
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import DictConfig
 
     composed: list[DictConfig] = []
 
@@ -36,10 +36,10 @@ def application() -> int:
     keep()
     if not composed:
         return 0
+    from src.environment_values import plain
     from src.start import start
 
-    tree: Any = OmegaConf.to_container(composed[0], resolve=True)
-    return start(tree, sys.argv[1:])
+    return start(plain(composed[0]), sys.argv[1:])
 
 
 def compose_once() -> None:

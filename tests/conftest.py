@@ -40,6 +40,12 @@ def environment() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What this user has let run is not recorded in the home of who tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
     """`make_config("data=mnist", "seed=3")`: the typed configuration that a command line gives."""

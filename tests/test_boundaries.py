@@ -92,6 +92,7 @@ BASE = {
     "outcome",
     "hostlist",
     "starter_variables",
+    "plain_zip",
 }
 
 

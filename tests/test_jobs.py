@@ -13,6 +13,7 @@ from slurm.show_logs import Tail
 from src import jobs
 from src.lock import RunLock
 from src.rundir import RunDir
+from src.trust import remember_script
 
 Make = Callable[..., Path]
 
@@ -60,6 +61,7 @@ def make(results: Path) -> Make:
         (folder / "jobs.txt").write_text("".join(f"{i}\n" for i in job_ids))
         if script:
             (folder / "job.sbatch").write_text("#!/bin/sh\n")
+            remember_script(folder / "job.sbatch")
         (results / "latest").unlink(missing_ok=True)
         (results / "latest").symlink_to(folder)
         return folder
@@ -160,6 +162,7 @@ def sweep(results: Path, make: Make, states: list[str]) -> str:
     base = results / "digits" / "20260101-000000-aaaa"
     base.mkdir(parents=True)
     (base / "job.sbatch").write_text("#!/bin/sh\n")
+    remember_script(base / "job.sbatch")
     for member, state in enumerate(states):
         make(f"{base.name}-{member}", f"7_{member}", script=False, state=state)
     return base.name

@@ -7,7 +7,7 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 
 class _Composer(Launcher):
@@ -19,10 +19,12 @@ class _Composer(Launcher):
 
     def trees(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Compose each member; a single one is what Hydra has composed already."""
+        from src.environment_values import plain
+
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
-            return [_plain(self.config)]
+            return [plain(self.config)]
         loader = self.context.config_loader
-        return [_plain(loader.load_sweep_config(self.config, list(m))) for m in members]
+        return [plain(loader.load_sweep_config(self.config, list(m))) for m in members]
 
 
 class SlurmLauncher(_Composer):
@@ -62,13 +64,6 @@ class HereLauncher(_Composer):
         if code:
             sys.exit(code)
         return []
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    values = {str(key): config[key] for key in config if key != "hydra"}
-    return {
-        k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for k, v in values.items()
-    }
 
 
 def _returned(result: float | None) -> JobReturn:

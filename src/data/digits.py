@@ -20,7 +20,7 @@ MEAN, STD = 4.884, 6.017
 
 def open_digits() -> Splits:
     """About 70 % train, 10 % val, 20 % test; the split is always the same, whatever the seed of the run."""
-    with np.load(FILE) as arrays:
+    with np.load(FILE, allow_pickle=False) as arrays:
         everything = ArraySet(
             images=arrays["images"][..., np.newaxis],
             labels=arrays["labels"].astype(np.int64),

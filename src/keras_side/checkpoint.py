@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +12,16 @@ from src.errors import CheckpointError
 from src.keras_side.buffers import Buffers
 from src.keras_side.classifier import Classifier
 from src.keras_side.state import State
+from src.plain_zip import refuse_compressed
 from src.publish import Publisher
+
+REST: dict[str, tuple[type, ...]] = {
+    "pending": (bool,),
+    "best": (int, float, type(None)),
+    "bad": (int,),
+    "devices": (int,),
+}
+"""What state.json holds, by type."""
 
 
 class Saver:
@@ -58,9 +68,25 @@ def restore(saved: Saved, model: Classifier) -> tuple[State, int]:
         )
     restore_weights(saved.path, model)
     _assign(model.optimizer.variables, saved.path / "optimizer.npz", "optimizer or precision")
-    rest = json.loads((saved.path / "state.json").read_text())
+    rest = read_rest(saved.path / "state.json")
     devices = rest.pop("devices")
     return State(saved.epoch, saved.batch, saved.step, dict(saved.metrics), **rest), devices
+
+
+def read_rest(file: Path) -> dict[str, Any]:
+    """What a checkpoint holds besides variables and position: pending, best, bad and devices.
+
+    Raises:
+        CheckpointError: where it does not.
+    """
+    try:
+        rest = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}.") from error
+    wrong = [k for k in REST if not isinstance(rest, dict) or k not in rest or type(rest[k]) not in REST[k]]
+    if wrong or rest.keys() != REST.keys() or rest["bad"] < 0 or rest["devices"] < 1:
+        raise CheckpointError(f"{file} does not hold the numbers {', '.join(REST)} and nothing else.")
+    return dict(rest)
 
 
 def restore_weights(folder: Path, model: keras.Model) -> None:
@@ -69,11 +95,27 @@ def restore_weights(folder: Path, model: keras.Model) -> None:
 
 
 def _assign(variables: list[keras.Variable], file: Path, what: str) -> None:
-    with np.load(file) as arrays:
-        stored = {name: arrays[name] for name in arrays.files}
-    if {v.path: tuple(v.shape) for v in variables} != {name: a.shape for name, a in stored.items()}:
+    stored = _read(file)
+    if {v.path: tuple(v.shape) for v in variables} != {
+        name: a.shape
+        for name, a in stored.items()
+        if a.dtype.kind in "biufV"  # bfloat16 is V
+    }:
         raise CheckpointError(
             f"{file} was written with another {what}; use the configuration that the run began with."
         )
     for variable in variables:
         variable.assign(stored[variable.path])
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    """All arrays by name, never an object: unpickling one can run code."""
+    refuse_compressed(file)
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # numpy raises nearly anything at a damaged file
+        raise CheckpointError(
+            f"{file} is damaged, or holds more than numbers ({error}). "
+            "Move its folder away to go on from the checkpoint before it."
+        ) from error

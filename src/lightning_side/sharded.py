@@ -27,6 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
+from src.lightning_side.shard_reader import ShardPlanner, ShardReader
 from src.lightning_side.strategies import OneDevicePerRank
 
 
@@ -100,7 +101,7 @@ class FullyShardedStrategy(OneDevicePerRank):
         shards: dict[str, Any] = {"state_dict": get_model_state_dict(self.model)}
         if self.optimizers:
             shards["optimizer"] = self.optimizer_state(self.optimizers[0])
-        dcp.load(shards, checkpoint_id=Path(checkpoint_path).parent)
+        dcp.load(shards, storage_reader=ShardReader(Path(checkpoint_path).parent), planner=ShardPlanner())
         set_model_state_dict(self.model, shards["state_dict"])
         if self.optimizers:
             set_optimizer_state_dict(self.model, self.optimizers[0], shards["optimizer"])

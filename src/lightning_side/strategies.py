@@ -1,11 +1,16 @@
 """From a strategy's name to Lightning's strategy object."""
 
 import torch
+from lightning.fabric.utilities.distributed import _init_dist_connection
+from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import distributed
+from torch.distributed.constants import default_pg_timeout
 
 from src.devices import local_devices
 from src.lightning_side.environment import TopologyEnvironment
+from src.lightning_side.store import open_store
 from src.matrix import resolve_strategy
 from src.schema import Config
 from src.topology import Topology
@@ -27,6 +32,24 @@ class OneDevicePerRank(DDPStrategy):
     def set_world_ranks(self) -> None:
         """The environment knows them; only Lightning's rank_zero_only has to be told."""
         rank_zero_only.rank = self.global_rank
+
+    def setup_distributed(self) -> None:
+        """As Lightning's, but the ranks meet in a store of our own. The Trainer calls it again, at the start of each loop."""
+        environment = self.cluster_environment
+        assert isinstance(environment, TopologyEnvironment)
+        reset_seed()
+        self.set_world_ranks()
+        self._process_group_backend = self._get_process_group_backend()
+        if distributed.is_initialized():
+            return
+        store = open_store(environment.topology, self._timeout or default_pg_timeout)
+        _init_dist_connection(
+            environment,
+            self._process_group_backend,
+            timeout=self._timeout,
+            device_id=self.root_device if self.root_device.type != "cpu" else None,
+            store=store,
+        )
 
     def _configure_launcher(self) -> None:
         pass

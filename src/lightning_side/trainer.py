@@ -10,6 +10,7 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 from src.lightning_side.position import validation_due
+from src.lightning_side.restoring import Restorer
 from src.lightning_side.strategies import make_strategy
 from src.plan import Plan
 from src.schema import Config
@@ -33,6 +34,7 @@ class Trainer(pl.Trainer):
     def __init__(self, config: Config, plan: Plan, **options: Any) -> None:
         super().__init__(**options)
         self._signal_connector = NoSignals(self)
+        self._checkpoint_connector = Restorer(self)
         loop = self.fit_loop.epoch_loop
         loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
         loop._should_check_val_epoch = lambda: validation_due(  # type: ignore[method-assign]

@@ -1,12 +1,16 @@
 import os
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from slurm import snapshot
+from slurm import left_out, snapshot
+from src.errors import SubmitError
+from src.rundir import ROOT
 
 
 @pytest.fixture
@@ -269,7 +273,7 @@ def test_a_deleted_file_that_git_still_lists(project: Path) -> None:
 
 def test_untracked_data_is_left_out_and_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(project)
-    monkeypatch.setattr(snapshot, "BIG", 10)
+    monkeypatch.setattr(left_out, "BIG", 10)
     (project / "weights.bin").write_text("x" * 11)
     taken, code = take(project)
     assert "weights.bin" not in files(code)
@@ -291,7 +295,7 @@ def test_without_git_all_but_data_and_hidden_folders(project: Path) -> None:
     (project / "data").mkdir()
     (project / "data" / "images").touch()
     taken, code = take(project)
-    assert files(code) == {".gitignore", "run.sh", "src/a.py", "ignored/big.bin"}
+    assert files(code) == {"run.sh", "src/a.py", "ignored/big.bin"}
     assert taken.commit is None
     assert "not under git" in taken.notes[0]
 
@@ -302,3 +306,113 @@ def test_a_project_in_a_folder_of_a_larger_repository(project: Path) -> None:
     _, code = take(project)
     assert "src/a.py" in files(code)
     assert "other.txt" not in files(code)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".env", ".env.local", "src/server.PEM", "a.key", "id_rsa", "id_ed25519.pub", ".netrc", "credentials.json", "k.kdbx",
+     ".ssh/config", ".aws/config"],
+)  # fmt: skip
+@pytest.mark.parametrize("under_git", [True, False])
+def test_keys_and_passwords_are_left_out(project: Path, name: str, under_git: bool) -> None:
+    if under_git:
+        commit(project)
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).write_text("TOKEN=1")
+    (project / "link").symlink_to(name)
+    taken, code = take(project)
+    assert {f for f in files(code) if f[0] != "."} - {"ignored/big.bin"} == {"run.sh", "src/a.py"}
+    told = [f"{n} was left out of the snapshot: it may hold keys or passwords." for n in (name, "link")]
+    hidden = not under_git and name[0] == "."
+    assert sorted(n for n in taken.notes if "left out" in n) == (told[1:] if hidden else sorted(told))
+
+
+def test_what_git_tracks_is_code_whatever_its_name(project: Path) -> None:
+    (project / ".env").write_text("PORT=1")
+    commit(project)
+    taken, code = take(project)
+    assert (code / ".env").exists() and not taken.notes
+
+
+def test_keys_in_another_repository_are_left_out_too(project: Path) -> None:
+    commit(project)
+    (project / "mine" / "sub").mkdir(parents=True)
+    (project / "mine" / "sub" / "y.py").touch()
+    (project / "mine" / ".env").touch()
+    os.mkfifo(project / "mine" / "sub" / "pipe")
+    commit(project / "mine")
+    taken, code = take(project)
+    assert "mine/sub/y.py" in files(code) and "mine/.env" not in files(code)
+    assert set(taken.notes) == {
+        "mine/.env was left out of the snapshot: it may hold keys or passwords.",
+        "mine/sub/pipe was left out of the snapshot: it is a FIFO.",
+    }
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("under_git", [True, False])
+def test_a_fifo_and_a_socket_are_left_out(
+    project: Path, under_git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if under_git:
+        commit(project)
+        (project / "src" / "a.py").unlink()
+        os.mkfifo(project / "src" / "a.py")  # git lists it, but no others
+    else:
+        os.mkfifo(project / "pipe")
+    monkeypatch.chdir(project)
+    with socket.socket(socket.AF_UNIX) as listener:
+        (project / "run.sh").unlink()
+        listener.bind("run.sh")
+        taken, _ = take(project)
+    kinds = {"src/a.py" if under_git else "pipe": "it is a FIFO", "run.sh": "it is a socket"}
+    told = {f"{name} was left out of the snapshot: {kind}." for name, kind in kinds.items()}
+    assert told == {n for n in taken.notes if "left out" in n}
+
+
+TAKE = """
+import sys
+from pathlib import Path
+from slurm import snapshot
+from src.errors import SubmitError
+root = Path(sys.argv[1])
+try:
+    print("\\n".join(snapshot.take(root, root.parent / "code", root / "results").notes))
+except SubmitError as error:
+    print(error)
+"""
+
+
+def take_as_anyone(root: Path) -> str:
+    """Notes or the refusal, without root's right to read every file."""
+    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    command = [*plain, sys.executable, "-c", TAKE, str(root)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+def test_an_unreadable_file_that_is_not_tracked_is_left_out(project: Path, under_git: bool) -> None:
+    if under_git:
+        commit(project)
+    (project / "mine.py").write_text("a")
+    (project / "mine.py").chmod(0)
+    (project / "closed").mkdir(0)
+    said = take_as_anyone(project)
+    assert "mine.py was left out of the snapshot: it can't be read (Permission denied)." in said
+    assert under_git or "closed was left out of the snapshot: it can't be read (Permission denied)." in said
+    assert "src/a.py" in files(project.parent / "code")
+
+
+def test_an_unreadable_file_that_is_tracked_is_a_sentence(project: Path) -> None:
+    commit(project)
+    (project / "src" / "a.py").chmod(0)
+    assert take_as_anyone(project) == (
+        f"{project}/src/a.py can't be read or written (Permission denied), and a job runs a copy of the project's files: "
+        "change its permissions (chmod u+rw), or remove it.\n"
+    )
+
+
+def test_a_full_disk_is_a_sentence(project: Path, small_disk: Path) -> None:
+    (project / "src" / "b.py").write_bytes(bytes(2**21))
+    with pytest.raises(SubmitError, match=r"can't be copied to .*/code: .*No space left on device"):
+        snapshot.take(project, small_disk / "code", project / "results")

@@ -1,0 +1,82 @@
+"""`${oc.env:NAME}` in a configuration: the name is written into run folders, never the value, which may be a secret.
+
+Each rank reads the value from its own environment. In `paths` and `data.dir` it is a part of a folder's name, which is no
+secret, and the run folder needs it at once.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from src.errors import ConfigError
+
+NAMED = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
+"""The name, and what to take where it is not set."""
+
+WRITTEN = ("cluster", "container", "name")
+"""Parts of a configuration that get into the batch script, or name the run folder."""
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A configuration that Hydra composed (a DictConfig), as dicts and lists; all interpolations but these are resolved.
+
+    Raises:
+        ConfigError: a variable of a folder is not set.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    OmegaConf.register_new_resolver("oc.env", _as_written, replace=True)
+    try:
+        values = {str(key): config[key] for key in config if key != "hydra"}
+        tree: dict[str, Any] = {
+            k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v
+            for k, v in values.items()
+        }
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+    problems: list[str] = []
+    tree["paths"] = _filled(tree["paths"], "paths", problems)
+    tree["data"] = {k: _filled(v, "data.dir", problems) if k == "dir" else v for k, v in tree["data"].items()}
+    if problems:
+        raise ConfigError(problems)
+    return tree
+
+
+def filled(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The configuration with the values of the variables; a sentence in `problems` for what can't have one."""
+    for key in WRITTEN:
+        problems += [
+            f"{where}={text!r} would be written into the run folder with the variable's value; where the value is no secret type "
+            "it (the shell fills in $NAME), and in cluster.setup the job's shell does: 'export NAME=$NAME'."
+            for where, text in _named(tree.get(key), key)
+        ]
+    return {k: v if k in WRITTEN else _filled(v, k, problems) for k, v in tree.items()}
+
+
+def _as_written(name: str, *default: str | None) -> str:
+    return f"${{oc.env:{','.join([name, *('null' if d is None else d for d in default)])}}}"
+
+
+def _named(value: Any, where: str) -> list[tuple[str, str]]:
+    """Key and text of each string that names a variable."""
+    if isinstance(value, Mapping):
+        return [found for k, v in value.items() for found in _named(v, f"{where}.{k}")]
+    if isinstance(value, list):
+        return [found for v in value for found in _named(v, where)]
+    return [(where, value)] if isinstance(value, str) and NAMED.search(value) else []
+
+
+def _filled(value: Any, where: str, problems: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _filled(v, f"{where}.{k}", problems) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_filled(v, where, problems) for v in value]
+    if not isinstance(value, str):
+        return value
+    for name, default in NAMED.findall(value):
+        if name not in os.environ and not default:
+            problems.append(f"{where}={value!r}: the environment variable {name} is not set here; export it.")
+    found = NAMED.sub(lambda m: os.environ.get(m[1], m[2] or ""), value)
+    return None if found == "null" and value != found else found
