@@ -53,12 +53,13 @@ class ImageFolder:
         path = self.path(index)
         try:
             with Image.open(path) as image:
-                return prepare(image, self.shape[0], self.shape[2], random)
+                image.load()  # what is damaged is found here; what `prepare` raises is not the file's fault
         except (*DAMAGED, Image.DecompressionBombError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(
                 f"{path} is not a picture that can be read ({reason}): replace or delete it."
             ) from error
+        return prepare(image, self.shape[0], self.shape[2], random)
 
 
 def open_imagefolder(folder: Path, size: int, channels: int, seed: int) -> Splits:
