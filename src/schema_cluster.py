@@ -8,7 +8,7 @@ from src.paths import Folder, NodeFolder
 
 Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
 Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
-Minutes = Annotated[int, Range(at_least=0)]
+Minutes = Annotated[int, Range(at_least=0, at_most=MOST)]
 Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
 
 

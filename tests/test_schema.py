@@ -71,7 +71,10 @@ def test_all_contradictions_at_once() -> None:
     "override, says",
     [
         ("trainer.max_epochs=0", "trainer.max_epochs=0 must be at least 1."),
-        ("trainer.limit_val_batches=1.5", "must be at most 1; use a number of batches (10) or a fraction of them (0.1)."),
+        (
+            "trainer.limit_val_batches=1.5",
+            "must be at most 1; use a number of batches (10) or a fraction of them (0.1).",
+        ),
         ("trainer.gradient_clip_val=0", "null turns clipping off"),
         ("trainer.precision=16", "trainer.precision='16' is not one of 32, bf16-mixed, 16-mixed"),
         ("seed=-1", "seed=-1 must not be negative."),
