@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from slurm import units
 from slurm.job import Job
 from src.errors import ConfigError
-from src.paths import on_node
+from src.paths import absolute, on_node
 from src.rundir import ROOT
 
 TEMPLATES = ROOT / "slurm" / "templates"
@@ -94,8 +94,8 @@ def variable(text: str) -> str:
 
 
 def folder(path: str) -> str:
-    """A folder as a word of the shell: one of the node's disk keeps its variable."""
-    return f'"{variable(path)}"' if on_node(path) else shlex.quote(path)
+    """A folder as a word of the shell: one of the node's disk keeps its variable, a relative one is below the project's."""
+    return f'"{variable(path)}"' if on_node(path) else shlex.quote(str(absolute(path)))
 
 
 def ranges(numbers: Sequence[int]) -> str:

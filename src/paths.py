@@ -7,9 +7,11 @@ is until a rank asks for it.
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from src.errors import DataError
+from src.rundir import ROOT
 
 _ON_NODE = re.compile(r"\$\{?(?:(?:SLURM|PBS)_\w+|TMPDIR)\b")
 _VARIABLE = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
@@ -61,6 +63,11 @@ def here(path: str) -> str:
         return _VARIABLE.sub(lambda found: _value(found, os.environ), path)
     except ValueError as error:
         raise DataError(f"{path} {error}.") from error
+
+
+def absolute(path: str) -> Path:
+    """An expanded path; a relative one is below the project's folder, whatever folder the command is typed in."""
+    return Path(path) if on_node(path) else ROOT / path
 
 
 def _value(found: "re.Match[str]", environ: Mapping[str, str]) -> str:

@@ -1,13 +1,16 @@
 """From a composed configuration to a run folder, and training in it on this machine."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from src.ahead import data_problems
 from src.devices import local_devices, local_ranks
+from src.errors import DataError
+from src.folders import results_problems, unwritable
 from src.matrix import resolve_strategy
+from src.paths import absolute, expand, here, unexpanded
 from src.resume import resumed
-from src.rundir import ROOT, RunDir, create, open_run, write_atomic
+from src.rundir import RunDir, create, open_run, write_atomic
 from src.schema import Config, load
 
 
@@ -44,11 +47,15 @@ def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> No
     """Write the configuration that the ranks read: complete, resolved, with absolute paths."""
     import yaml
 
-    paths = {k: str(absolute(v)) for k, v in tree["paths"].items()}
-    data = {k: str(absolute(v)) if k == "dir" else v for k, v in tree["data"].items()}
+    paths = {k: _kept(v) for k, v in tree["paths"].items()}
+    data = {k: _kept(v) if k == "dir" else v for k, v in tree["data"].items()}
     kept = [o for o in overrides if not o.startswith(("-", "resume=", "dry_run="))]
     write_atomic(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
     write_atomic(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
+
+
+def _kept(path: str) -> str:
+    return unexpanded(str(absolute(expand(path))))
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -64,25 +71,63 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def here_problems(config: Config) -> list[str]:
-    """What one machine can't do: several nodes, a batch that its devices can't share, Horovod where it is missing."""
-    problems = []
-    if config.trainer.nodes > 1:
-        problems.append(
-            f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
-            "name one with cluster=..., or use trainer.nodes=1."
-        )
+    """What one machine can't do: several nodes, a batch that its devices can't share, folders, data or a Horovod that are not there."""
     devices = local_devices(config)
-    if devices > 0 and config.data.batch_size % devices:
-        problems.append(
-            f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
-            f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
-        )
+    problems = [
+        *_scheduler(config),
+        *_nodes(config),
+        *_shares(config, devices),
+        *data_problems(config, devices),
+    ]
+    if config.resume is None:
+        problems += results_problems(absolute(config.paths.results), config.name)
+    problems += _local_disk(config.checkpoint.local)
     if config.strategy.name == "horovod":
         from src.horovod_build import horovod_problem  # reads what is installed
 
         if problem := horovod_problem(config.framework):
             problems.append(f"{problem} Without Horovod: strategy=auto.")
     return problems
+
+
+def _scheduler(config: Config) -> list[str]:
+    if config.cluster.scheduler == "none":
+        return []
+    kind = config.cluster.scheduler
+    return [
+        f"cluster={config.cluster.name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
+    ]
+
+
+def _nodes(config: Config) -> list[str]:
+    if config.trainer.nodes == 1:
+        return []
+    return [
+        f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
+        "name one with cluster=..., or use trainer.nodes=1."
+    ]
+
+
+def _shares(config: Config, devices: int) -> list[str]:
+    if config.data.batch_size % devices == 0:
+        return []
+    return [
+        f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
+        f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
+    ]
+
+
+def _local_disk(wish: str | None) -> list[str]:
+    """`checkpoint.local`, where it names a folder."""
+    if wish in (None, "auto"):
+        return []
+    try:
+        words = unwritable(absolute(here(expand(wish))))
+    except (OSError, ValueError, DataError) as error:
+        words = str(error)
+    return (
+        [f"checkpoint.local={wish}: {words}; use checkpoint.local=auto or another folder."] if words else []
+    )
 
 
 def resolved_numbers(config: Config) -> str:
@@ -98,8 +143,3 @@ def resolved_numbers(config: Config) -> str:
         "run folder": f"{absolute(config.paths.results) / config.name}/<run id>",
     }
     return "\n".join(f"{k:<18}{v}" for k, v in rows.items()) + "\ndry run: nothing was written or started."
-
-
-def absolute(path: str) -> Path:
-    """A path of the configuration: `~` expanded, a relative one taken below the project's folder."""
-    return ROOT / Path(path).expanduser()

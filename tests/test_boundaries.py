@@ -89,6 +89,9 @@ BASE = {
     "outcome",
     "hostlist",
     "starter_variables",
+    "limits",
+    "paths",
+    "folders",
 }
 
 

@@ -35,7 +35,7 @@ BROKEN = {
     "no text": (b"\xff\xfe\x00", "no text in UTF-8"),
     "an unknown tag": (b"cluster: !!python/object:os.system {}\n", "is no YAML"),
     "an impossible date": (b"cluster: 2024-99-99\n", "is no YAML"),
-    "deep": (b"[" * 5000, "is no YAML"),
+    "deep": (b"[" * 2000, "is no YAML"),
 }
 
 
@@ -50,7 +50,7 @@ def test_a_broken_preset_is_passed_over_for_those_who_use_another(
     assert name_current(["cluster=current"], ["gate1"]) == ["cluster=good"]
     noted = capsys.readouterr().err
     assert noted.startswith("note: configs/cluster/bad.yaml is passed over: ") and says in noted
-    with pytest.raises(ConfigError, match="bad.yaml is passed over"):
+    with pytest.raises(ConfigError, match=r"bad\.yaml is passed over"):
         name_current(["cluster=current"], ["laptop"])
 
 
