@@ -34,6 +34,8 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
         length = samples(config.data, look)
     except DataError as error:
         return [str(error)]
+    except OSError as error:  # a path that can't be one
+        return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
     sentences = [too_large(length, config.data.batch_size, devices)] if length else []
     found = [s for s in [*sentences, _too_much_memory(config.data, devices)] if s]
     if length and not found and config.data.batch_size % devices == 0:

@@ -1,10 +1,15 @@
 """Whether a folder can hold what is to be written there: asked before anything is written."""
 
+import errno
 import os
 from pathlib import Path
 
 ROOM = 64 * 1024
 """Bytes that must be free: a run folder begins with less, and grows by checkpoints that nobody knows the size of yet."""
+
+
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP)
+"""Why a path may not be found, and the folder above it tells what is wrong."""
 
 
 def results_problems(results: Path, name: str) -> list[str]:
@@ -23,13 +28,17 @@ def unwritable(folder: Path) -> str:
         OSError, ValueError: where the path itself can't be.
     """
     for place in (folder, *folder.parents):
-        if os.path.lexists(place):
+        try:
+            place.lstat()
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+        else:
             return _unusable(place)
     return ""
 
 
 def _unusable(place: Path) -> str:
-    place.stat() if not place.is_symlink() else None  # a part of the path that may not be searched
     if not place.exists():
         return f"{place} is a link to {os.readlink(place)}, which is not there"
     if not place.is_dir():

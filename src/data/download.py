@@ -13,11 +13,6 @@ from urllib.request import urlopen
 
 from src.errors import DataError
 
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
-
 TIMEOUT = 10
 """Seconds to wait for a connection, and for each read."""
 

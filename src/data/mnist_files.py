@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
-from src.data.download import MIRRORS
 from src.data.idx import read_header
 from src.errors import DataError
+
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
 
 # The file names and MD5 sums that torchvision.datasets.MNIST uses too.
 CHECKSUMS = {

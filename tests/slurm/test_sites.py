@@ -76,6 +76,12 @@ REFUSED = {
     ),
     "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
     "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
+    "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
+    "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train cannot be listed"),
+    "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
+    "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is no environment (it has no bin/activate)"),
+    "environment: home": ("cluster=slurm cluster.venv='\"~/nope\"'", "cluster.venv=/"),
+    "environment: conda": ("cluster=slurm cluster.conda=/nope/env", "it has no conda-meta"),
     "writable": ("cluster=slurm paths.results=/etc/passwd/results", "use paths.results=FOLDER"),
 }  # fmt: skip
 
@@ -115,7 +121,7 @@ HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
         (None, "cluster=slurm trainer.devices=2 strategy=ddp", None),
         (None, f"{HOROVOD} container=apptainer container.image=docker://x", None),
         (None, f"{HOROVOD} cluster.conda=base", None),
-        (None, f"{HOROVOD} cluster.venv=/other/venv", None),
+        (None, f"{HOROVOD} cluster.venv=$SLURM_TMPDIR/venv", None),
         (None, f"{HOROVOD} cluster.modules=[Horovod]", None),
         (None, f"{HOROVOD} 'cluster.setup=[source env.sh]'", None),
     ],
@@ -156,6 +162,15 @@ def test_every_rule_has_an_example() -> None:
 
 FINE = [
     "cluster=slurm",
+    "cluster=slurm cluster.conda=base",
+    "cluster=slurm cluster.venv=$SLURM_TMPDIR/env",
+    "cluster=slurm cluster.venv=/nope/env 'cluster.setup=[make the environment]'",
+    "cluster=slurm cluster.local_disk=/nvme cluster.venv=/nvme/env",
+    "cluster=slurm cluster.local_disk=/nvme data=imagefolder data.dir=/nvme/pictures",
+    "cluster=slurm data=imagefolder data.dir=$SLURM_TMPDIR/pictures",
+    "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:/in] data=imagefolder data.dir=/in/x",
+    "cluster=slurm cluster.mem=0 cluster.time=0",
+    'cluster=slurm \'cluster.extra=["--licenses=x","-w n1","--exclusive","--gres-flags=x"]\'',
     "cluster=slurm trainer.nodes=2 trainer.total_devices=3",
     "cluster=pbs trainer.nodes=2",
     "cluster=technion trainer.nodes=2 trainer.total_devices=3",
