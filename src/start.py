@@ -1,5 +1,6 @@
 """From a composed configuration to a run folder, and training in it on this machine."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from src.folders import results_problems, unwritable
 from src.matrix import resolve_strategy
 from src.paths import absolute, expand, here, unexpanded
 from src.resume import resumed
-from src.rundir import RunDir, create, open_run, write_atomic
+from src.rundir import RunDir, create, open_run, point_latest, write_atomic
 from src.schema import Config, load
 
 
@@ -37,10 +38,22 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         return 0
     if run:
         RunLock(run).refuse_if_held()
-    run = run or create(absolute(config.paths.results), config.name)
+    results = absolute(config.paths.results)
+    before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
+    new = run is None
+    run = run or create(results, config.name)
     freeze(run, tree, overrides)
     run.update(**identity(config), state="queued")
-    return run_here(config, run)
+    code = run_here(config, run)
+    if new and before and before.is_dir() and never_trained(run):
+        point_latest(results, before)
+    return code
+
+
+def never_trained(run: RunDir) -> bool:
+    """Whether a run failed before its first step, such as for its data: `latest` is no name for it."""
+    info = run.info()
+    return info.get("state") == "failed" and all("from_step" not in part for part in info.get("parts", []))
 
 
 def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:

@@ -5,9 +5,18 @@ from pathlib import Path
 import numpy as np
 
 from src.data.base import ArraySet, Splits
-from src.data.download import MIRRORS, fetch
+from src.data.download import fetch
 from src.data.idx import read_idx
-from src.data.mnist_files import CHECKSUMS, held_out, missing, present, raw, refuse_missing, what_to_put
+from src.data.mnist_files import (
+    CHECKSUMS,
+    MIRRORS,
+    held_out,
+    missing,
+    present,
+    raw,
+    refuse_missing,
+    what_to_put,
+)
 from src.data.order import permutation
 from src.errors import DataError
 
