@@ -4,6 +4,7 @@ import fnmatch
 import socket
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
     known, broken = patterns()
     for sentence in broken:
-        print(f"note: {sentence}", file=sys.stderr)
+        tell(sentence)
     found = [
         name for name, wanted in known.items() if any(fnmatch.fnmatch(h, p) for h in hosts for p in wanted)
     ]
@@ -39,6 +40,12 @@ def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -
             ]
         )
     return [f"cluster={found[0]}" if o == "cluster=current" else o for o in overrides]
+
+
+@cache
+def tell(sentence: str) -> None:
+    """Print a note, once: each member of a sweep asks for the presets."""
+    print(f"note: {sentence}", file=sys.stderr)
 
 
 def patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], list[str]]:

@@ -1,8 +1,10 @@
-"""What is known of a run's data before the run is made: whether it is there, and whether batches fit it and the memory.
+"""What is known of a run's data before the run is made: whether it is there, and whether batches and model fit it and the memory.
 
 Only what is cheap to learn, by names and headers: a damaged picture is found when it is read.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,13 +16,22 @@ from src.folders import unwritable
 from src.paths import absolute, here
 from src.plan import make_plan
 from src.schema import Config
-from src.schema_choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
+from src.schema_choices import (
+    CnnModel,
+    Data,
+    DigitsData,
+    ImageFolderData,
+    MlpModel,
+    MnistData,
+    Model,
+    SyntheticData,
+)
 
 DIGITS = 1259
 """Training images of digits."""
 
-LARGEST_BATCH = 2**31
-"""Numbers in one rank's batch: 8 GiB."""
+LARGEST = 2**31
+"""Numbers in one rank's batch, and weights of one layer: 8 GiB."""
 
 
 def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
@@ -37,7 +48,8 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     except OSError as error:  # a path that can't be one
         return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
     sentences = [too_large(length, config.data.batch_size, devices)] if length else []
-    found = [s for s in [*sentences, _too_much_memory(config.data, devices)] if s]
+    sentences += [_too_much_memory(config.data, devices), _no_such_model(config.model, config.data)]
+    found = [s for s in sentences if s]
     if length and not found and config.data.batch_size % devices == 0:
         found += _no_step(config, length, devices)
     return found
@@ -79,21 +91,46 @@ def node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:
     )
 
 
-def _too_much_memory(data: Data, devices: int) -> str:
+def shape(data: Data) -> tuple[int, int, int]:
+    """Height, width and channels of an image."""
     match data:
         case SyntheticData():
-            image = data.height * data.width * data.channels
+            return data.height, data.width, data.channels
         case ImageFolderData():
-            image = data.image_size**2 * data.channels
-        case _:
-            return ""
-    most = LARGEST_BATCH // image * devices
+            return data.image_size, data.image_size, data.channels
+        case MnistData():
+            return 28, 28, 1
+        case DigitsData():
+            return 8, 8, 1
+
+
+def _too_much_memory(data: Data, devices: int) -> str:
+    image = math.prod(shape(data))
+    most = LARGEST * devices // image
     if data.batch_size <= most:
         return ""
     return (
         f"data.batch_size={data.batch_size} of {image:,} numbers each do not fit the memory of {devices} ranks; "
         f"use data.batch_size={max(1, most)} or less."
     )
+
+
+def _no_such_model(model: Model, data: Data) -> str:
+    height, width, channels = shape(data)
+    match model:
+        case CnnModel():
+            if min(height, width) < 2:
+                return f"model=cnn halves an image, and of {height}x{width} pixels nothing is left; use model=mlp or larger images."
+            key, largest = f"model.width={model.width}", 2 * model.width * (height // 2) * (width // 2) * 128
+        case MlpModel():
+            sizes = [height * width * channels, *model.hidden]
+            key = f"model.hidden={model.hidden}"
+            largest = max(a * b for a, b in itertools.pairwise(sizes))
+        case _:
+            return ""
+    if largest <= LARGEST:
+        return ""
+    return f"{key} with images of {height}x{width}x{channels} is a layer of {largest:,} weights, more than memory; use less."
 
 
 def _no_step(config: Config, length: int, devices: int) -> list[str]:
