@@ -22,8 +22,8 @@ def table(job: Job) -> str:
         else "none (trainer.accelerator=cpu)",
         "tasks": f"{job.tasks} ({job.launch})",
         "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_task * max(job.ranks)} per node",
-        "memory": f"{units.short_size(job.mem)} per node" if job.mem else "the scheduler's default",
-        "time": units.clock(job.time) if job.time else "the scheduler's default",
+        "memory": _memory(job.mem),
+        "time": _time(job.time),
         "framework": job.framework,
         "strategy": job.strategy,
         "world size": f"{job.world_size} rank{'s' if job.world_size > 1 else ''}",
@@ -37,6 +37,18 @@ def table(job: Job) -> str:
     if job.cluster.chain > 1:
         rows["chain"] = f"{job.cluster.chain} jobs in a row"
     return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
+
+
+def _memory(mem: int | None) -> str:
+    if mem is None:
+        return "the scheduler's default"
+    return f"{units.short_size(mem)} per node" if mem else "all of each node"
+
+
+def _time(time: int | None) -> str:
+    if time is None:
+        return "the scheduler's default"
+    return units.clock(time) if time else "no limit"
 
 
 def report(script: str, job: Job, problems: Sequence[str], notes: Sequence[str]) -> str:

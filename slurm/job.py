@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm import units
+from slurm import facts, units
 from src.errors import ConfigError
 from src.matrix import MATRIX, STARTERS, Cell, resolve_strategy
 from src.schema import Config
@@ -30,8 +30,8 @@ class Job:
         devices: GPUs (or CPU processes) on each node; differs from `ranks` where one rank drives several GPUs.
         gpus: whether GPUs are asked for.
         cpus_per_task: for each rank.
-        mem: per node in MiB, or None to leave it to the scheduler.
-        time: limit in seconds, or None.
+        mem: per node in MiB, 0 for all of it, or None to leave it to the scheduler.
+        time: limit in seconds, 0 for none at all, or None: the default of the scheduler.
         constraint: features joined by &, or None.
         launch: srun, torchrun, mpirun or horovodrun.
         container: what the ranks run in.
@@ -114,21 +114,17 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         members: numbers of an array's members.
 
     Raises:
-        ConfigError: where a number can't be read at all; what the site forbids is left to `slurm.sites`.
+        ConfigError: where a time, size or pattern can't be read at all; what the site forbids is left to `slurm.sites`.
     """
     c = config.cluster
+    if unreadable := facts.problems(c):
+        raise ConfigError(unreadable)
     devices = devices_per_node(config)
-    if not devices or min(devices) < 0 or max(devices) < 1:
-        raise ConfigError([])  # the schema says what is wrong with the numbers
     strategy = resolve_strategy(config, sum(devices), len(devices))
     one_rank_drives_all = not cell(config.framework, strategy).ranks
     ranks = (1,) * len(devices) if one_rank_drives_all else devices
     node = node_type(c, max(devices))
-    problems: list[str] = []
     share = _cpus(c, node) * (max(devices) if one_rank_drives_all else 1)
-    mem, time = _memory(c, node, max(devices), problems), _time(c, problems)
-    if problems:
-        raise ConfigError(problems)
     return Job(
         name=config.name,
         cluster=c,
@@ -137,8 +133,8 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         devices=devices,
         gpus=config.trainer.accelerator != "cpu",
         cpus_per_task=share,
-        mem=mem,
-        time=time,
+        mem=_memory(c, node, max(devices)),
+        time=None if c.time is None else units.seconds(c.time),
         constraint=constraint(c),
         launch=launch_method(config, strategy),
         container=config.container,
@@ -159,8 +155,6 @@ def devices_per_node(config: Config) -> tuple[int, ...]:
     `auto` is the whole node where the preset knows it, else 1; with strategy=single it is 1.
     """
     t = config.trainer
-    if t.nodes < 1:
-        return ()
     if t.total_devices is not None:
         each, more = divmod(t.total_devices, t.nodes)
         return tuple(each + (i < more) for i in range(t.nodes))
@@ -218,26 +212,14 @@ def _cpus(c: Cluster, node: NodeType | None) -> int:
     return max(1, node.cpus // node.gpus) if node and node.cpus else CPUS_OF_UNKNOWN_NODES
 
 
-def _memory(c: Cluster, node: NodeType | None, devices: int, problems: list[str]) -> int | None:
-    try:
-        if c.mem is not None:
-            return units.megabytes(c.mem)
-        if c.mem_per_gpu is not None:
-            return units.megabytes(c.mem_per_gpu) * devices
-    except ValueError as error:
-        key = "mem" if c.mem is not None else "mem_per_gpu"
-        problems.append(f"cluster.{key}: {error}")
+def _memory(c: Cluster, node: NodeType | None, devices: int) -> int | None:
+    if c.mem is not None:
+        return units.megabytes(c.mem)
+    if c.mem_per_gpu is not None:
+        return units.megabytes(c.mem_per_gpu) * devices
     if node and node.mem and c.site.takes_mem:
         return min(units.megabytes(node.mem), units.megabytes(node.mem) * devices // node.gpus)
     return None
-
-
-def _time(c: Cluster, problems: list[str]) -> int | None:
-    try:
-        return None if c.time is None else units.seconds(c.time)
-    except ValueError as error:
-        problems.append(f"cluster.time: {error}")
-        return None
 
 
 def _mounts(config: Config) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from slurm import units
 from slurm.job import Job
 from src.errors import ConfigError
+from src.paths import absolute, on_node
 from src.rundir import ROOT
 
 TEMPLATES = ROOT / "slurm" / "templates"
@@ -37,6 +38,7 @@ def render(job: Job) -> str:
         "sh": shlex.quote,
         "option": option,
         "variable": variable,
+        "folder": folder,
         "members": ranges,
         "clock": units.clock,
         "short_size": units.short_size,
@@ -89,6 +91,11 @@ def option(value: object) -> str:
 def variable(text: str) -> str:
     """A folder for a pair of double quotes in the shell: $NAME stays a variable, all else is literal."""
     return re.sub(r'(["\\`]|\$(?![A-Za-z_]))', r"\\\1", text)
+
+
+def folder(path: str) -> str:
+    """A folder as a word of the shell: one of the node's disk keeps its variable, a relative one is below the project's."""
+    return f'"{variable(path)}"' if on_node(path) else shlex.quote(str(absolute(path)))
 
 
 def ranges(numbers: Sequence[int]) -> str:

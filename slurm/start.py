@@ -12,10 +12,10 @@ from slurm.render import render
 from slurm.rules.case import Case
 from src.errors import ConfigError, SchedulerError, SubmitError
 from src.lock import RunLock
+from src.paths import absolute
 from src.resume import resumed
 from src.rundir import RunDir, open_run
 from src.schema import Config, Paths, load
-from src.start import absolute
 
 Tree = Mapping[str, Any]
 Check = Callable[[Config], list[str]]

@@ -10,8 +10,9 @@ from typing import Any
 
 from slurm.start import load_all
 from slurm.sweep import refuse_unlike
+from src.paths import absolute
 from src.rundir import ROOT, create
-from src.start import absolute, freeze, here_problems, identity, resolved_numbers
+from src.start import freeze, here_problems, identity, resolved_numbers
 
 
 def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> int:

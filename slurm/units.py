@@ -1,15 +1,16 @@
 """Times and sizes as Slurm writes them."""
 
+import math
 import re
 
 UNQUOTED = 60 * 60
 """From here on a number of minutes is taken for an unquoted H:MM:SS: YAML 1.1 reads 24:00:00 as 86400."""
 
 _FORMS = (
-    r"(?P<minutes>\d+)",
-    r"(?P<minutes>\d+):(?P<seconds>\d+)",
-    r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)",
-    r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?",
+    r"(?P<minutes>\d{1,8})",
+    r"(?P<minutes>\d{1,8}):(?P<seconds>\d{1,8})",
+    r"(?P<hours>\d{1,8}):(?P<minutes>\d{1,8}):(?P<seconds>\d{1,8})",
+    r"(?P<days>\d{1,4})-(?P<hours>\d{1,8})(:(?P<minutes>\d{1,8})(:(?P<seconds>\d{1,8}))?)?",
 )
 """https://slurm.schedmd.com/sbatch.html, --time"""
 
@@ -29,7 +30,7 @@ def seconds(time: int | str) -> int:
             f'{hours}:{minutes:02}:{time % 60:02}: write it with quotes, "{hours}:{minutes:02}:{time % 60:02}".'
         )
     for form in _FORMS:
-        if match := re.fullmatch(form, str(time)):
+        if match := re.fullmatch(form, str(time), re.ASCII):
             part = {k: int(v or 0) for k, v in match.groupdict().items()}
             days, hours = part.get("days", 0), part.get("hours", 0)
             return ((days * 24 + hours) * 60 + part.get("minutes", 0)) * 60 + part.get("seconds", 0)
@@ -47,12 +48,14 @@ def megabytes(size: str) -> int:
     Raises:
         ValueError: with a sentence for the user.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", size.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([KMGT]?)B?", size.strip(), re.IGNORECASE | re.ASCII)
     if not match:
         raise ValueError(f"'{size}' is no amount of memory; use a form like 180G.")
-    return round(float(match[1]) * _SIZES[match[2].upper() or "M"])
+    return math.ceil(float(match[1]) * _SIZES[match[2].upper() or "M"])  # 0 is another word: all of it
 
 
 def short_size(mib: int) -> str:
-    """MiB in the largest unit that stays whole: 393216 is 384G, 1000 is 1000M."""
+    """MiB in the largest unit that stays whole: 393216 is 384G, 1000 is 1000M; 0, all of a node, has none."""
+    if mib == 0:
+        return "0"
     return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"

@@ -23,9 +23,10 @@ from src.devices import local_devices  # noqa: E402
 from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
 from src.horovod_build import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
 from src.matrix import resolve_strategy  # noqa: E402
+from src.paths import absolute  # noqa: E402
 from src.rundir import ROOT, RunDir  # noqa: E402
 from src.schema import Config, load  # noqa: E402
-from src.start import absolute, here_problems  # noqa: E402
+from src.start import here_problems  # noqa: E402
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 NEEDS = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras")}

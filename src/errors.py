@@ -25,6 +25,10 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as shells count."""
 
 
+UNNAMED = "the request was refused, and nothing says why: please report the command."
+"""What stands for an empty list of problems: no refusal is printed as a bare `error:`."""
+
+
 class ProjectError(Exception):
     """Root of the tree: caught once, at the top of each entry script, whose exit code is `exit_code`."""
 
@@ -39,7 +43,7 @@ class ConfigError(ProjectError):
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = list(problems)
+        self.problems = [p for p in problems if p.strip()] or [UNNAMED]
         many = len(self.problems) > 1
         head = f"{len(self.problems)} problems:\n" if many else ""
         super().__init__(head + "\n".join(f"  - {p}" if many else p for p in self.problems))

@@ -13,6 +13,9 @@ https://arxiv.org/abs/2407.21783, section 3.3.4."""
 MOST = 0.01
 """Highest fraction of the time that training may wait for checkpoints."""
 
+LEAST = 1.0
+"""Shortest interval in seconds, however cheap a checkpoint is."""
+
 UNMEASURED = 60.0
 """Seconds until the first checkpoint when the interval depends on its cost, which nobody knows yet."""
 
@@ -56,7 +59,9 @@ class Interval:
         Args:
             cost: seconds that training waited for it.
         """
-        self.cost, self._saved = cost, self.clock()
+        self._saved = self.clock()
+        if math.isfinite(cost):  # else as unmeasured as before
+            self.cost = max(0.0, cost)
 
 
 def mtbf(devices: int) -> float:
@@ -65,7 +70,7 @@ def mtbf(devices: int) -> float:
 
 
 def optimal(cost: float, mtbf: float) -> float:
-    """Seconds between two checkpoints that lose the least time: sqrt(2 * cost * MTBF), not below `cost / MOST`.
+    """Seconds between two checkpoints that lose the least time: sqrt(2 * cost * MTBF), not below `cost / MOST` and `LEAST`.
 
     With a short interval training waits for checkpoints, with a long one it repeats more after a failure.
     J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974),
@@ -77,4 +82,4 @@ def optimal(cost: float, mtbf: float) -> float:
         cost: of one checkpoint, in seconds.
         mtbf: mean time between failures, in seconds.
     """
-    return max(math.sqrt(2 * cost * mtbf), cost / MOST)
+    return max(math.sqrt(2 * cost * mtbf), cost / MOST, LEAST)

@@ -12,43 +12,59 @@ from typing import Annotated, Any, Literal, get_args
 from src import matrix
 from src.environment_values import filled
 from src.errors import ConfigError
-from src.schema_choices import AdamW, Data, Model, Optimizer, Schedule, Strategy
-from src.schema_cluster import Cluster, Container
+from src.limits import MOST, Count, Range
+from src.paths import Folder, NodeFolder
+from src.schema_choices import Data, Model, Optimizer, Schedule, Sgd, Strategy, SyntheticData
+from src.schema_cluster import Cluster, Container, Gpus
 from src.strict import Choice, build
 
-LimitBatches = int | float
+_LIMIT = "use a number of batches (10) or a fraction of them (0.1)"
+LimitBatches = (
+    Annotated[int, Range(at_least=0, at_most=MOST, hint=_LIMIT)]
+    | Annotated[float, Range(at_least=0, at_most=1, hint=_LIMIT)]
+)
 """A number of batches (int) or a fraction of an epoch (float, 0 to 1), as Lightning reads it."""
+
+SomeBatches = (
+    Annotated[int, Range(at_least=1, at_most=MOST, hint=_LIMIT)]
+    | Annotated[float, Range(above=0, at_most=1, hint=_LIMIT)]
+)
+"""The same, but at least one batch."""
+
+Nodes = Annotated[int, Range(at_least=1, at_most=100_000)]
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when `monitor` has not improved by `min_delta` for `patience` validations; patience null: never."""
 
-    patience: int | None
+    patience: Annotated[int, Range(at_least=0, at_most=MOST)] | None
     monitor: str
     mode: Literal["min", "max"]
-    min_delta: float
+    min_delta: Annotated[float, Range(at_least=0)]
 
 
 @dataclass(frozen=True)
 class Trainer:
     """The loop, in Lightning's words for both frameworks."""
 
-    nodes: int
-    devices: int | Literal["auto"]  # processes = GPUs per node
-    total_devices: int | None  # over all nodes: an uneven job, where it is no multiple of nodes
+    nodes: Nodes
+    devices: Gpus | Literal["auto"]  # processes = GPUs per node
+    total_devices: (
+        Annotated[int, Range(at_least=1, at_most=2**20)] | None
+    )  # over all nodes: an uneven job, where it is no multiple of nodes
     accelerator: Literal["auto", "cpu", "gpu"]
     precision: Literal["32", "bf16-mixed", "16-mixed"]
-    max_epochs: int
-    max_steps: int | None  # optimizer steps; null: no limit
-    limit_train_batches: LimitBatches
+    max_epochs: Count
+    max_steps: Count | None  # optimizer steps; null: no limit
+    limit_train_batches: SomeBatches
     limit_val_batches: LimitBatches
     limit_test_batches: LimitBatches
     fast_dev_run: bool  # one batch of each loop, nothing logged or checkpointed
-    accumulate_grad_batches: int
-    gradient_clip_val: float | None  # global norm
-    check_val_every_n_epoch: int
-    log_every_n_steps: int
+    accumulate_grad_batches: Count
+    gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None  # global norm
+    check_val_every_n_epoch: Count
+    log_every_n_steps: Count
     early_stopping: EarlyStopping
 
 
@@ -56,15 +72,15 @@ class Trainer:
 class Checkpoint:
     """When a checkpoint is written, where first, and which are kept."""
 
-    every_n_epochs: int
-    every_n_steps: int | None
-    every_n_seconds: float | None
+    every_n_epochs: Count
+    every_n_steps: Count | None
+    every_n_seconds: Annotated[float, Range(above=0, hint="null turns it off")] | None
     interval: Literal["auto"] | None  # auto: from the measured cost of a checkpoint, see src/interval.py
-    local: str | None  # auto, a folder on the node's disk, or null: straight into the run folder
+    local: NodeFolder | None  # auto, a folder on the node's disk, or null: straight into the run folder
     monitor: str  # metric that says which checkpoint is best
     mode: Literal["min", "max"]
-    keep_last: int
-    keep_every_n_epochs: int | None
+    keep_last: Count
+    keep_every_n_epochs: Count | None
 
 
 @dataclass(frozen=True)
@@ -81,8 +97,8 @@ class Monitor:
 class Paths:
     """Folders; relative ones are below the folder of the project."""
 
-    results: str  # run folders
-    data: str  # data sets
+    results: Folder  # run folders
+    data: Folder  # data sets
 
 
 @dataclass(frozen=True)
@@ -90,7 +106,7 @@ class Config:
     """One run, complete. Read-only: what is derived from it is derived where it is needed."""
 
     name: str
-    seed: int
+    seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)]  # what numpy's generators take
     resume: str | None
     trust: bool  # with resume: run what the run folder brings as code, see src/trust.py
     dry_run: bool | Literal["test"]
@@ -116,6 +132,9 @@ Check = Callable[[Config], list[str]]
 METRICS = ("train/loss", "train/acc", "val/loss", "val/acc")
 """What `checkpoint.monitor` and `trainer.early_stopping.monitor` may name."""
 
+LARGEST_IMAGE = 2**28
+"""Numbers of one synthetic image, or of the means of all classes: 1 GiB."""
+
 
 def load(tree: Mapping[str, Any], *checks: Check) -> Config:
     """The typed configuration.
@@ -130,7 +149,11 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
     problems: list[str] = []
     config = build(Config, filled(tree, problems), problems)
     if config is not None:
-        problems += [*cross_checks(config), *(p for check in checks for p in check(config))]
+        named = {
+            p.partition("=")[0] for p in problems
+        }  # in their place are stand-ins, of which nobody should hear
+        found = [*cross_checks(config), *(p for check in checks for p in check(config))]
+        problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
         raise ConfigError(problems)
     return config
@@ -138,54 +161,45 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
 
 def cross_checks(config: Config) -> list[str]:
     """Every contradiction between keys that are fine one by one; one sentence each."""
-    return [*_numbers(config), *_monitors(config), *_name(config), *matrix.problems(config)]
+    checks: tuple[Check, ...] = (_devices, _nesterov, _synthetic_size, _monitors, _name, matrix.problems)
+    return [problem for check in checks for problem in check(config)]
 
 
-def _numbers(c: Config) -> list[str]:
+def _devices(c: Config) -> list[str]:
     t = c.trainer
-    at_least_one = {
-        "data.batch_size": c.data.batch_size,
-        "trainer.nodes": t.nodes,
-        "trainer.devices": 1 if t.devices == "auto" else t.devices,
-        "trainer.total_devices": 1 if t.total_devices is None else t.total_devices,
-        "trainer.max_epochs": t.max_epochs,
-        "trainer.max_steps": 1 if t.max_steps is None else t.max_steps,
-        "trainer.accumulate_grad_batches": t.accumulate_grad_batches,
-        "trainer.check_val_every_n_epoch": t.check_val_every_n_epoch,
-        "trainer.log_every_n_steps": t.log_every_n_steps,
-        "checkpoint.every_n_epochs": c.checkpoint.every_n_epochs,
-        "checkpoint.every_n_steps": 1 if c.checkpoint.every_n_steps is None else c.checkpoint.every_n_steps,
-        "checkpoint.keep_last": c.checkpoint.keep_last,
-        "checkpoint.keep_every_n_epochs": 1
-        if c.checkpoint.keep_every_n_epochs is None
-        else c.checkpoint.keep_every_n_epochs,
+    if t.devices == "auto" or t.total_devices in (None, t.devices * t.nodes):
+        return []
+    return [
+        f"trainer.devices={t.devices} on each of trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} contradict each "
+        "other; leave one of them out (trainer.devices=auto, trainer.total_devices=null)."
+    ]
+
+
+def _nesterov(c: Config) -> list[str]:
+    if isinstance(c.optimizer, Sgd) and c.optimizer.nesterov and not c.optimizer.momentum:
+        return [
+            "optimizer.nesterov=true needs a momentum; use optimizer.momentum=0.9 or optimizer.nesterov=false."
+        ]
+    return []
+
+
+def _synthetic_size(c: Config) -> list[str]:
+    d = c.data
+    if not isinstance(d, SyntheticData):
+        return []
+    sizes = {
+        f"data.height={d.height} data.width={d.width} data.channels={d.channels}": d.height
+        * d.width
+        * d.channels,
+        f"data.classes={d.classes} data.height={d.height} data.channels={d.channels}": d.classes
+        * d.height
+        * d.channels,
     }
-    not_negative = {
-        "data.workers": c.data.workers,
-        "seed": c.seed,
-        "schedule.warmup_epochs": c.schedule.warmup_epochs,
-    }
-    found = [f"{key}={value} must be at least 1." for key, value in at_least_one.items() if value < 1]
-    found += [f"{key}={value} must not be negative." for key, value in not_negative.items() if value < 0]
-    if c.checkpoint.every_n_seconds is not None and c.checkpoint.every_n_seconds <= 0:
-        found.append(
-            f"checkpoint.every_n_seconds={c.checkpoint.every_n_seconds} must be above 0; null turns it off."
-        )
-    if c.optimizer.lr <= 0:
-        found.append(f"optimizer.lr={c.optimizer.lr} must be above 0.")
-    if isinstance(c.optimizer, AdamW) and len(c.optimizer.betas) != 2:
-        found.append(f"optimizer.betas={c.optimizer.betas} must be two numbers, such as [0.9,0.999].")
-    if t.gradient_clip_val is not None and t.gradient_clip_val <= 0:
-        found.append(
-            f"trainer.gradient_clip_val={t.gradient_clip_val} must be above 0; null turns clipping off."
-        )
-    for loop in ("train", "val", "test"):
-        limit = getattr(t, f"limit_{loop}_batches")
-        if limit < 0 or (isinstance(limit, float) and limit > 1):
-            found.append(
-                f"trainer.limit_{loop}_batches={limit} must be a number of batches (10) or a fraction of them (0.1)."
-            )
-    return found
+    return [
+        f"{keys} need {count:,} numbers in memory, and at most {LARGEST_IMAGE:,} are made; use smaller ones."
+        for keys, count in sizes.items()
+        if count > LARGEST_IMAGE
+    ]
 
 
 def _monitors(c: Config) -> list[str]:
@@ -202,12 +216,10 @@ def _monitors(c: Config) -> list[str]:
 
 def _name(c: Config) -> list[str]:
     if c.name.lower() == "latest":
-        return [
-            f"name={c.name} is taken: paths.results/latest is the link to the newest run; use another name."
-        ]
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]*", c.name):
+        return [f"name={c.name} is the name of the link to the newest run; use another one."]
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", c.name):
         return []
     return [
-        f"name={c.name!r} can't name a folder and a job: use letters, digits and . _ - = + only, "
+        f"name={c.name!r} can't name a folder and a job: use up to 100 letters, digits and . _ - = + only, "
         "and begin with a letter or digit."
     ]

@@ -1,7 +1,18 @@
 """The groups of which a run picks one: data sets, models, optimizers, schedules, strategies. The defaults: configs/<group>/."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from src.limits import Epochs, Items, Probability, Range
+from src.paths import Folder
+
+BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
+Workers = Annotated[int, Range(at_least=0, at_most=256)]
+Side = Annotated[int, Range(at_least=1, at_most=2**14)]
+Width = Annotated[int, Range(at_least=1, at_most=2**16)]
+Samples = Annotated[int, Range(at_least=1, at_most=10**8)]
+LearningRate = Annotated[float, Range(above=0, at_most=1e6)]
+WeightDecay = Annotated[float, Range(at_least=0, at_most=1e6)]
 
 
 @dataclass(frozen=True)
@@ -9,8 +20,8 @@ class DigitsData:
     """1,797 real handwritten digits, 8x8 grey; part of the project, so no download."""
 
     name: Literal["digits"]
-    batch_size: int  # global: over all ranks
-    workers: int  # loading processes per rank; 0 loads in the training process
+    batch_size: BatchSize  # global: over all ranks
+    workers: Workers  # loading processes per rank; 0 loads in the training process
 
 
 @dataclass(frozen=True)
@@ -18,9 +29,9 @@ class MnistData:
     """MNIST's four IDX files under `<dir>/MNIST/raw`, fetched from a mirror when missing and `download` is true."""
 
     name: Literal["mnist"]
-    batch_size: int
-    workers: int
-    dir: str
+    batch_size: BatchSize
+    workers: Workers
+    dir: Folder
     download: bool
 
 
@@ -29,11 +40,11 @@ class ImageFolderData:
     """The ImageNet layout: `<dir>/train/<class>/*.jpeg` and `<dir>/val/<class>/*.jpeg`; `<dir>/test` where there is one."""
 
     name: Literal["imagefolder"]
-    batch_size: int
-    workers: int
-    dir: str
-    image_size: int  # side of the square crop, in pixels
-    channels: int  # 1 or 3
+    batch_size: BatchSize
+    workers: Workers
+    dir: Folder
+    image_size: Side  # side of the square crop, in pixels
+    channels: Literal[1, 3]
 
 
 @dataclass(frozen=True)
@@ -41,14 +52,14 @@ class SyntheticData:
     """Random images of any shape, classes and length: what benchmarks use."""
 
     name: Literal["synthetic"]
-    batch_size: int
-    workers: int
-    height: int
-    width: int
-    channels: int
-    classes: int
-    length: int  # training samples
-    val_length: int  # validation samples, and as many test samples
+    batch_size: BatchSize
+    workers: Workers
+    height: Side
+    width: Side
+    channels: Side
+    classes: Annotated[int, Range(at_least=1, at_most=2**24)]
+    length: Samples  # training samples
+    val_length: Samples  # validation samples, and as many test samples
 
 
 @dataclass(frozen=True)
@@ -56,8 +67,8 @@ class MlpModel:
     """Fully connected layers."""
 
     name: Literal["mlp"]
-    hidden: list[int]  # width of each hidden layer
-    dropout: float
+    hidden: Annotated[list[Width], Items(example="[256,128]")]  # width of each hidden layer
+    dropout: Probability
 
 
 @dataclass(frozen=True)
@@ -65,8 +76,8 @@ class CnnModel:
     """Two convolutions, batch normalisation, one hidden layer: enough for digits."""
 
     name: Literal["cnn"]
-    width: int  # channels of the first convolution
-    dropout: float
+    width: Annotated[int, Range(at_least=1, at_most=2**12)]  # channels of the first convolution
+    dropout: Probability
 
 
 @dataclass(frozen=True)
@@ -82,11 +93,11 @@ class Sgd:
     """Stochastic gradient descent with momentum; the weight decay is the classical one, added to the gradient."""
 
     name: Literal["sgd"]
-    lr: float
+    lr: LearningRate
     scale_lr: Literal["none", "linear", "sqrt"]
-    momentum: float
+    momentum: Probability
     nesterov: bool
-    weight_decay: float
+    weight_decay: WeightDecay
 
 
 @dataclass(frozen=True)
@@ -94,11 +105,11 @@ class AdamW:
     """Adam with decoupled weight decay, https://arxiv.org/abs/1711.05101."""
 
     name: Literal["adamw"]
-    lr: float
+    lr: LearningRate
     scale_lr: Literal["none", "linear", "sqrt"]
-    betas: list[float]
-    eps: float
-    weight_decay: float
+    betas: Annotated[list[Probability], Items(count=2, example="[0.9,0.999]")]
+    eps: Annotated[float, Range(above=0, at_most=1)]
+    weight_decay: WeightDecay
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class ConstantSchedule:
     """The learning rate stays what it is after the warm-up."""
 
     name: Literal["constant"]
-    warmup_epochs: float
+    warmup_epochs: Epochs
 
 
 @dataclass(frozen=True)
@@ -114,8 +125,8 @@ class CosineSchedule:
     """Half a cosine from the learning rate down to `final` times it, https://arxiv.org/abs/1608.03983."""
 
     name: Literal["cosine"]
-    warmup_epochs: float
-    final: float  # fraction of the learning rate
+    warmup_epochs: Epochs
+    final: Annotated[float, Range(at_least=0, at_most=1)]  # fraction of the learning rate
 
 
 @dataclass(frozen=True)
@@ -123,9 +134,9 @@ class StepSchedule:
     """The learning rate is multiplied by `gamma` at each of `milestones`."""
 
     name: Literal["step"]
-    warmup_epochs: float
-    milestones: list[float]  # epochs
-    gamma: float
+    warmup_epochs: Epochs
+    milestones: Annotated[list[Epochs], Items(ascending=True, example="[30,60,90]")]  # epochs
+    gamma: Annotated[float, Range(above=0, at_most=1)]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,14 @@
 """The configuration of a cluster: what a job asks for, how its environment is made, facts of the site."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from src.limits import MOST, Count, Items, Range
+from src.paths import Folder, NodeFolder
+
+Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
+Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
+Minutes = Annotated[int, Range(at_least=0, at_most=MOST)]
 Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
 
 
@@ -21,13 +27,13 @@ class NodeType:
         about: printed when a job of several nodes gets this type: what its network or processor lacks.
     """
 
-    gpus: int
-    cpus: int | None = None
+    gpus: Gpus
+    cpus: Cpus | None = None
     mem: str | None = None
     gpu_type: str | None = None
     partition: str | None = None
     gpu_mem: str | None = None
-    counts: list[int] | None = None
+    counts: Annotated[list[Gpus], Items(example="[1,4]")] | None = None
     about: str | None = None
 
 
@@ -54,8 +60,8 @@ class Site:
 
     hosts: list[str]
     nodes: list[NodeType]
-    max_time: str | None
-    max_gpus: int | None
+    max_time: Minutes | str | None
+    max_gpus: Count | None
     account: str | None
     account_example: str | None
     comment: str | None
@@ -79,9 +85,9 @@ class Cluster:
     account: str | None
     partition: str | None
     qos: str | None
-    time: int | str | None
+    time: Minutes | str | None
     gpu_type: str | None
-    cpus_per_task: int | None
+    cpus_per_task: Cpus | None
     mem: str | None
     mem_per_gpu: str | None
     constraint: str | list[str] | None
@@ -94,14 +100,14 @@ class Cluster:
     gpu_request: Literal["gpus-per-node", "gres"]
     launch: Launcher
     modules: list[str]
-    conda: str | None
-    venv: str | None
+    conda: Folder | None
+    venv: Folder | None
     setup: list[str]
-    local_disk: str
+    local_disk: NodeFolder
     requeue: bool
-    signal_seconds: int
-    chain: int
-    max_running: int | None
+    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch takes no more
+    chain: Annotated[int, Range(at_least=1, at_most=1000)]
+    max_running: Annotated[int, Range(at_least=1, at_most=MOST, hint="null is no limit")] | None
     site: Site
 
 
@@ -116,6 +122,6 @@ class Container:
     """
 
     name: Literal["none", "pyxis", "apptainer"]
-    image: str | None
-    mounts: list[str]
+    image: Folder | None
+    mounts: list[Folder]
     python: str

@@ -1,14 +1,18 @@
 """From a composed configuration to a run folder, and training in it on this machine."""
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from src.ahead import data_problems
 from src.devices import local_devices, local_ranks
+from src.errors import DataError
 from src.files import write_keeping
+from src.folders import results_problems, unwritable
 from src.matrix import resolve_strategy
+from src.paths import absolute, expand, here, unexpanded
 from src.resume import ONE_COMMAND, flatten, resumed
-from src.rundir import ROOT, RunDir, create, open_run
+from src.rundir import RunDir, create, open_run, point_latest
 from src.schema import Config, load
 from src.trust import remember
 
@@ -36,10 +40,22 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         return 0
     if run:
         RunLock(run).refuse_if_held()
-    run = run or create(absolute(config.paths.results), config.name)
+    results = absolute(config.paths.results)
+    before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
+    new = run is None
+    run = run or create(results, config.name)
     freeze(run, tree, overrides)
     run.update(**identity(config), state="queued")
-    return run_here(config, run)
+    code = run_here(config, run)
+    if new and before and before.is_dir() and never_trained(run):
+        point_latest(results, before)
+    return code
+
+
+def never_trained(run: RunDir) -> bool:
+    """Whether a run failed before its first step, such as for its data: `latest` is no name for it."""
+    info = run.info()
+    return info.get("state") == "failed" and all("from_step" not in part for part in info.get("parts", []))
 
 
 def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -49,12 +65,16 @@ def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> No
     """
     import yaml
 
-    paths = {k: str(absolute(v)) for k, v in tree["paths"].items()}
-    data = {k: str(absolute(v)) if k == "dir" else v for k, v in tree["data"].items()}
+    paths = {k: _kept(v) for k, v in tree["paths"].items()}
+    data = {k: _kept(v) if k == "dir" else v for k, v in tree["data"].items()}
     kept = [o for o in overrides if not ONE_COMMAND.match(o)]
     write_keeping(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
     write_keeping(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
     remember(run.path, flatten(tree))
+
+
+def _kept(path: str) -> str:
+    return unexpanded(str(absolute(expand(path))))
 
 
 def identity(config: Config) -> dict[str, Any]:
@@ -70,25 +90,63 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def here_problems(config: Config) -> list[str]:
-    """What one machine can't do: several nodes, a batch that its devices can't share, Horovod where it is missing."""
-    problems = []
-    if config.trainer.nodes > 1:
-        problems.append(
-            f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
-            "name one with cluster=..., or use trainer.nodes=1."
-        )
+    """What one machine can't do: several nodes, a batch that its devices can't share, folders, data or a Horovod that are not there."""
     devices = local_devices(config)
-    if devices > 0 and config.data.batch_size % devices:
-        problems.append(
-            f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
-            f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
-        )
+    problems = [
+        *_scheduler(config),
+        *_nodes(config),
+        *_shares(config, devices),
+        *data_problems(config, devices),
+    ]
+    if config.resume is None:
+        problems += results_problems(absolute(config.paths.results), config.name)
+    problems += _local_disk(config.checkpoint.local)
     if config.strategy.name == "horovod":
         from src.horovod_build import horovod_problem  # reads what is installed
 
         if problem := horovod_problem(config.framework):
             problems.append(f"{problem} Without Horovod: strategy=auto.")
     return problems
+
+
+def _scheduler(config: Config) -> list[str]:
+    if config.cluster.scheduler == "none":
+        return []
+    kind = config.cluster.scheduler
+    return [
+        f"cluster={config.cluster.name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
+    ]
+
+
+def _nodes(config: Config) -> list[str]:
+    if config.trainer.nodes == 1:
+        return []
+    return [
+        f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
+        "name one with cluster=..., or use trainer.nodes=1."
+    ]
+
+
+def _shares(config: Config, devices: int) -> list[str]:
+    if config.data.batch_size % devices == 0:
+        return []
+    return [
+        f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
+        f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
+    ]
+
+
+def _local_disk(wish: str | None) -> list[str]:
+    """`checkpoint.local`, where it names a folder."""
+    if wish in (None, "auto"):
+        return []
+    try:
+        words = unwritable(absolute(here(expand(wish))))
+    except (OSError, ValueError, DataError) as error:
+        words = str(error)
+    return (
+        [f"checkpoint.local={wish}: {words}; use checkpoint.local=auto or another folder."] if words else []
+    )
 
 
 def resolved_numbers(config: Config) -> str:
@@ -104,8 +162,3 @@ def resolved_numbers(config: Config) -> str:
         "run folder": f"{absolute(config.paths.results) / config.name}/<run id>",
     }
     return "\n".join(f"{k:<18}{v}" for k, v in rows.items()) + "\ndry run: nothing was written or started."
-
-
-def absolute(path: str) -> Path:
-    """A path of the configuration: `~` expanded, a relative one taken below the project's folder."""
-    return ROOT / Path(path).expanduser()

@@ -27,9 +27,14 @@ def number(env: Environ, name: str, default: int | None = None) -> int:
     if default is not None and not env.get(name):
         return default
     value = text(env, name)
-    if not value.isdigit():
+    if not _is_number(value):
         raise TopologyError(f"{name}={value} is not a whole number.")
     return int(value)
+
+
+def _is_number(value: str) -> bool:
+    """Digits as every program prints them; `isdigit` also takes those that `int` does not."""
+    return value.isascii() and value.isdigit() and len(value) <= 18
 
 
 def port(env: Environ, shared: str = "", step: int = 0) -> int:
@@ -55,7 +60,7 @@ def train_hosts(env: Environ, world_size: int) -> tuple[str, str]:
     ("", "") without it, and where it lists another number of ranks: a smaller start within the job.
     """
     pairs = [part.rpartition(":") for part in env.get("TRAIN_HOSTS", "").split(",") if part]
-    if not all(host and tasks.isdigit() for host, _, tasks in pairs):
+    if not all(host and _is_number(tasks) for host, _, tasks in pairs):
         raise TopologyError(
             f"TRAIN_HOSTS={env['TRAIN_HOSTS']} is not a list such as node1:2,node2:1 (host:ranks)."
         )

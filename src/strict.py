@@ -1,16 +1,21 @@
 """Turn a plain tree (dicts, lists, scalars) into dataclasses, strictly, and collect every problem instead of the first.
 
 Only the types that configurations need are known: int, float, bool, str, None, Literal, unions of these, list[...],
-nested dataclasses, and a `Choice`: one of several dataclasses picked by the section's `name`.
+nested dataclasses, and a `Choice`: one of several dataclasses picked by the section's `name`. `Annotated[kind, rule]` adds a rule
+of `src.limits` or `src.paths` to one of these. No text may be empty: "nothing" is null.
 """
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
+
+UNUSABLE = object()
+"""What `convert` returns for a value of a wrong type."""
 
 
 class Choice:
@@ -30,11 +35,11 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
         path: dotted name of the section, for the messages.
 
     Returns:
-        The object, or None where a problem of this section made it impossible.
+        The object, or None where a value is missing or of another type. With numbers out of range and keys that nobody knows
+        there still is an object, for the checks of what else is wrong; it is not one to run.
     """
     hints = _hints(cls)
     optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}  # type: ignore[arg-type]
-    before = len(problems)
     for key in tree:
         if key not in hints:
             problems.append(
@@ -42,66 +47,118 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
             )
     values = {}
     for key, hint in hints.items():
-        if key not in tree and key in optional:
-            continue
-        if key not in tree:
-            problems.append(f"'{_join(path, key)}' is missing; give it a value of type {describe(hint)}.")
-        else:
+        if key in tree:
             values[key] = convert(hint, tree[key], problems, _join(path, key))
-    return cls(**values) if len(problems) == before else None
+        elif key not in optional:
+            values[key] = UNUSABLE
+            problems.append(f"'{_join(path, key)}' is missing; give it a value of type {describe(hint)}.")
+    return None if any(v is UNUSABLE for v in values.values()) else cls(**values)
 
 
 def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
-    """Check `value` against the type `hint`; returns it converted, or appends a problem and returns None."""
-    if typing.get_origin(hint) is typing.Annotated:
-        return _pick(typing.get_args(hint)[1], value, problems, path)
-    if dataclasses.is_dataclass(hint):
-        if isinstance(value, Mapping):
-            return build(typing.cast(type, hint), value, problems, path)
-    elif isinstance(value, list) and (
-        lists := [h for h in _alternatives(hint) if typing.get_origin(h) is list]
-    ):
-        item = typing.get_args(lists[0])[0]
-        return [convert(item, v, problems, f"{path}[{i}]") for i, v in enumerate(value)]
-    else:
-        for kind in (h for h in _alternatives(hint) if not _is_list(h)):
-            fits, converted = _scalar(kind, value)
-            if fits:
-                return converted
-    shown = "null" if value is None else f"'{value}'"
-    names = [str(v) for kind in _alternatives(hint) for v in typing.get_args(kind)]
-    near = nearest(str(value), names)
-    problems.append(f"{path}={shown} is not {describe(hint)}." + (f" Did you mean '{near}'?" if near else ""))
-    return None
+    """Check `value` against the type `hint`; returns it converted, or appends a problem.
+
+    With a problem the answer is `UNUSABLE`, or where only a rule is broken an allowed value.
+    """
+    for kind, rules in _alternatives(hint):
+        if rules and isinstance(rules[0], Choice):
+            return _pick(rules[0], value, problems, path)
+        fits, converted = _fit(kind, value, problems, path)
+        if fits:
+            for rule in rules if converted is not UNUSABLE else ():
+                converted, words = rule(converted)
+                if words:
+                    problems.append(f"{path}={_shown(value)} {words}.")
+            return converted
+    shown = "null" if value is None else f"'{_shown(value)}'"
+    names = [str(v) for kind, _ in _alternatives(hint) for v in typing.get_args(kind)]
+    near = nearest(str(value), names) if isinstance(value, str) else None
+    problems.append(f"{path}={shown} {_misfit(hint, value)}." + (f" Did you mean '{near}'?" if near else ""))
+    return UNUSABLE
 
 
 def _pick(choice: Choice, value: Any, problems: list[str], path: str) -> Any:
-    if not isinstance(value, Mapping) or value.get("name") not in choice.classes:
-        name = value.get("name") if isinstance(value, Mapping) else value
-        problems.append(f"{path}={name} is not a choice{did_you_mean(str(name), choice.classes)}")
-        return None
-    return build(choice.classes[value["name"]], value, problems, path)
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in choice.classes:
+        shown = _shown(name)
+        problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.classes)}")
+        return UNUSABLE
+    return _section(choice.classes[name], value, problems, path)
+
+
+def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str) -> Any:
+    built = build(cls, value, problems, path)
+    return UNUSABLE if built is None else built
+
+
+def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, Any]:
+    """Whether `value` is of the type `kind`, and what it is then; items of lists and keys of sections have their own problems."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            return False, None
+        return True, _section(typing.cast(type, kind), value, problems, path)
+    if typing.get_origin(kind) is list:
+        if not isinstance(value, list):
+            return False, None
+        item = typing.get_args(kind)[0]
+        items = [convert(item, v, problems, f"{path}[{i}]") for i, v in enumerate(value)]
+        return True, UNUSABLE if any(i is UNUSABLE for i in items) else items
+    return _scalar(kind, value)
 
 
 def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     if kind is type(None):
         return value is None, None
     if typing.get_origin(kind) is Literal:
-        for option in typing.get_args(
-            kind
-        ):  # by text, so that precision=32 (a number in YAML) is the choice "32"
-            if str(value) == str(option) and isinstance(value, bool) == isinstance(option, bool):
+        for option in typing.get_args(kind):
+            # by text, so that precision=32 (a number in YAML) is the choice "32"
+            if _shown(value) == str(option) and isinstance(value, bool) == isinstance(option, bool):
                 return True, option
         return False, None
     if isinstance(value, bool) or kind is bool:
         return kind is bool and isinstance(value, bool), value
     if kind is float and isinstance(value, int):
-        return True, float(value)
-    if kind is str and isinstance(
-        value, (int, float)
-    ):  # name=2024: YAML reads a number where a word is meant
-        return True, str(value)
+        return True, _as_float(value)
+    if kind is str:
+        # name=2024: YAML reads a number where a word is meant
+        text = _shown(value) if isinstance(value, (int, float)) else value
+        return _is_text(text), text
     return isinstance(value, kind), value
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value can be a name, a path or an option: not empty, no NUL, and all of it characters."""
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        return False
+    return not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _misfit(hint: Any, value: Any) -> str:
+    """What is wrong with a value of another type."""
+    kinds = [kind for kind, _ in _alternatives(hint)]
+    if str in kinds and isinstance(value, str):
+        if value.strip():
+            return "has a character in it that no name, path or option can have"
+        return "is empty" + ("; nothing is null" if type(None) in kinds else "")
+    quotes = "; in quotes it is one" if str in kinds and hasattr(value, "isoformat") else ""  # a date
+    return f"is not {describe(hint)}{quotes}"
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, in at most one line."""
+    huge = (
+        isinstance(value, int) and value.bit_length() > 10_000
+    )  # Python has no decimals for very many digits
+    text = hex(value) if huge else str(value)
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= 200 else f"{text[:60]}..."
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -130,7 +187,7 @@ def describe(hint: Any) -> str:
         type(None): "null",
     }
     parts = []
-    for kind in _alternatives(hint):
+    for kind, _ in _alternatives(hint):
         if typing.get_origin(kind) is Literal:
             options = typing.get_args(kind)
             parts.append(("one of " if len(options) > 1 else "") + ", ".join(str(o) for o in options))
@@ -141,14 +198,24 @@ def describe(hint: Any) -> str:
     return " or ".join(parts)
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return typing.get_args(hint)
-    return (hint,)
+def _alternatives(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The types of a union, or the one type, each with its rules."""
+    plain, rules = _plain(hint)
+    if rules and isinstance(rules[0], Choice):
+        return [(plain, rules)]
+    kinds = typing.get_args(plain) if _is_union(plain) else (plain,)
+    return [(kind, own or rules) for kind, own in map(_plain, kinds)]
 
 
-def _is_list(hint: Any) -> bool:
-    return typing.get_origin(hint) is list
+def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    if typing.get_origin(hint) is typing.Annotated:
+        kind, *rules = typing.get_args(hint)
+        return kind, tuple(rules)
+    return hint, ()
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
 def _hints(cls: type) -> dict[str, Any]:

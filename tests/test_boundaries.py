@@ -93,6 +93,9 @@ BASE = {
     "hostlist",
     "starter_variables",
     "plain_zip",
+    "limits",
+    "paths",
+    "folders",
 }
 
 

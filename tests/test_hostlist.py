@@ -4,8 +4,11 @@ runs.
 
 import shutil
 import subprocess
+from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from src.errors import TopologyError
 from src.hostlist import expand_hosts, expand_tasks, first_host
@@ -55,13 +58,56 @@ def test_tasks(tasks, counts):
     assert expand_tasks(tasks) == counts
 
 
-@pytest.mark.parametrize("hosts", ["", "gpu[01-04", "a,,b", "gpu[]", "gpu[a-b]", "gpu]1["])
+# `scontrol show hostnames` refuses those with brackets too
+BAD = [
+    "",
+    "gpu[01-04",
+    "a,,b",
+    "gpu[]",
+    "gpu[a-b]",
+    "gpu]1[",
+    "n[5-3]",
+    "n[²]",
+    "n[٣]",
+    "n²",
+    "größe",
+    "n[1-2-3]",
+    "n[-1]",
+]
+BAD += ["a b", "a;b", "a/b", "$(id)", "n[1,]", "n[ 1]", f"n[{'9' * 5000}]"]
+
+
+@pytest.mark.parametrize("hosts", BAD)
 def test_bad_hosts_get_one_sentence(hosts):
     with pytest.raises(TopologyError, match="such as"):
         expand_hosts(hosts)
+    with pytest.raises(TopologyError, match="such as"):
+        first_host(hosts)
 
 
-@pytest.mark.parametrize("tasks", ["", "2(x", "two", "2,", "-1"])
+@pytest.mark.parametrize(
+    "hosts", ["n[0-99999999999]", "n[1-300]x[1-300]", "n[1-65536],m", "a[1-9999][1-9999][1-9999]"]
+)
+def test_a_list_longer_than_any_job_is_refused_at_once(hosts):
+    with pytest.raises(TopologyError, match="no job has more than 65536"):
+        expand_hosts(hosts)
+
+
+@pytest.mark.parametrize("tasks", ["2(x99999)", "999999", "1(x65536),1"])
+def test_more_tasks_than_any_job_has(tasks):
+    with pytest.raises(TopologyError, match="no job has more than 65536"):
+        expand_tasks(tasks)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="n[]-,x().0123456789²٣ ", max_size=12) | st.text(max_size=8))
+def test_any_text_is_a_list_or_a_sentence(text):
+    for read in (expand_hosts, expand_tasks, first_host):
+        with suppress(TopologyError):
+            assert read(text)
+
+
+@pytest.mark.parametrize("tasks", ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000])
 def test_bad_tasks_get_one_sentence(tasks):
     with pytest.raises(TopologyError, match="such as"):
         expand_tasks(tasks)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from src.interval import MOST, UNMEASURED, Interval, mtbf, optimal
+from src.interval import LEAST, MOST, UNMEASURED, Interval, mtbf, optimal
 from src.schema import Checkpoint, Config
 
 
@@ -56,6 +56,16 @@ def test_auto_measures_first(config: Checkpoint) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [(0.0, LEAST), (-5.0, LEAST), (1e-12, LEAST), (math.nan, UNMEASURED), (math.inf, UNMEASURED)],
+)
+def test_a_cost_that_a_clock_can_not_have_measured(config: Checkpoint, cost: float, expected: float) -> None:
+    interval = Interval(replace(config, interval="auto"), 10**9, Clock())
+    interval.saved(cost)
+    assert interval.seconds == expected
+
+
 @pytest.mark.parametrize("cost", [0.001, 1.0, 100.0])
 def test_training_waits_less_than_one_percent(cost: float) -> None:
     assert cost / optimal(cost, mtbf=1.0) <= MOST
@@ -77,7 +87,15 @@ def test_the_optimum_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["every_n_seconds=0", "every_n_steps=0", "keep_every_n_epochs=0", "interval=often"]
+    "key",
+    [
+        "every_n_seconds=0",
+        "every_n_seconds=nan",
+        "every_n_seconds=-1",
+        "every_n_steps=0",
+        "keep_every_n_epochs=0",
+        "interval=often",
+    ],
 )
 def test_refused(make_config: Callable[..., Config], key: str) -> None:
     from src.errors import ConfigError

@@ -30,6 +30,9 @@ ALL = [(page.name, c) for page in PAGES for c in commands(page) if c]
 def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: str, command: str) -> None:
     arguments = [a for a in shlex.split(command)[2:] if not a.startswith("resume=") and a != "-m"]
     arguments = [a.split(",")[0] if a.startswith(("optimizer.lr=", "seed=")) else a for a in arguments]
+    for split in ("train", "val"):
+        (tmp_path / "pictures" / split / "cat").mkdir(parents=True)
+    arguments = [f"data.dir={tmp_path}/pictures" if a.startswith("data.dir=") else a for a in arguments]
     done = train(*arguments, "dry_run=true", f"paths.results={tmp_path / 'results'}")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "results").exists()

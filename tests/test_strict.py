@@ -1,8 +1,14 @@
 """Trees become dataclasses, strictly; every problem is found, not the first alone."""
 
+import datetime
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from src.limits import Range
 from src.strict import Choice, build, describe, did_you_mean
 
 
@@ -90,3 +96,69 @@ def test_suggestions() -> None:
     assert did_you_mean("zzz", ["a", "b"]) == ". Known: a, b."
     assert did_you_mean("zzz", []) == "."
     assert describe(int | None) == "a whole number or null"
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("", "word='' is empty."),
+        (" \t", "word=' \t' is empty."),
+        ("a\0b", "has a character in it that no name, path or option can have."),
+        ("\udcff", "word='\\udcff' has a character in it"),
+        (datetime.date(2024, 1, 1), "word='2024-01-01' is not a text; in quotes it is one."),
+        (b"word", "word='b'word'' is not a text."),
+        (["word"], "word='['word']' is not a text."),
+    ],
+)
+def test_what_is_no_text(word: object, says: str) -> None:
+    (problem,) = problems_of(word=word)
+    assert says in problem
+
+
+def test_a_list_of_unusable_values_names_each() -> None:
+    found = problems_of(inner={"rate": 1, "sizes": [None, [1], {}]})
+    assert [p.split("=")[0] for p in found] == ["inner.sizes[0]", "inner.sizes[1]", "inner.sizes[2]"]
+
+
+def test_an_unhashable_name_is_no_choice() -> None:
+    for name in ([], {}, None, [[]], 7):
+        (problem,) = problems_of(colour={"name": name, "pale": True})
+        assert problem.startswith("colour=") and "is not a choice" in problem
+
+
+@dataclass(frozen=True)
+class Limited:
+    rate: Annotated[float, Range(above=0)]
+    size: Annotated[int, Range(at_least=1, at_most=8)] | Literal["auto"] | None
+
+
+def test_rules_are_asked_and_an_allowed_value_stands_in() -> None:
+    problems: list[str] = []
+    made = build(Limited, {"rate": -1, "size": 9}, problems)
+    assert problems == ["rate=-1 must be above 0.", "size=9 must be at most 8."]
+    assert made == Limited(1.0, 1)
+    for size in ("auto", None, 8):
+        assert build(Limited, {"rate": 1, "size": size}, []) == Limited(1.0, size)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.dates()
+    | st.datetimes()
+)
+KEYS = st.sampled_from([*GOOD, "name", "rate", "sizes", "depth"]) | st.text() | st.integers() | st.none()
+TREES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(KEYS, TREES, max_size=6))
+def test_any_tree_is_built_or_refused_in_sentences(tree: dict[Any, Any]) -> None:
+    problems: list[str] = []
+    made = build(Outer, {**GOOD, **tree}, problems)
+    assert made is not None or problems
+    assert all(p.endswith((".", "?")) for p in problems)

@@ -141,10 +141,27 @@ def test_imagefolder(train: Train, tmp_path: Path, framework: str) -> None:
 
 def test_missing_data_is_one_sentence(train: Train, tmp_path: Path) -> None:
     done = train("data=imagefolder", f"data.dir={tmp_path / 'none'}", f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"error: {tmp_path}/none/train cannot be listed (No such file or directory)"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_latest_stays_at_the_run_before_one_that_fails_for_its_data(train: Train, tmp_path: Path) -> None:
+    """An empty class is found when the data set is opened; a run of before is there."""
+    before = tmp_path / "results" / "digits" / "before"
+    before.mkdir(parents=True)
+    (tmp_path / "results" / "latest").symlink_to("digits/before")
+    for split in ("train", "val"):
+        (tmp_path / "pictures" / split / "cat").mkdir(parents=True)
+    data = ("data=imagefolder", f"data.dir={tmp_path / 'pictures'}")
+    done = train(*data, f"paths.results={tmp_path / 'results'}")
     assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert str(tmp_path / "none") in done.stderr
-    assert run_json(tmp_path / "results")["state"] == "failed"
+    assert "train/cat is an empty class" in done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "results" / "latest").resolve() == before
+    [failed] = (tmp_path / "results" / "imagefolder").iterdir()
+    assert json.loads((failed / "run.json").read_text())["state"] == "failed"
 
 
 QUICK = ("trainer.max_epochs=4", "data.batch_size=24", "model.width=8", "trainer.log_every_n_steps=5")

@@ -1,11 +1,13 @@
 """Rules about folders of this machine, which a dry run elsewhere does not ask."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm.rules.case import Case
+from src.ahead import data_problems, node_only
+from src.folders import results_problems
+from src.paths import absolute
 
 
 def submit_folder(case: Case) -> Iterator[str]:
@@ -31,11 +33,27 @@ def write_folder(case: Case) -> Iterator[str]:
 
 def writable(case: Case) -> Iterator[str]:
     """The run folder can be made."""
-    folder = Path(case.config.paths.results)
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        yield f"run folders can't be written to {case.config.paths.results} ({folder} is not writable); use paths.results=FOLDER."
+    if case.config.resume is None:
+        yield from results_problems(Path(case.config.paths.results), case.config.name)
+
+
+def data(case: Case) -> Iterator[str]:
+    """The data set is there and is enough for a batch; what only a job's node has is not looked for."""
+    folder, c = getattr(case.config.data, "dir", ""), case.config
+    mounts = c.container.mounts if c.container.name != "none" else []
+    look = not node_only(folder, c.cluster.local_disk, mounts)
+    yield from data_problems(c, sum(case.job.devices), look)
+
+
+def environment(case: Case) -> Iterator[str]:
+    """A virtual environment and a conda environment given as a folder, unless the job itself makes them."""
+    c = case.config.cluster
+    if case.config.container.name != "none" or c.setup:
+        return
+    conda = c.conda if c.conda and "/" in c.conda else None  # else a name, which conda knows
+    for key, folder, inside in (("venv", c.venv, "bin/activate"), ("conda", conda, "conda-meta")):
+        if folder and not node_only(folder, c.local_disk, ()) and not (absolute(folder) / inside).exists():
+            yield f"cluster.{key}={folder} is no environment (it has no {inside}); check the path, or make it first."
 
 
 def _expand(folder: str, environ: Mapping[str, str]) -> str:
@@ -46,4 +64,4 @@ def _below(folder: Path, top: str) -> bool:
     return folder.resolve().is_relative_to(Path(top).resolve()) if top.startswith("/") else False
 
 
-RULES = (submit_folder, write_folder, writable)
+RULES = (submit_folder, write_folder, writable, data, environment)

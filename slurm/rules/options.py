@@ -1,6 +1,7 @@
-"""Values that would undo or break the script: options given twice, line breaks."""
+"""Values that would undo or break the script: options given twice or in part, line breaks."""
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from slurm.rules.case import Case
@@ -8,57 +9,136 @@ from slurm.rules.case import Case
 OWN = {
     "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node",
     "tasks-per-node", "cpus-per-task", "gpus", "gpus-per-node", "gres", "mem", "mem-per-gpu", "constraint", "comment",
-    "reservation", "exclude", "mail-user", "mail-type", "requeue", "no-requeue", "signal", "array",
+    "reservation", "exclude", "mail-user", "mail-type", "requeue", "no-requeue", "signal", "array", "cpus-per-gpu",
+    "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "mem-per-cpu",
 }  # fmt: skip
-"""Options that the script gives itself, so that all of them agree."""
+"""Options that the script gives itself, so that all of them agree, and others that contradict these."""
+
+ELSEWHERE = {
+    "wrap": "replaces the script",
+    "parsable": "changes the answer that holds the job's number",
+    "test-only": "submits nothing; use dry_run=test",
+    "wait": "keeps sbatch waiting; use wait=true",
+    "clusters": "sends the job to a cluster where it is not looked for",
+    "uid": "makes the job another user's",
+    "gid": "makes the job another group's",
+    "export-file": "drops the login environment",
+    "help": "submits nothing",
+    "usage": "submits nothing",
+    "version": "submits nothing",
+}
+"""Options with which there is no job, or none that src/jobs.py can find."""
 
 SHORT = {
-    "J": "job-name",
-    "o": "output",
-    "e": "error",
-    "A": "account",
-    "p": "partition",
-    "q": "qos",
-    "t": "time",
-    "N": "nodes",
+    "J": "job-name", "o": "output", "e": "error", "A": "account", "p": "partition", "q": "qos", "t": "time", "N": "nodes",
+    "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "C": "constraint", "x": "exclude", "a": "array", "M": "clusters",
+    "W": "wait", "h": "help", "V": "version",
+}  # fmt: skip
+"""https://slurm.schedmd.com/sbatch.html"""
+
+OWN_PBS = {
+    "N": "name",
+    "o": "",
+    "e": "",
+    "A": "cluster.account",
+    "q": "cluster.partition",
+    "M": "cluster.mail_user",
 }
-SHORT |= {"n": "ntasks", "c": "cpus-per-task", "G": "gpus", "C": "constraint", "x": "exclude", "a": "array"}
+OWN_PBS |= {
+    "m": "cluster.mail_type",
+    "r": "cluster.requeue",
+    "J": "-m",
+    "I": "",
+    "h": "",
+    "z": "",
+    "C": "",
+    "S": "",
+}
+"""The same of qsub, with the key to use."""
+
 KEYS = {
     "nodes": "trainer.nodes",
     "job-name": "name",
     "ntasks": "trainer.devices",
     "ntasks-per-node": "trainer.devices",
-}
-KEYS |= {
+    "ntasks-per-gpu": "trainer.devices",
+    "ntasks-per-socket": "trainer.devices",
+    "ntasks-per-core": "trainer.devices",
     "gpus": "trainer.total_devices",
     "gpus-per-node": "trainer.devices",
+    "gpus-per-socket": "trainer.devices",
     "gres": "trainer.devices",
+    "cpus-per-gpu": "cluster.cpus_per_task",
+    "mem-per-cpu": "cluster.mem",
     "array": "-m",
 }
 
 
 def extra_options(case: Case) -> Iterator[str]:
     """`cluster.extra` adds options; it must not repeat or undo those of the script."""
+    check = _slurm if case.config.cluster.scheduler == "slurm" else _pbs
     for text in case.config.cluster.extra:
-        option, value = _option(text)
-        if not text.startswith("-"):
-            yield f"cluster.extra: '{text}' is no option; write it as for sbatch, such as --licenses=x."
-        elif option == "constraint":
-            yield f"cluster.extra: of two --constraint the last wins; use 'cluster.constraint=[{case.job.constraint or 'a'},{value}]'."
-        elif option == "gpus-per-task":
-            yield "cluster.extra: --gpus-per-task hides a node's other GPUs from a rank (no NVLink between ranks); leave it out."
-        elif option == "export" and "ALL" not in value.split(","):
-            yield f"cluster.extra: --export={value} drops the login environment; use --export=ALL,{value}."
-        elif case.config.cluster.scheduler == "slurm" and option in OWN:
-            key = KEYS.get(option, "cluster." + option.replace("-", "_"))
-            yield f"cluster.extra: the script gives --{option} itself, and two could contradict each other; use {key}=..."
+        for sentence in _not_one_option(text) or check(text, case):
+            yield f"cluster.extra: {sentence}"
+
+
+def _not_one_option(text: str) -> list[str]:
+    """What keeps a text from being one option of a line of the script."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return [f"'{text}' has a quote without its second one."]
+    if not re.match(r"--?[A-Za-z]", text):
+        return [f"'{text}' is no option; write it as for sbatch, such as --licenses=x."]
+    if "#" in re.sub(r"\"[^\"]*\"|'[^']*'", "", text):
+        return [f"'{text}' has a # in it, where the scheduler would cut the line; put the value in quotes."]
+    if len(words) > 2 or (len(words) == 2 and ("=" in words[0] or words[1].startswith("-"))):
+        return [
+            f"'{text}' is more than one option; write a list of them, ['{words[0]}','{' '.join(words[1:])}']."
+        ]
+    return []
+
+
+def _slurm(text: str, case: Case) -> Iterator[str]:
+    written, value = _option(text)
+    option = _completed(written)
+    short = "" if option == written else f" (--{written} is short for it)"
+    if option == "constraint":
+        yield f"of two --constraint the last wins; use 'cluster.constraint=[{case.job.constraint or 'a'},{value}]'."
+    elif option == "gpus-per-task":
+        yield "--gpus-per-task hides a node's other GPUs from a rank (no NVLink between ranks); leave it out."
+    elif option == "export" and "ALL" not in value.split(","):
+        yield f"--export={value} drops the login environment; use --export=ALL,{value}."
+    elif option in ELSEWHERE:
+        yield f"--{option}{short} {ELSEWHERE[option]}; leave it out."
+    elif option in OWN:
+        key = KEYS.get(option, "cluster." + option.replace("-", "_"))
+        yield f"the script gives --{option} itself{short}, and two could contradict each other; use {key}=..."
+
+
+def _pbs(text: str, case: Case) -> Iterator[str]:
+    letter, value = text[1], text[2:].strip()
+    if letter in OWN_PBS and not text.startswith("--"):
+        use = f"use {OWN_PBS[letter]}=..." if OWN_PBS[letter] else "leave it out."
+        yield f"the script gives -{letter} itself, or could not work with it; {use}"
+    elif letter == "l" and re.match(r"(select|nodes|ncpus|mem|walltime|ngpus)\b", value):
+        yield f"the script gives -l {value.partition('=')[0]} itself; use trainer.nodes, trainer.devices, cluster.mem or cluster.time."
 
 
 def _option(text: str) -> tuple[str, str]:
-    match = re.fullmatch(r"--([a-z-]+)(?:[= ](.*))?|-(\w)[= ]?(.*)", text)
+    """The long name of an option as far as it is written, and its value."""
+    match = re.fullmatch(r"--([A-Za-z-]+)(?:[= ](.*))?|-(\w)[= ]?(.*)", text, re.DOTALL)
     if not match:
         return "", ""
     return (match[1], match[2] or "") if match[1] else (SHORT.get(match[3], match[3]), match[4])
+
+
+def _completed(option: str) -> str:
+    """sbatch takes the beginning of a long option for all of it; "" and single letters are none."""
+    known = [*OWN, *ELSEWHERE, "gpus-per-task", "export"]
+    if option in known or len(option) < 2:
+        return option
+    return min((name for name in known if name.startswith(option)), default=option)
 
 
 def one_line(case: Case) -> Iterator[str]:

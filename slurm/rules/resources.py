@@ -43,6 +43,13 @@ def memory_of_a_node(case: Case) -> Iterator[str]:
         )
 
 
+def one_amount_of_memory(case: Case) -> Iterator[str]:
+    """Per node or per GPU, not both."""
+    c = case.config.cluster
+    if c.mem is not None and c.mem_per_gpu is not None:
+        yield f"cluster.mem={c.mem} and cluster.mem_per_gpu={c.mem_per_gpu} contradict each other; set one of them to null."
+
+
 def every_node_has_a_rank(case: Case) -> Iterator[str]:
     """An uneven job still gives each node something to do."""
     if min(case.job.devices) < 1:
@@ -70,6 +77,7 @@ RULES = (
     gpus_of_a_node,
     cpus_of_a_node,
     memory_of_a_node,
+    one_amount_of_memory,
     every_node_has_a_rank,
     batch_for_ranks,
 )

@@ -10,10 +10,11 @@ from slurm.rules.case import Case
 def longest_job(case: Case) -> Iterator[str]:
     """Not longer than the site's longest job."""
     longest, time = case.site.max_time, case.job.time
-    if longest and time and time > units.seconds(longest):
+    if longest is not None and time is not None and (time == 0 or time > units.seconds(longest)):
         at_most = units.clock(units.seconds(longest))
+        asked = units.clock(time) if time else "0, no limit at all,"
         yield (
-            f"cluster.time={units.clock(time)} is over {case.cluster}'s limit of {at_most}; use cluster.time={at_most}: "
+            f"cluster.time={asked} is over {case.cluster}'s limit of {at_most}; use cluster.time={at_most}: "
             "a job that reaches its limit saves a checkpoint and goes on in the next one."
         )
 
@@ -21,7 +22,7 @@ def longest_job(case: Case) -> Iterator[str]:
 def signal_before_the_end(case: Case) -> Iterator[str]:
     """The warning ahead of the time limit must come after the start."""
     time, ahead = case.job.time, case.config.cluster.signal_seconds
-    if time is not None and time <= ahead:
+    if time and time <= ahead:
         yield (
             f"cluster.time={units.clock(time)} is not longer than cluster.signal_seconds={ahead}, the warning ahead of "
             f"the limit; use more time or cluster.signal_seconds={max(1, time // 2)}."
@@ -104,18 +105,10 @@ def requeue(case: Case) -> Iterator[str]:
 
 
 def chain(case: Case) -> Iterator[str]:
-    """A chain has at least one job, and an array is not chained."""
+    """An array is not chained."""
     links = case.config.cluster.chain
-    if links < 1:
-        yield f"cluster.chain={links} must be at least 1."
-    elif links > 1 and case.job.members is not None:
+    if links > 1 and case.job.members is not None:
         yield f"cluster.chain={links} works for a single run, not for a sweep; use cluster.chain=1."
-
-
-def throttle(case: Case) -> Iterator[str]:
-    """At least one job of a sweep must run."""
-    if case.config.cluster.max_running is not None and case.config.cluster.max_running < 1:
-        yield f"cluster.max_running={case.config.cluster.max_running} must be at least 1; null is no limit."
 
 
 RULES = (
@@ -129,5 +122,4 @@ RULES = (
     gpu_type,
     requeue,
     chain,
-    throttle,
 )

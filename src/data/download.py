@@ -13,11 +13,6 @@ from src.errors import DataError
 from src.files import replace
 from src.removal import remove_file, temporary_name
 
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
-
 TIMEOUT = 10
 """Seconds to wait for a connection, and for each read."""
 

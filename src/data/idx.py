@@ -4,32 +4,30 @@ Two zero bytes, a type code, the number of dimensions, each dimension as a big-e
 values.
 """
 
+from __future__ import annotations
+
 import gzip
 import math
 import struct
 import zlib
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from src.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """The uint8 array of an IDX file with that number of dimensions. Raises DataError naming the file."""
+    import numpy as np
+
     content = _content(path)
+    shape = _shape(path, content, dimensions)
     header = 4 + 4 * dimensions
-    magic = bytes([0, 0, UNSIGNED_BYTE, dimensions])
-    if content[:4] != magic:
-        raise DataError(
-            f"{path} is not an IDX file of {dimensions}-dimensional unsigned bytes: it begins with "
-            f"{content[:4].hex(' ') or 'nothing'} instead of {magic.hex(' ')}; put the original file there."
-        )
-    if len(content) < header:
-        raise DataError(f"{path} is truncated: it ends inside its {header}-byte header; fetch it again.")
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
     announced, present = math.prod(shape), len(content) - header
     if announced != present:
         state = "truncated" if present < announced else "damaged"
@@ -41,10 +39,29 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def _content(path: Path) -> bytes:
-    """All bytes of the file, unpacked when its name ends in .gz."""
+def read_header(path: Path, dimensions: int) -> tuple[int, ...]:
+    """The size of each dimension, by the header alone: without numpy, and in no time. Raises DataError naming the file."""
+    return _shape(path, _content(path, 4 + 4 * dimensions), dimensions)
+
+
+def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
+    header = 4 + 4 * dimensions
+    magic = bytes([0, 0, UNSIGNED_BYTE, dimensions])
+    if content[:4] != magic:
+        raise DataError(
+            f"{path} is not an IDX file of {dimensions}-dimensional unsigned bytes: it begins with "
+            f"{content[:4].hex(' ') or 'nothing'} instead of {magic.hex(' ')}; put the original file there."
+        )
+    if len(content) < header:
+        raise DataError(f"{path} is truncated: it ends inside its {header}-byte header; fetch it again.")
+    return struct.unpack(f">{dimensions}I", content[4:header])
+
+
+def _content(path: Path, size: int = -1) -> bytes:
+    """The first `size` bytes of the file, or all of them, unpacked when its name ends in .gz."""
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return file.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is truncated or not a gzip file ({error}); fetch it again.") from error
     except OSError as error:

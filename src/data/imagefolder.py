@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from src.data.base import Splits
+from src.data.class_folders import class_folders
 from src.data.transforms import prepare
 from src.errors import DataError
 
@@ -53,17 +54,18 @@ class ImageFolder:
         path = self.path(index)
         try:
             with Image.open(path) as image:
-                return prepare(image, self.shape[0], self.shape[2], random)
+                image.load()  # what is damaged is found here; what `prepare` raises is not the file's fault
         except (*DAMAGED, Image.DecompressionBombError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(
                 f"{path} is not a picture that can be read ({reason}): replace or delete it."
             ) from error
+        return prepare(image, self.shape[0], self.shape[2], random)
 
 
 def open_imagefolder(folder: Path, size: int, channels: int, seed: int) -> Splits:
     """`train` and `val` below `folder`; `test` where there is one, else `val` again. Raises DataError."""
-    train = ImageFolder(folder / "train", _sub_folders(folder / "train"), size, channels, seed)
+    train = ImageFolder(folder / "train", class_folders(folder / "train"), size, channels, seed)
     val = _held_out(folder / "val", train)
     test = _held_out(folder / "test", train) if (folder / "test").is_dir() else val
     return Splits(train, val, test)
@@ -71,7 +73,7 @@ def open_imagefolder(folder: Path, size: int, channels: int, seed: int) -> Split
 
 def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
     """A split to evaluate on; its classes must be among those trained on, and keep their numbers."""
-    unknown = sorted(set(_sub_folders(folder)) - set(train.class_names))
+    unknown = sorted(set(class_folders(folder)) - set(train.class_names))
     if unknown:
         raise DataError(
             f"{folder / unknown[0]} is a class that {train.folder} does not have: "
@@ -79,25 +81,6 @@ def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
         )
     _, size, channels = train.shape
     return ImageFolder(folder, train.class_names, size, channels, train.seed)
-
-
-def _sub_folders(folder: Path) -> list[str]:
-    """Names of the class folders, sorted."""
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(
-                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-            )
-    except OSError as error:
-        raise DataError(
-            f"{folder.absolute()} cannot be listed ({error.strerror}): data.dir must have train/<class>/ and "
-            "val/<class>/ with pictures in them."
-        ) from error
-    if not names:
-        raise DataError(
-            f"{folder.absolute()} has no class folders: pictures belong into {folder.name}/<class>/."
-        )
-    return names
 
 
 def _pictures(folder: Path) -> list[bytes]:

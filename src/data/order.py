@@ -9,31 +9,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from src.errors import DataError
-
 
 def steps_per_epoch(length: int, batch_size: int) -> int:
     """Batches in one pass over `length` samples; the last one may be padded (see `batch_rows`)."""
     return -(-length // batch_size)
-
-
-def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> None:
-    """Raise DataError when the global `batch_size` cannot be shared by the ranks or is too large to train."""
-    if batch_size < 1:
-        raise DataError(
-            f"data.batch_size={batch_size} is not a positive number: type data.batch_size=32, for example."
-        )
-    if batch_size % world_size:
-        lower = max(batch_size - batch_size % world_size, world_size)
-        raise DataError(
-            f"data.batch_size={batch_size} is the batch of all ranks together and cannot be shared evenly by "
-            f"{world_size} ranks: type a multiple of {world_size}, such as data.batch_size={lower}."
-        )
-    if train and batch_size > length:
-        raise DataError(
-            f"data.batch_size={batch_size} is larger than the training split, which has {length} samples: "
-            f"type data.batch_size={length // world_size * world_size or world_size} or less."
-        )
 
 
 @lru_cache(maxsize=4)

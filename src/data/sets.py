@@ -7,6 +7,7 @@ from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from src.data.mnist import open_mnist
 from src.data.synthetic import open_synthetic
+from src.paths import here
 from src.schema_choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
 
 
@@ -19,9 +20,9 @@ def open_splits(config: Data, seed: int = 0) -> Splits:
         case DigitsData():
             return open_digits()
         case MnistData():
-            return open_mnist(Path(config.dir), config.download)
+            return open_mnist(Path(here(config.dir)), config.download)
         case ImageFolderData():
-            return open_imagefolder(Path(config.dir), config.image_size, config.channels, seed)
+            return open_imagefolder(Path(here(config.dir)), config.image_size, config.channels, seed)
         case SyntheticData():
             shape = (config.height, config.width, config.channels)
             return open_synthetic(shape, config.classes, config.length, config.val_length)

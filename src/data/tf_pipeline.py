@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from src.data.base import ImageSet
-from src.data.order import batch_rows, check_batch, steps_per_epoch
+from src.data.batch import check_batch
+from src.data.order import batch_rows, steps_per_epoch
 from src.errors import DataError
 
 ENDLESS = np.iinfo(np.int64).max

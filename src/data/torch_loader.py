@@ -8,7 +8,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from src.data.base import ImageSet
-from src.data.order import batch_rows, check_batch, steps_per_epoch
+from src.data.batch import check_batch
+from src.data.order import batch_rows, steps_per_epoch
 from src.errors import DataError
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

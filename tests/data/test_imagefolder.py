@@ -122,3 +122,9 @@ def test_hidden_files_and_names_of_any_kind(picture_dir: Path) -> None:
     assert train.classes == 3
     assert train.path(7).name == "ein Hünd, 'quoted'.JPG"
     train.read(np.array([7]), epoch=0, train=True)
+
+
+def test_a_good_picture_is_not_blamed_for_another_error(picture_dir: Path) -> None:
+    train = open_imagefolder(picture_dir, 0, 3, 0).train  # a size that no configuration has
+    with pytest.raises(ValueError, match="height and width must be > 0"):
+        train.read(np.array([0]), epoch=0, train=False)

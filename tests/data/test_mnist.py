@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.data.mnist import CHECKSUMS, MEAN, STD, open_mnist, prepare_mnist
+from src.data.mnist import MEAN, STD, open_mnist, prepare_mnist
+from src.data.mnist_files import CHECKSUMS
 from src.errors import DataError
 
 LABELS, IMAGES = "train-labels-idx1-ubyte", "train-images-idx3-ubyte.gz"

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from src.data.order import batch_rows, check_batch, permutation, steps_per_epoch
+from src.data.batch import check_batch
+from src.data.order import batch_rows, permutation, steps_per_epoch
 from src.errors import DataError
 
 

@@ -2,8 +2,12 @@ from collections.abc import Callable
 
 import pytest
 
+from slurm import dry_run
 from slurm.job import Job, constraint, make_job
+from slurm.render import render
 from src.errors import ConfigError
+from src.overrides import quoted
+from src.rundir import ROOT
 from src.schema import Config
 
 MakeConfig = Callable[..., Config]
@@ -82,3 +86,31 @@ def test_the_time_of_a_preset_written_without_quotes_is_noticed(job: Callable[..
 
 def test_a_strategy_of_one_device_gets_one(job: Callable[..., Job]) -> None:
     assert job("cluster=neuron", "strategy=single").devices == (1,)
+
+
+def test_nothing_but_null_is_left_to_the_scheduler(make_config: MakeConfig, job: Callable[..., Job]) -> None:
+    """To Slurm mem=0 is all memory of a node and time=0 no limit."""
+    for key, line in {
+        "cluster.mem=0": "#SBATCH --mem=0\n",
+        "cluster.time=0": "#SBATCH --time=0:00:00\n",
+    }.items():
+        assert line in render(job("cluster=slurm", key))
+    unlimited = dry_run.table(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
+    assert "memory      all of each node" in unlimited and "time        no limit" in unlimited
+    left = render(job("cluster=slurm"))
+    assert "--mem" not in left and "--time" not in left
+
+
+def test_environments_are_found_from_the_job_s_folder(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for given, line in {
+        "venv=~/env": "source /home/me/env/bin/activate",
+        "venv=.venv": f"source {ROOT}/.venv/bin/activate",
+        "venv=$SLURM_TMPDIR/env": 'source "$SLURM_TMPDIR/env"/bin/activate',
+        "conda=~/env": "conda activate /home/me/env",
+        "conda=base": "conda activate base",
+        "local_disk=~/x/$USER": 'export TRAIN_LOCAL_DISK="/home/me/x/$USER"',
+    }.items():
+        assert line in render(job("cluster=slurm", quoted(f"cluster.{given}"))).splitlines()

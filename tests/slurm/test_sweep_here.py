@@ -15,7 +15,8 @@ def test_all_members_are_checked_before_the_first_runs(train: Train, tmp_path: P
 
 def test_a_member_that_fails_does_not_stop_the_next(train: Train, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    (tmp_path / "empty").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "empty" / "imagenet" / split / "cat").mkdir(parents=True)  # a class without pictures
     done = train(
         "-m",
         "data=imagefolder,digits",

@@ -24,7 +24,7 @@ def test_the_number_that_yaml_makes_of_an_unquoted_time_is_refused() -> None:
         units.seconds(86400)
 
 
-@pytest.mark.parametrize("text", ["soon", "1:2:3:4", "-5", "24h", ""])
+@pytest.mark.parametrize("text", ["soon", "1:2:3:4", "-5", "24h", "", "²", "٣:00:00", "9" * 5000])
 def test_no_time(text: str) -> None:
     with pytest.raises(ValueError, match="is no time"):
         units.seconds(text)
@@ -43,8 +43,14 @@ def test_sizes(text: str, expected: int) -> None:
 
 
 def test_no_size() -> None:
-    with pytest.raises(ValueError, match="use a form like 180G"):
-        units.megabytes("much")
+    for text in ("much", "²G", "٣G", "9" * 400, "-1G", "nan", "inf", ""):
+        with pytest.raises(ValueError, match="use a form like 180G"):
+            units.megabytes(text)
+
+
+def test_a_little_memory_is_not_none_and_none_is_0() -> None:
+    assert (units.megabytes("1K"), units.megabytes("0"), units.megabytes("0G")) == (1, 0, 0)
+    assert units.short_size(0) == "0"
 
 
 def test_short_size_is_exact() -> None:

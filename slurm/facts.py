@@ -1,0 +1,58 @@
+"""Times, sizes and patterns of a cluster, read once to see that they can be: those typed and those of the preset alike."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from slurm import units
+from src.schema_cluster import Cluster
+
+
+def problems(cluster: Cluster) -> list[str]:
+    """One sentence for each that can't be read, with its key such as `cluster.site.nodes[0].mem`."""
+    site = cluster.site
+    times = {"time": cluster.time, "site.max_time": site.max_time}
+    sizes = {"mem": cluster.mem, "mem_per_gpu": cluster.mem_per_gpu}
+    of_nodes = {
+        f"site.nodes[{i}].{k}": getattr(n, k) for i, n in enumerate(site.nodes) for k in ("mem", "gpu_mem")
+    }
+    patterns = {"site.account": site.account, "site.comment": site.comment}
+    found = [
+        *_unreadable(times, units.seconds, may_be_0=("time",)),
+        *_unreadable({**sizes, **of_nodes}, units.megabytes, may_be_0=("mem",)),
+        *_unreadable(patterns, _compiled),
+    ]
+    if cluster.scheduler == "none":
+        found.append(
+            f"cluster.scheduler=none takes no jobs, and cluster={cluster.name} submits one; use cluster=local to run here."
+        )
+    if cluster.scheduler == "pbs" and not found and _zero_on_pbs(cluster):
+        found.append(
+            f"cluster.{_zero_on_pbs(cluster)}=0 has a meaning for Slurm only; for PBS name an amount, or leave it out."
+        )
+    return found
+
+
+def _unreadable(
+    values: dict[str, Any], read: Callable[[Any], object], may_be_0: Sequence[str] = ()
+) -> Iterator[str]:
+    for key, value in values.items():
+        try:
+            if value is not None and read(value) == 0 and key not in may_be_0:
+                yield f"cluster.{key}={value} must be above 0; leave it out where it is not known."
+        except ValueError as error:
+            yield f"cluster.{key}: {error}"
+
+
+def _zero_on_pbs(cluster: Cluster) -> str:
+    """mem=0 is a node's whole memory and time=0 no limit, in Slurm's words."""
+    if cluster.mem is not None and units.megabytes(cluster.mem) == 0:
+        return "mem"
+    return "time" if cluster.time is not None and units.seconds(cluster.time) == 0 else ""
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"'{pattern}' is no regular expression ({error}).") from error

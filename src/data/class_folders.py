@@ -1,0 +1,25 @@
+"""The classes of a split of imagefolder: its sub-folders. Listed without opening a picture, so also before a run starts."""
+
+import os
+from pathlib import Path
+
+from src.errors import DataError
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Names of the class folders, sorted."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(
+                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+            )
+    except OSError as error:
+        raise DataError(
+            f"{folder.absolute()} cannot be listed ({error.strerror}): data.dir must have train/<class>/ and "
+            "val/<class>/ with pictures in them."
+        ) from error
+    if not names:
+        raise DataError(
+            f"{folder.absolute()} has no class folders: pictures belong into {folder.name}/<class>/."
+        )
+    return names

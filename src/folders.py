@@ -1,0 +1,59 @@
+"""Whether a folder can hold what is to be written there: asked before anything is written."""
+
+import errno
+import os
+from pathlib import Path
+
+ROOM = 64 * 1024
+"""Bytes that must be free: a run folder begins with less, and grows by checkpoints that nobody knows the size of yet."""
+
+
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP)
+"""Why a path may not be found, and the folder above it tells what is wrong."""
+
+
+def results_problems(results: Path, name: str) -> list[str]:
+    """What keeps a run folder from being made below `results/<name>` and `results/latest` from pointing at it."""
+    try:
+        words = unwritable(results / name) or _taken(results / "latest")
+    except (OSError, ValueError) as error:
+        words = f"{results} can't be used ({getattr(error, 'strerror', None) or error})"
+    return [f"paths.results={results}: {words}; use paths.results=FOLDER."] if words else []
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written into a folder that may have to be made first; "" where it can.
+
+    Raises:
+        OSError, ValueError: where the path itself can't be.
+    """
+    for place in (folder, *folder.parents):
+        try:
+            place.lstat()
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+        else:
+            return _unusable(place)
+    return ""
+
+
+def _unusable(place: Path) -> str:
+    if not place.exists():
+        return f"{place} is a link to {os.readlink(place)}, which is not there"
+    if not place.is_dir():
+        return f"{place} is a file, not a folder"
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        return f"{place} is not writable for you"
+    disk = os.statvfs(place)
+    if disk.f_bavail * disk.f_frsize < ROOM or (disk.f_files and not disk.f_favail):
+        return f"the disk of {place} is full"
+    return ""
+
+
+def _taken(latest: Path) -> str:
+    """The link to the newest run replaces nothing else."""
+    if os.path.lexists(latest) and not latest.is_symlink():
+        kind = "folder" if latest.is_dir() else "file"
+        return f"{latest} is a {kind} where the link to the newest run belongs, rename it"
+    return ""

@@ -1,0 +1,101 @@
+"""The facts of a preset are read before anything else: each that can't be is a sentence with its key."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from slurm.job import make_job
+from src.errors import ConfigError
+from src.overrides import compose
+from src.schema import load
+
+PRESET = """
+name: site
+scheduler: slurm
+site:
+  nodes: [{gpus: 4, cpus: 48, mem: 496G, gpu_mem: 40G, counts: [1, 4]}]
+  max_time: 7-00:00:00
+  account: "(def|rrg)-.+"
+"""
+
+
+@pytest.fixture(scope="module")
+def tree() -> dict[str, Any]:
+    return compose(["cluster=slurm"])
+
+
+def problems(tree: dict[str, Any], preset: str) -> list[str]:
+    """What a submission with this preset says, in the YAML of a preset file."""
+    given = yaml.safe_load(preset)
+    cluster = {**tree["cluster"], **given, "site": {**tree["cluster"]["site"], **given.get("site", {})}}
+    try:
+        make_job(load({**tree, "cluster": cluster}), "/run", "/run/code")
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def test_a_good_preset(tree: dict[str, Any]) -> None:
+    assert problems(tree, PRESET) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("496G", "lots", "cluster.site.nodes[0].mem: 'lots' is no amount of memory; use a form like 180G."),
+        ("496G", "0", "cluster.site.nodes[0].mem=0 must be above 0"),
+        ("40G", "many", "cluster.site.nodes[0].gpu_mem: 'many' is no amount of memory"),
+        ("7-00:00:00", "forever", "cluster.site.max_time: 'forever' is no time"),
+        ("7-00:00:00", "48:00:00", 'cluster.site.max_time: 172800 is a number, and sbatch reads a number as minutes; YAML makes'),
+        ("7-00:00:00", "48:00:00", 'write it with quotes, "48:00:00".'),
+        ("7-00:00:00", "0", "cluster.site.max_time=0 must be above 0"),
+        ("7-00:00:00", "-5", "cluster.site.max_time=-5 must not be negative."),
+        ("7-00:00:00", "1e3000", "cluster.site.max_time: '1e3000' is no time"),
+        ("(def|rrg)-.+", "(def|rrg", "cluster.site.account: '(def|rrg' is no regular expression (missing ), unterminated"),
+        ("(def|rrg)-.+", "", "cluster.site.account='' is empty; nothing is null."),
+        ("gpus: 4", "gpus: 0", "cluster.site.nodes[0].gpus=0 must be at least 1."),
+        ("gpus: 4", "gpus: four", "cluster.site.nodes[0].gpus='four' is not a whole number."),
+        ("gpus: 4, ", "", "'cluster.site.nodes[0].gpus' is missing"),
+        ("cpus: 48", "cpus: 0", "cluster.site.nodes[0].cpus=0 must be at least 1."),
+        ("cpus: 48", "cpus: 1.5", "cluster.site.nodes[0].cpus='1.5' is not a whole number or null."),
+        ("[1, 4]", "[]", "cluster.site.nodes[0].counts=[] must not be empty, such as [1,4]."),
+        ("[1, 4]", "[0]", "cluster.site.nodes[0].counts[0]=0 must be at least 1."),
+        ("[1, 4]", "4", "cluster.site.nodes[0].counts='4' is not a list (a whole number) or null."),
+        ("[{gpus: 4,", "{gpus: 4, #", "is not a list"),
+        ("site:", "site:\n  max_gpus: 0", "cluster.site.max_gpus=0 must be at least 1."),
+        ("site:", "site:\n  hosts: login", "cluster.site.hosts='login' is not a list (a text)."),
+        ("site:", "site:\n  hosts: [[a]]", "cluster.site.hosts[0]='['a']' is not a text."),
+        ("site:", "site:\n  notes: [2024-01-01]", "cluster.site.notes[0]='2024-01-01' is not a text; in quotes it is one."),
+        ("site:", "site:\n  comment: '['", "cluster.site.comment: '[' is no regular expression"),
+        ("site:", "site:\n  requeue: 1", "cluster.site.requeue='1' is not true or false."),
+        ("site:", "site:\n  takes_memory: true", "'cluster.site.takes_memory' is not a key of the configuration. Did you mean"),
+        ("scheduler: slurm", "scheduler: none", "cluster.scheduler=none takes no jobs, and cluster=site submits one"),
+        ("scheduler: slurm", "scheduler: pbs\nmem: 0", "cluster.mem=0 has a meaning for Slurm only"),
+        ("scheduler: slurm", "scheduler: pbs\ntime: 0", "cluster.time=0 has a meaning for Slurm only"),
+        ("scheduler: slurm", "scheduler: slurm\nmem_per_gpu: 0", "cluster.mem_per_gpu=0 must be above 0"),
+        ("scheduler: slurm", "scheduler: slurm\ntime: 24:00:00", 'cluster.time: 86400 is a number'),
+        ("scheduler: slurm", "scheduler: slurm\ncpus_per_task: -4", "cluster.cpus_per_task=-4 must be at least 1."),
+        ("scheduler: slurm", "scheduler: slurm\nsignal_seconds: -5", "cluster.signal_seconds=-5 must be at least 1."),
+        ("scheduler: slurm", "scheduler: slurm\nsignal_seconds: 70000", "cluster.signal_seconds=70000 must be at most 65535."),
+        ("scheduler: slurm", "scheduler: slurm\nmax_running: 0", "cluster.max_running=0 must be at least 1; null is no limit."),
+        ("scheduler: slurm", "scheduler: slurm\nchain: 0", "cluster.chain=0 must be at least 1."),
+        ("scheduler: slurm", "scheduler: slurm\naccount: ''", "cluster.account='' is empty; nothing is null."),
+        ("scheduler: slurm", "scheduler: slurm\nqos: ' '", "cluster.qos=' ' is empty; nothing is null."),
+    ],
+)  # fmt: skip
+def test_each_fact_that_can_not_be(tree: dict[str, Any], old: str, new: str, says: str) -> None:
+    assert old in PRESET
+    text = PRESET.replace(old, new).replace("#", "}\n #") if "#" in new else PRESET.replace(old, new)
+    found = problems(tree, text)
+    assert len(found) == 1 and says in found[0], found
+
+
+def test_all_of_them_at_once(tree: dict[str, Any]) -> None:
+    text = PRESET.replace("496G", "lots").replace("7-00:00:00", "forever").replace("(def|rrg)", "(")
+    assert len(problems(tree, text)) == 3
+
+
+@pytest.mark.parametrize("minutes", ["2880", '"48:00:00"', "2-00:00:00"])
+def test_times_that_are_what_they_seem(tree: dict[str, Any], minutes: str) -> None:
+    assert problems(tree, PRESET.replace("7-00:00:00", minutes)) == []
