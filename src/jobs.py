@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         if getattr(parsed, "follow", False):  # the usual end of `logs -f`
             return 0
-        print("interrupted", file=sys.stderr)
+        print("interrupted.", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -79,7 +79,7 @@ def main() -> int:
         sys.stdout = None
         return 0
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print("interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if isinstance(error, ConfigError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):

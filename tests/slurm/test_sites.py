@@ -1,6 +1,8 @@
 """Each rule refuses its example with a way out, and lets pass what is right."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from slurm import sites
 from slurm.rules import folders, notes, options, resources, scheduler, starting
 from slurm.rules.case import Case
 from slurm.start import placeholder_job, with_absolute_paths
+from src.rundir import ROOT
 from src.schema import Config
 
 MakeConfig = Callable[..., Config]
@@ -231,7 +234,20 @@ def test_notes(make_config: MakeConfig, name: str) -> None:
 @pytest.mark.needs_root
 def test_a_user_without_a_name_is_a_number() -> None:
     """In a container or with a broken directory service nobody knows the user's name."""
-    program = "import os; os.setuid(54321); [os.environ.pop(n, None) for n in ('USER', 'LOGNAME', 'LNAME', 'USERNAME')]; print(user())"
-    command = [sys.executable, "-c", f"from slurm.rules.case import user; import pwd, getpass; {program}"]
+    program = "import os, pwd, getpass; from slurm.rules.case import user; os.setuid(54321); print(user())"
+    command = [
+        "env",
+        "-u",
+        "USER",
+        "-u",
+        "LOGNAME",
+        "-u",
+        "LNAME",
+        "-u",
+        "USERNAME",
+        sys.executable,
+        "-c",
+        program,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "54321\n", done.stderr
