@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm.start import load_all
+from src.output import protect
 from src.rundir import ROOT, create
 from src.start import absolute, freeze, here_problems, identity, resolved_numbers
 
@@ -30,6 +31,7 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
             )
         )
         return 0
+    protect()
     codes = []
     for number, (config, tree, typed) in enumerate(zip(configs, trees, overrides, strict=True), 1):
         print(f"\n[{number}/{len(trees)}] {' '.join(typed)}", flush=True)

@@ -5,7 +5,8 @@
     ├── DataError           a data set that is missing, damaged or does not fit the configuration
     ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
     ├── TopologyError       the environment of this process does not say which rank it is
-    └── SubmitError         the scheduler is missing or refused the job
+    ├── SubmitError         the scheduler is missing or refused the job
+    └── NotFiniteError      the loss is not a number any more, and `trainer.detect_nan=stop`
 
 `src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
 """
@@ -14,6 +15,9 @@ from collections.abc import Sequence
 
 REFUSED = 2
 """Exit code of a request that was refused: one message was printed and nothing was written."""
+
+NOT_FINITE = 3
+"""Exit code of a run that went to its end with a loss that is not a number."""
 
 STOPPED = 75
 """Exit code of a rank that a signal stopped after it had saved a checkpoint: sysexits.h's EX_TEMPFAIL, "try again later"."""
@@ -54,3 +58,7 @@ class TopologyError(ProjectError):
 
 class SubmitError(ProjectError):
     """The scheduler is missing or refused the job."""
+
+
+class NotFiniteError(ProjectError):
+    """The loss is not a number any more, and `trainer.detect_nan=stop`."""

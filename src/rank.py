@@ -12,6 +12,7 @@ from src import history
 from src.errors import INTERRUPTED, REFUSED, STOPPED, CheckpointError, ProjectError
 from src.lock import RunLock
 from src.outcome import Outcome
+from src.output import protect
 from src.rundir import RunDir, now, open_run
 from src.schema import Config, load
 from src.stop import Stop
@@ -32,6 +33,7 @@ def run_rank(run: RunDir | str | Path) -> int:
     0: done. `STOPPED` (rank 0): a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
     `REFUSED`: another job trains in this run folder.
     """
+    protect()
     run = run if isinstance(run, RunDir) else open_run(run)
     stop = Stop().install()
     config, topology = frozen(run), discover()

@@ -1,0 +1,74 @@
+"""Standard output and error that can't end a run: a reader that went away, a full disk or a terminal that hung up.
+
+`protect()` once, at the start of a process that trains. All that prints later (Lightning, Keras, rich) is covered too.
+"""
+
+import errno
+import io
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+OTHER = {1: 2, 2: 1}
+"""The stream that says what happened to the other one."""
+
+NAMES = {1: "standard output", 2: "standard error"}
+
+
+class _Forgiving(io.FileIO):
+    """A descriptor that takes everything: what can't be written is dropped, and the first time the other stream says so."""
+
+    told = False
+
+    def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
+        """Always all of it: the layers above must neither fail nor keep it for later."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        while rest:
+            try:
+                rest = rest[os.write(self.fileno(), rest) :]
+            except OSError as error:
+                self._tell(error)
+                break
+        return size
+
+    def _tell(self, error: OSError) -> None:
+        if self.told:
+            return
+        self.told = True
+        line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); training goes on without it.\n"
+        with suppress(OSError):  # both may be gone
+            os.write(OTHER[self.fileno()], line.encode())
+
+
+def protect() -> None:
+    """Make `sys.stdout` and `sys.stderr` unbreakable, and a terminal that hangs up no reason to end."""
+    fill_closed()
+    if sys.stdout is sys.__stdout__:  # not yet replaced, by this or by what captures it
+        sys.stdout = _stream(1, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _stream(2, sys.stderr)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def fill_closed() -> None:
+    """Open /dev/null where descriptor 0, 1 or 2 is closed: the next file would get its number, and libraries' messages."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+
+
+def _stream(number: int, before: TextIO | None) -> TextIO:
+    """The text stream of a descriptor; a character that its encoding lacks is escaped."""
+    if before is not None:
+        with suppress(OSError, ValueError):
+            before.flush()
+    encoding = before.encoding if before is not None else "utf-8"
+    raw = _Forgiving(number, "wb", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True)
