@@ -71,4 +71,9 @@ def _stream(number: int, before: TextIO | None) -> TextIO:
             before.flush()
     encoding = before.encoding if before is not None else "utf-8"
     raw = _Forgiving(number, "wb", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),  # type: ignore[type-var]
+        encoding,
+        errors="backslashreplace",
+        line_buffering=True,
+    )

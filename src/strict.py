@@ -76,8 +76,8 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
 
 
 def _pick(choice: Choice, value: Any, problems: list[str], path: str) -> Any:
-    if not isinstance(value, Mapping) or value.get("name") not in choice.classes:
-        name = value.get("name") if isinstance(value, Mapping) else value
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in choice.classes:
         problems.append(f"{path}={name} is not a choice{did_you_mean(str(name), choice.classes)}")
         return None
     return build(choice.classes[value["name"]], value, problems, path)
