@@ -38,13 +38,11 @@ def table(job: Job) -> str:
     return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
 
 
-def report(script: str, job: Job, problems: Sequence[str], notes: Sequence[str]) -> str:
-    """The whole output of a dry run."""
+def report(script: str, job: Job, notes: Sequence[str]) -> str:
+    """What a dry run prints; what would be refused is an error beside it."""
     parts = [script, table(job)]
     if notes:
         parts.append("\n".join(f"note: {n}" for n in notes))
-    if problems:
-        parts.append("It would be refused now:\n" + "\n".join(f"  - {p}" for p in problems))
     return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
 
 

@@ -5,7 +5,6 @@ checkpoints/newest       name of the newest one      checkpoints/best      name 
 checkpoints/index.json   which ones there are, and why each is kept
 """
 
-import json
 import os
 import shutil
 import sys
@@ -23,6 +22,9 @@ from src.checkpoint_files import (
     sync_folder,
     write_manifest,
 )
+from src.errors import CheckpointError
+from src.from_scratch import none_can_be_read
+from src.plain_json import dumps
 from src.retention import Retention, Saved
 from src.rundir import write_atomic
 
@@ -96,17 +98,24 @@ class CheckpointStore:
         return found
 
     def newest_good(self) -> Saved | None:
-        """The newest checkpoint whose checksums hold; each damaged one is skipped with a line that says so.
+        """The newest checkpoint whose checksums hold, None where there is none at all; a damaged one is told and skipped.
 
         The damaged ones are removed at the next commit: the run goes on from before them.
+
+        Raises:
+            CheckpointError: where all are damaged.
         """
+        found: list[str] = []
         for path in reversed(self._complete()):
             damage = damage_of(path)
             if damage is None:
                 return load_manifest(path)
             self._damaged.add(path)
+            found.append(f"{path.name}: {damage}")
             line = f"checkpoint {path} is damaged ({damage}); trying the one before."
             print(line, file=sys.stderr, flush=True)
+        if found:
+            raise CheckpointError(none_can_be_read(self.folder.parent, found))
         return None
 
     def best(self) -> Saved | None:
@@ -146,7 +155,7 @@ class CheckpointStore:
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
         kept = [s for s in saved if s.path in why]
         index = [{"name": s.path.name, "step": s.step, "value": s.value, "kept": why[s.path]} for s in kept]
-        write_atomic(self.folder / "index.json", json.dumps(index, indent=2) + "\n")
+        write_atomic(self.folder / "index.json", dumps(index))
         write_atomic(self.folder / "newest", kept[-1].path.name + "\n")
         if best:
             write_atomic(self.folder / "best", best.path.name + "\n")

@@ -71,7 +71,7 @@ def status(found: list[runs.Submitted], parsed: argparse.Namespace) -> None:
         if resumes := told(info):
             parts.append(resumes)
         metrics = info.get("metrics") or {}
-        parts += [f"{k} {metrics[k]:.4f}" for k in ("val/acc", "test/acc") if k in metrics]
+        parts += [f"{k} {metrics[k]:.4f}" for k in ("val/acc", "test/acc") if metrics.get(k) is not None]
         print("  ".join(parts))
         if len(found) == 1:
             print(run.run.path)

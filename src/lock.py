@@ -11,11 +11,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from src.errors import CheckpointError
+from src.history import count_step
 from src.rundir import RunDir
 
 BEAT, WATCH = 5.0, 20.0
@@ -33,7 +35,7 @@ class RunLock:
     """
 
     def __init__(self, run: RunDir, environ: Mapping[str, str] = os.environ) -> None:
-        self.path = run.path / "lock"
+        self.run, self.path = run, run.path / "lock"
         self.me = identity(environ)
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="lock", daemon=True)
@@ -50,6 +52,7 @@ class RunLock:
     ) -> None:
         self._over.set()
         self._beats.join()
+        self._count()
         if read(self.path) == self.me:
             self.path.unlink()
 
@@ -90,10 +93,14 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
-            try:
+            with suppress(OSError):  # a full or absent disk is the publisher's concern
                 os.utime(self.path)
-            except OSError:
-                continue  # a full or absent disk is the publisher's concern
+            self._count()
+
+    def _count(self) -> None:
+        steps = self.run.steps_done
+        if steps is not None:
+            count_step(self.run, steps())
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

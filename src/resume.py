@@ -19,7 +19,7 @@ FIXED = (
 )
 """Keys that a checkpoint depends on: with another value it would be another run."""
 
-FREE = ("resume", "dry_run")
+FREE = ("resume", "dry_run", "from_scratch")
 """Keys that belong to one command, not to the run."""
 
 
@@ -68,7 +68,17 @@ def resumed(tree: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
     refused += [k for k in changed if k == "strategy.name" and _other_files(frozen[k], changed[k])]
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
-    return unflatten({**{k: v for k, v in frozen.items() if k not in gone}, **changed})
+    new = {
+        k: v for k, v in after.items() if k not in frozen and k in before
+    }  # keys that are younger than the run
+    return unflatten(
+        {
+            **new,
+            **{k: v for k, v in frozen.items() if k not in gone},
+            **changed,
+            **{k: after[k] for k in FREE},
+        }
+    )
 
 
 def _frozen(run: RunDir) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which checkpoints are kept, and why."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,9 @@ class Retention:
     keep_every_n_epochs: int | None = None
 
     def best(self, saved: Iterable[Saved]) -> Saved | None:
-        """The one with the best value, None where none has one; of equal ones the newest."""
+        """The one with the best value, None where none has one; of equal ones the newest. nan and inf are never best."""
         sign = 1 if self.mode == "max" else -1
-        valued = [s for s in saved if s.value is not None]
+        valued = [s for s in saved if s.value is not None and math.isfinite(s.value)]
         return max(valued, key=lambda s: (sign * (s.value or 0.0), s.step), default=None)
 
     def reasons(self, saved: Iterable[Saved]) -> dict[Path, list[str]]:

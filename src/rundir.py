@@ -6,12 +6,14 @@ results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  te
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from src.errors import CheckpointError
+from src.plain_json import dumps
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder of the project."""
@@ -23,11 +25,13 @@ class RunDir:
     Attributes:
         path: absolute path of the folder.
         id: its name, such as 20261120-101502-a1b2.
+        steps_done: tells the optimizer steps done by the training that runs in it, from any thread; None before it begins.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
+        self.steps_done: Callable[[], int] | None = None
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"
@@ -44,7 +48,7 @@ class RunDir:
 
     def update(self, **fields: Any) -> None:
         """Merge `fields` into run.json. Only one process (rank 0, or the submission) may do so at a time."""
-        write_atomic(self.info_file, json.dumps({**self.info(), **fields}, indent=2) + "\n")
+        write_atomic(self.info_file, dumps({**self.info(), **fields}))
 
 
 def create(results: Path, name: str) -> RunDir:

@@ -48,6 +48,7 @@ class Trainer:
     gradient_clip_val: float | None  # global norm
     check_val_every_n_epoch: int
     log_every_n_steps: int
+    detect_nan: Literal["warn", "stop", "off"]  # what a loss of nan or inf does, see src/nan_watch.py
     early_stopping: EarlyStopping
 
 
@@ -91,6 +92,7 @@ class Config:
     name: str
     seed: int
     resume: str | None
+    from_scratch: bool  # with resume: begin again at step 0, what the run has is kept aside
     dry_run: bool | Literal["test"]
     framework: matrix.FrameworkName
     launch: matrix.LaunchName
@@ -136,7 +138,19 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
 
 def cross_checks(config: Config) -> list[str]:
     """Every contradiction between keys that are fine one by one; one sentence each."""
-    return [*_numbers(config), *_monitors(config), *_name(config), *matrix.problems(config)]
+    return [
+        *_from_scratch(config),
+        *_numbers(config),
+        *_monitors(config),
+        *_name(config),
+        *matrix.problems(config),
+    ]
+
+
+def _from_scratch(c: Config) -> list[str]:
+    if c.from_scratch and c.resume is None:
+        return ["from_scratch=true belongs to resume=RUN; a new run begins from scratch anyway."]
+    return []
 
 
 def _numbers(c: Config) -> list[str]:

@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from src.devices import local_devices, local_ranks
+from src.completed import complete, is_complete
+from src.devices import local_devices, local_ranks, no_gpu, visible_gpus
+from src.from_scratch import refuse_unreadable, set_aside
 from src.matrix import resolve_strategy
 from src.resume import resumed
 from src.rundir import ROOT, RunDir, create, open_run, write_atomic
 from src.schema import Config, load
+from src.summary import shown
 
 
 def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
@@ -20,7 +23,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
     Raises:
         ConfigError: with all problems, before anything is written.
-        CheckpointError: where another job trains in the run folder.
+        CheckpointError: where another job trains in the run folder, or none of its checkpoints can be read.
     """
     from src.local import refuse_second_start, run_here
     from src.lock import RunLock
@@ -29,11 +32,18 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     tree = resumed(tree, run) if run else dict(tree)
     config = load(tree, here_problems)
     refuse_second_start()
+    if run:
+        RunLock(run).refuse_if_held()
+        if is_complete(run, config):
+            print(complete(run, config))
+            return 0
+        if not config.from_scratch:
+            refuse_unreadable(run)
     if config.dry_run:
         print(resolved_numbers(config))
         return 0
-    if run:
-        RunLock(run).refuse_if_held()
+    if run and config.from_scratch and (kept := set_aside(run)):
+        print(f"from_scratch=true: what the run had is kept in {shown(kept)}.", flush=True)
     run = run or create(absolute(config.paths.results), config.name)
     freeze(run, tree, overrides)
     run.update(**identity(config), state="queued")
@@ -46,7 +56,7 @@ def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> No
 
     paths = {k: str(absolute(v)) for k, v in tree["paths"].items()}
     data = {k: str(absolute(v)) if k == "dir" else v for k, v in tree["data"].items()}
-    kept = [o for o in overrides if not o.startswith(("-", "resume=", "dry_run="))]
+    kept = [o for o in overrides if not o.startswith(("-", "resume=", "dry_run=", "from_scratch="))]
     write_atomic(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
     write_atomic(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
 
@@ -77,6 +87,8 @@ def here_problems(config: Config) -> list[str]:
             f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
             f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
         )
+    if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
+        problems.append(no_gpu("this machine"))
     if config.strategy.name == "horovod":
         from src.horovod_build import horovod_problem  # reads what is installed
 

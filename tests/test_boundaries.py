@@ -74,6 +74,8 @@ def test_sides_do_not_import_each_other(name: str) -> None:
 
 BASE = {
     "errors",
+    "from_scratch",
+    "history",
     "stop",
     "topology",
     "rundir",
@@ -87,6 +89,7 @@ BASE = {
     "mirror",
     "strict",
     "outcome",
+    "plain_json",
     "hostlist",
     "starter_variables",
 }

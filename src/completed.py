@@ -1,0 +1,32 @@
+"""A run that went to its end: resumed with nothing new to do, it says so instead of testing again."""
+
+from src.config_files import read_mapping
+from src.rundir import RunDir
+from src.schema import Config
+from src.summary import shown, summary, train_command
+
+
+def is_complete(run: RunDir, config: Config) -> bool:
+    """Whether the run is over, and `config`, which is to go on with it, asks for no more training than it had.
+
+    Raises:
+        ConfigError: where its config.yaml can't be read.
+    """
+    if config.from_scratch or run.info().get("state") != "completed":
+        return False
+    before, now = read_mapping(run.config)["trainer"], config.trainer
+    longer = now.max_epochs > before["max_epochs"] or _more(before["max_steps"], now.max_steps)
+    return not longer and before["early_stopping"] == vars(now.early_stopping)
+
+
+def _more(before: int | None, now: int | None) -> bool:
+    return before is not None and (now is None or now > before)
+
+
+def complete(run: RunDir, config: Config) -> str:
+    """What to tell of it."""
+    return (
+        f"{shown(run.path)} is complete: all its epochs are trained. More of them: "
+        f"{train_command()} resume={shown(run.path)} trainer.max_epochs={config.trainer.max_epochs + 5}\n"
+        f"{summary(run, config)}"
+    )
