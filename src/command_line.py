@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
 
-HYDRA_FOLDERS = ("hydra.run.", "hydra.sweep.", "hydra.job.chdir", "hydra.output_subdir")
+HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
 """Keys of Hydra's own output, which this project turns off."""
 
 

@@ -1,5 +1,7 @@
 """A run that went to its end: resumed with nothing new to do, it says so instead of testing again."""
 
+import shlex
+
 from src.config_files import read_mapping
 from src.rundir import RunDir
 from src.schema import Config
@@ -25,8 +27,11 @@ def _more(before: int | None, now: int | None) -> bool:
 
 def complete(run: RunDir, config: Config) -> str:
     """What to tell of it."""
+    trainer, folder = config.trainer, shown(run.path)
+    more = (
+        f"max_steps={2 * trainer.max_steps}" if trainer.max_steps else f"max_epochs={2 * trainer.max_epochs}"
+    )
     return (
-        f"{shown(run.path)} is complete: all its epochs are trained. More of them: "
-        f"{train_command()} resume={shown(run.path)} trainer.max_epochs={config.trainer.max_epochs + 5}\n"
-        f"{summary(run, config)}"
+        f"{folder} is complete: nothing is left to train. To train on: "
+        f"{train_command()} resume={shlex.quote(folder)} trainer.{more}\n{summary(run, config)}"
     )

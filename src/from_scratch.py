@@ -34,7 +34,7 @@ def none_can_be_read(run: Path, damages: Sequence[str]) -> str:
     """The sentence for a run whose checkpoints are all damaged."""
     count = f"{len(damages)} {'is' if len(damages) == 1 else 'are'} damaged"
     return (
-        f"{run} has no checkpoint that can be read ({count}: {', '.join(damages)}); nothing was changed. "
+        f"{run} has no checkpoint that can be read ({count}: {', '.join(damages)}); nothing was deleted. "
         f"resume={run} from_scratch=true starts it again from step 0 and keeps them aside."
     )
 

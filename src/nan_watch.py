@@ -49,6 +49,11 @@ class NanWatch:
             )
 
 
+def judged(metrics: Mapping[str, float], monitor: str) -> float | None:
+    """The value that says whether a checkpoint is the best; None where weights that give such a loss must not be it."""
+    return None if not_finite(metrics) else metrics.get(monitor)
+
+
 def not_finite(metrics: Mapping[str, float | None]) -> str | None:
     """The first loss that is nan or inf; in run.json it is null."""
     for name, value in metrics.items():

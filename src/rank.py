@@ -30,9 +30,8 @@ def frozen(run: RunDir) -> Config:
 def run_rank(run: RunDir | str | Path) -> int:
     """Train as one rank of the run; returns the exit code.
 
-    0: done. `NOT_FINITE` (rank 0): done, and the final loss is nan or inf.
-    `STOPPED` (rank 0): a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
-    `REFUSED`: another job trains in this run folder.
+    0: done. `NOT_FINITE` (rank 0): done, and the final loss is nan or inf. `STOPPED` (rank 0): a signal asked to stop and a
+    checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed. `REFUSED`: another job trains in this run folder.
     """
     protect()
     run = run if isinstance(run, RunDir) else open_run(run)

@@ -57,7 +57,10 @@ def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> No
     paths = {k: str(absolute(v)) for k, v in tree["paths"].items()}
     data = {k: str(absolute(v)) if k == "dir" else v for k, v in tree["data"].items()}
     kept = [o for o in overrides if not o.startswith(("-", "resume=", "dry_run=", "from_scratch="))]
-    write_atomic(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
+    write_atomic(
+        run.config,
+        yaml.safe_dump({**tree, "paths": paths, "data": data, "from_scratch": False}, sort_keys=False),
+    )
     write_atomic(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
 
 

@@ -11,7 +11,7 @@ from src.keras_side.checkpoint import Saver
 from src.keras_side.classifier import Classifier
 from src.keras_side.report import Report
 from src.keras_side.state import State
-from src.nan_watch import NanWatch
+from src.nan_watch import NanWatch, judged
 from src.plan import Plan
 from src.schedules import factor, scaled_lr
 from src.schema import Config
@@ -94,7 +94,7 @@ class Loop(keras.callbacks.Callback):
         state.close_epoch(self.plan)
         over = state.over(self.plan, trainer.early_stopping)
         if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:
-            self.save(metrics.get(self.config.checkpoint.monitor))
+            self.save(judged(metrics, self.config.checkpoint.monitor))
 
     def on_test_batch_end(self, batch: int, logs: object = None) -> None:
         """A validation need not be finished either."""
