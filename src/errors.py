@@ -27,7 +27,9 @@ INTERRUPTED = 130
 
 
 class ProjectError(Exception):
-    """Root of the tree: caught once, at the top of each entry script."""
+    """Root of the tree: caught once, at the top of each entry script, whose exit code is `exit_code`."""
+
+    exit_code = REFUSED
 
 
 class ConfigError(ProjectError):

@@ -46,7 +46,10 @@ class CsvLog:
 
     def resume(self, step: int) -> None:
         """Drop the rows after `step`, and what a killed process left half-written."""
-        with open(self.path, newline="") as file:
-            rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS)]
+        with open(
+            self.path, newline="", errors="replace"
+        ) as file:  # a row with odd bytes is dropped like half of one
+            lines = [line for line in file if "\0" not in line and "\ufffd" not in line]
+        rows = [row for row in csv.reader(lines) if len(row) == len(COLUMNS)]
         kept = [row for row in rows if row[0].isdigit() and int(row[0]) <= step]
         write_atomic(self.path, "".join(",".join(row) + "\n" for row in [list(COLUMNS), *kept]))

@@ -17,7 +17,7 @@ import src  # noqa: E402, F401
 sys.path.append(sys.path.pop(0))  # they are found; other imports would look there first, and in vain
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
 
-from src.errors import REFUSED, ProjectError  # noqa: E402
+from src.errors import INTERRUPTED, REFUSED, ProjectError  # noqa: E402
 
 
 def application() -> int:
@@ -73,6 +73,9 @@ def main() -> int:
     except BrokenPipeError:  # `| head`: what was to be done is done
         sys.stdout = None
         return 0
+    except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         from src.refusal import refusal
 
@@ -80,7 +83,7 @@ def main() -> int:
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)
-        return REFUSED
+        return error.exit_code if isinstance(error, ProjectError) else REFUSED
 
 
 def one_rank(arguments: list[str]) -> int:

@@ -37,7 +37,7 @@ def test_a_file_that_holds_no_keys(tmp_path: Path, content: bytes, sentence: str
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="none.yaml can't be read: No such file or directory."):
+    with pytest.raises(ConfigError, match=r"none.yaml can't be read: No such file or directory\."):
         read_mapping(tmp_path / "none.yaml")
 
 
