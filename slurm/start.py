@@ -14,6 +14,7 @@ from src.completed import complete, is_complete
 from src.errors import ConfigError, SubmitError
 from src.from_scratch import put_back, refuse_unreadable, set_aside
 from src.lock import RunLock
+from src.output import protect
 from src.resume import resumed
 from src.rundir import RunDir, open_run
 from src.schema import Config, Paths, load
@@ -56,6 +57,7 @@ def start(
         return [None] * len(configs)
     if run:
         refuse_second_job(run, case.job.cluster.scheduler, bool(here))
+    protect()  # a job that is submitted must not look like a failure because nobody reads that it is
     kept = set_aside(run) if run and configs[0].from_scratch else None
     if here:
         sys.exit(submit.run_in_allocation(trees[0], overrides[0], case.job, run))

@@ -10,7 +10,7 @@ import time
 
 from src.devices import local_ranks
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
-from src.output import protect
+from src.output import outlive_terminal, protect
 from src.publish import publish_what_is_left
 from src.rank import run_rank
 from src.rundir import ROOT, RunDir
@@ -25,6 +25,7 @@ def run_here(config: Config, run: RunDir) -> int:
     if ranks == 1:
         return run_rank(run)
     protect()
+    outlive_terminal()
     code = watch(start_ranks(run, ranks))
     if code not in (0, REFUSED):
         publish_what_is_left(run)

@@ -1,6 +1,6 @@
 """Standard output and error that can't end a run: a reader that went away, a full disk or a terminal that hung up.
 
-`protect()` once, at the start of a process that trains. All that prints later (Lightning, Keras, rich) is covered too.
+`protect()` once, at the start of a process that trains or submits. What Lightning, Keras and rich print is covered too.
 """
 
 import errno
@@ -38,19 +38,40 @@ class _Forgiving(io.FileIO):
         if self.told:
             return
         self.told = True
-        line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); training goes on without it.\n"
+        line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); going on without it.\n"
         with suppress(OSError):  # both may be gone
             os.write(OTHER[self.fileno()], line.encode())
 
 
 def protect() -> None:
-    """Make `sys.stdout` and `sys.stderr` unbreakable, and a terminal that hangs up no reason to end."""
+    """Make `sys.stdout` and `sys.stderr` unbreakable, from the moment on where ending would leave something half done."""
     fill_closed()
     if sys.stdout is sys.__stdout__:  # not yet replaced, by this or by what captures it
         sys.stdout = _stream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _stream(2, sys.stderr)
+
+
+def outlive_terminal() -> None:
+    """A terminal that hangs up is no reason to end; ranks that are started later inherit that."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def escape_characters() -> None:
+    """What the encoding of standard output lacks is escaped, as standard error does anyway."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def trouble() -> str | None:
+    """Why standard output can't be written, where it can't; it is given up then."""
+    try:
+        if sys.stdout is not None:
+            print(flush=True)  # an error that names no file came from a write: the next one fails too
+    except OSError as error:
+        sys.stdout = None  # type: ignore[assignment]
+        return f"{NAMES[1]} can't be written ({error.strerror})."
+    return None
 
 
 def fill_closed() -> None:

@@ -14,7 +14,7 @@ from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointErro
 from src.lock import RunLock
 from src.nan_watch import not_finite
 from src.outcome import Outcome
-from src.output import protect
+from src.output import outlive_terminal, protect
 from src.rundir import RunDir, now, open_run
 from src.schema import Config, load
 from src.stop import Stop
@@ -34,6 +34,7 @@ def run_rank(run: RunDir | str | Path) -> int:
     checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed. `REFUSED`: another job trains in this run folder.
     """
     protect()
+    outlive_terminal()
     run = run if isinstance(run, RunDir) else open_run(run)
     stop = Stop().install()
     config, topology = frozen(run), discover()

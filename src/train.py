@@ -7,6 +7,7 @@ python src/train.py --run RUNDIR                      # one rank of a run that e
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ sys.path.append(sys.path.pop(0))  # they are found; other imports would look the
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
 
 from src.errors import INTERRUPTED, REFUSED, ProjectError  # noqa: E402
+from src.output import escape_characters, trouble  # noqa: E402
 
 
 def application() -> int:
@@ -66,6 +68,7 @@ def compose_once() -> None:
 def main() -> int:
     """The exit code; a refused request is `REFUSED` and one message."""
     typed: list[str] = []  # the overrides, as far as they are known
+    escape_characters()
     try:
         if sys.argv[1:2] == ["--run"]:
             return one_rank(sys.argv[2:])
@@ -79,10 +82,14 @@ def main() -> int:
     except Exception as error:
         from src.refusal import refusal
 
-        message = refusal(error, typed, sweep="-m" in sys.argv or "--multirun" in sys.argv)
+        sweep = "-m" in sys.argv or "--multirun" in sys.argv
+        message = (trouble() if isinstance(error, OSError) and error.filename is None else None) or refusal(
+            error, typed, sweep
+        )
         if message is None:
             raise
-        print(f"error: {message}", file=sys.stderr)
+        with suppress(OSError):  # the exit code says it too
+            print(f"error: {message}", file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
 
 

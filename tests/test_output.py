@@ -11,8 +11,9 @@ from src.rundir import ROOT
 PRINTS = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from src.output import protect
+from src.output import outlive_terminal, protect
 protect()
+outlive_terminal()
 for line in range(3000):
     print("epoch", line)
     print("größe \\udcf6", line, file=sys.stderr)
@@ -35,15 +36,15 @@ def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
     [
         (
             ">/dev/full 2>{said}",
-            "standard output can't be written (No space left on device); training goes on",
+            "standard output can't be written (No space left on device); going on",
         ),
         (
             "2>{said} | head -1",
-            "standard output can't be written (Broken pipe); training goes on without it.",
+            "standard output can't be written (Broken pipe); going on without it.",
         ),
         (
             "2>/dev/full >{said}",
-            "standard error can't be written (No space left on device); training goes on",
+            "standard error can't be written (No space left on device); going on",
         ),
         (">/dev/full 2>/dev/full", ""),
         ("2>&-", ""),

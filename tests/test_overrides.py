@@ -1,5 +1,8 @@
 """What a wrong command line is answered: every problem in one message, exit code 2, nothing written, no traceback."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -8,6 +11,7 @@ import pytest
 
 from src.errors import ConfigError
 from src.overrides import compose, diagnose, groups, quoted
+from src.rundir import ROOT
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -159,3 +163,37 @@ def test_hydra_grammar_is_left_alone(argument: str) -> None:
 def test_a_list_where_a_name_belongs() -> None:
     found = diagnose(["data.name=[]"], ConfigError([])).problems
     assert "data=[] is not a choice. Known: digits, mnist, imagefolder, synthetic." in found
+
+
+@pytest.mark.parametrize(
+    "redirection, code, says",
+    [
+        (">/dev/full", 2, "error: standard output can't be written (No space left on device)."),
+        ("2>/dev/full seed=x", 2, ""),
+        ("<&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">&-", 0, ""),
+        ("| head -1", 0, ""),
+    ],
+)
+def test_odd_streams(tmp_path: Path, redirection: str, code: int, says: str) -> None:
+    command = (
+        f"{sys.executable} {ROOT}/src/train.py dry_run=true paths.results={tmp_path}/größe {redirection}"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shell = ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.strip() == says
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_current_folder_that_was_deleted(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = f"cd {gone} && rmdir {gone} && {sys.executable} {ROOT}/src/train.py dry_run=true"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: the current folder was deleted: cd to one that exists.\n",
+    )
