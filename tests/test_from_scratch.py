@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -12,6 +13,7 @@ from src.rundir import RunDir
 from src.schema import Config
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
+Train = Callable[..., "CompletedProcess[str]"]
 
 
 def with_checkpoints(run: RunDir, *steps: int) -> CheckpointStore:
@@ -84,3 +86,17 @@ def test_what_was_trained_is_kept_and_can_be_put_back(make_run: MakeRun) -> None
     set_aside(run)
     with_checkpoints(run, 5)
     assert set_aside(run) == run.path / "before-2"
+
+
+@pytest.mark.parametrize("where", [(), ("cluster=slurm",), ("dry_run=true",)])
+def test_a_resume_is_refused_before_anything_is_written(
+    make_run: MakeRun, train: Train, where: tuple[str, ...]
+) -> None:
+    _, run = make_run()
+    with_checkpoints(run, 3)
+    damage(run, 3)
+    before = everything(run)
+    done = train(f"resume={run.path}", *where)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: {run.path} has no checkpoint that can be read (1 is damaged: 00000003:" in done.stderr
+    assert everything(run) == before
