@@ -51,13 +51,11 @@ def _time(time: int | None) -> str:
     return units.clock(time) if time else "no limit"
 
 
-def report(script: str, job: Job, problems: Sequence[str], notes: Sequence[str]) -> str:
-    """The whole output of a dry run."""
+def report(script: str, job: Job, notes: Sequence[str]) -> str:
+    """What a dry run prints; what would be refused is an error beside it."""
     parts = [script, table(job)]
     if notes:
         parts.append("\n".join(f"note: {n}" for n in notes))
-    if problems:
-        parts.append("It would be refused now:\n" + "\n".join(f"  - {p}" for p in problems))
     return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
 
 

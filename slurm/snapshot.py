@@ -117,7 +117,7 @@ def _copy(
     root: Path, code: Path, names: Iterable[str], left: dict[str, str], algorithm: str = "sha1"
 ) -> dict[str, tuple[str, str] | None]:
     """Copy files; what git would call each: mode and object name. What is no file gets into `left` with a reason."""
-    os.makedirs(code)
+    os.makedirs(code, exist_ok=True)
     made = {""}
     copied = {}
     for name in names:

@@ -10,8 +10,11 @@ from slurm import dry_run, inside, queue, runs, scheduler, sites, submit, sweep
 from slurm.job import Job, make_job
 from slurm.render import render
 from slurm.rules.case import Case
+from src.completed import complete, is_complete
 from src.errors import ConfigError, SchedulerError, SubmitError
+from src.from_scratch import refuse_unreadable
 from src.lock import RunLock
+from src.output import protect
 from src.paths import absolute
 from src.resume import resumed
 from src.rundir import RunDir, open_run
@@ -46,11 +49,17 @@ def start(
     configs = load_all(trees, overrides, lambda config: refusals(config, run, members, here))
     refuse_sweeper(configs[0], wants_results)
     case = case_of([inside.share(c, here) for c in configs], run)
+    if run and is_complete(run, configs[0]):
+        print(complete(run, configs[0]))
+        return [None]
+    if run and not configs[0].from_scratch:
+        refuse_unreadable(run)
     if configs[0].dry_run:
         show(case)
         return [None] * len(configs)
     if run:
         refuse_second_job(run, bool(here))
+    protect()  # a job that is submitted must not look like a failure because nobody reads that it is
     if here:
         sys.exit(submit.run_in_allocation(trees[0], overrides[0], case.job, run))
     return submit.submit(trees, overrides, case.job, run, configs, sites.notes(case))
@@ -175,13 +184,13 @@ def show(case: Case) -> None:
     """Print the dry run; with dry_run=test ask the scheduler too.
 
     Raises:
-        ConfigError, SubmitError: dry_run=test only: what would stop a submission.
+        ConfigError, SubmitError: what would stop a submission.
     """
     script = render(case.job)
     test = case.config.dry_run == "test"
     problems = sites.problems(case, elsewhere=not test)
-    print(dry_run.report(script, case.job, [] if test else problems, sites.notes(case)))
-    if test and problems:
+    print(dry_run.report(script, case.job, sites.notes(case)), flush=True)
+    if problems:
         raise ConfigError(problems)
     if test and case.config.cluster.scheduler == "slurm":
         print(f"sbatch --test-only: {scheduler.test_only(script)}")

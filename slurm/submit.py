@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from slurm.takeback import Attempt
 from slurm.waiting import Waiting
 from src.errors import SubmitError, UnclearError
 from src.files import write_atomic
-from src.rundir import ROOT, RunDir, claim, create, now, point_latest
+from src.from_scratch import put_back, set_aside
+from src.removal import remove
+from src.rundir import ROOT, RunDir, claim, claim_code, create, now, point_latest
 from src.schema import Config
 from src.start import freeze
 from src.summary import shown
@@ -77,7 +80,12 @@ def make_folders(
     asked = git.Question(ROOT)
     base = run or create(results, job.name)
     code = fresh(base.path / "code")
-    attempt.made.append(code if run else base.path)
+    if run:
+        attempt.undo.append(partial(remove, claim_code(code)))
+        if trees[0]["from_scratch"]:
+            attempt.undo.append(partial(put_back, run, set_aside(run)))
+    else:
+        attempt.new(base)
     runs = (
         [base]
         if job.members is None
@@ -89,8 +97,7 @@ def make_folders(
     taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
         if r is not base:
-            claim(r.path)
-            attempt.made.append(r.path)
+            attempt.new(claim(r.path))
         freeze(r, tree, typed)
         r.update(
             state="queued",

@@ -10,6 +10,7 @@ from typing import Any
 
 from slurm.start import load_all
 from slurm.sweep import refuse_unlike
+from src.output import protect
 from src.paths import absolute
 from src.rundir import ROOT, create
 from src.start import freeze, here_problems, identity, resolved_numbers
@@ -33,6 +34,7 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
             )
         )
         return 0
+    protect()
     codes = []
     for number, (config, tree, typed) in enumerate(zip(configs, trees, overrides, strict=True), 1):
         print(f"\n[{number}/{len(trees)}] {' '.join(typed)}", flush=True)

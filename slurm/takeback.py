@@ -1,6 +1,7 @@
 """A submission writes all or nothing: what a refused one has written is taken back."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,7 +13,7 @@ from src.removal import remove_file
 from src.rundir import RunDir, discard, point_latest
 
 WRITTEN = ("config.yaml", "overrides.txt", "run.json", "jobs.txt", *SCRIPT.values())
-"""Files of a run folder that a submission writes."""
+"""Files of a run folder that a submission writes; `config.yaml.1` is what it kept of an earlier one."""
 
 
 class Attempt:
@@ -25,15 +26,15 @@ class Attempt:
         runs: those that exist already.
 
     Attributes:
-        made: folders that the submission has made, to be appended as soon as they exist.
+        undo: what takes back the rest, such as new folders; to be appended as soon as there is something to take back.
     """
 
     def __init__(self, results: Path, runs: Sequence[RunDir]) -> None:
-        self.made: list[Path] = []
-        self._link = results / "latest"
+        self.undo: list[Callable[[], object]] = []
+        self._link, self._runs = results / "latest", runs
         self._latest = self._link.resolve() if self._link.is_symlink() else None
-        self._before = {r.path / name: content(r.path / name) for r in runs for name in WRITTEN}
-        self._infos = {r.info_file: self._before[r.info_file] for r in runs}
+        self._before = {path: content(path) for path in self._written()}
+        self._infos = {r.info_file: self._before.get(r.info_file) for r in runs}
 
     def __enter__(self) -> Self:
         return self
@@ -55,20 +56,31 @@ class Attempt:
         """All is written and a job may start: what run.json holds from now on, if it changes, is the job's."""
         self._infos = {path: content(path) for path in self._infos}
 
+    def new(self, run: RunDir) -> None:
+        """A run folder was made."""
+        self.undo.append(lambda: _discard(run))
+
+    def _written(self) -> list[Path]:
+        """What a submission has written into the run folders that existed before."""
+        names = re.compile(rf"({'|'.join(map(re.escape, WRITTEN))})(\.\d+)?")
+        return [path for run in self._runs for path in run.path.iterdir() if names.fullmatch(path.name)]
+
     def _take_back(self) -> None:
-        points_at = self._link.resolve() if self._link.is_symlink() else None
-        for folder in self.made:
-            if (
-                jobs := folder / "jobs.txt"
-            ).exists():  # none of them is queued any more: that would be an UnclearError
-                remove_file(take(jobs))
-            discard(RunDir(folder))
-        for path, before in self._before.items():
-            now = content(path)
+        for undo in reversed(self.undo):
+            undo()
+        for path in {*self._before, *self._written()}:
+            before, now = self._before.get(path), content(path)
             if now != before and now == self._infos.get(path, now):
                 _restore(path, before)
-        if points_at in self.made:
+        if self._link.is_symlink() and not self._link.exists():
             point_latest(self._link.parent, self._latest)
+
+
+def _discard(run: RunDir) -> None:
+    """Remove a new run folder. No job of it is queued any more: that would be an `UnclearError`."""
+    if (jobs := run.path / "jobs.txt").exists():
+        remove_file(take(jobs))
+    discard(run)
 
 
 def content(path: Path) -> bytes | None:

@@ -5,6 +5,7 @@ A manifest names each file with its size and, once the checkpoint is in the run 
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from src.files import read_text, write_atomic
+from src.plain_json import dumps
 from src.removal import MARKER
 from src.retention import Saved
 
@@ -25,8 +27,9 @@ Files = dict[str, dict[str, Any]]
 
 
 def write_manifest(folder: Path, facts: dict[str, Any], files: Files) -> None:
-    """Say what the folder holds; `facts` are the fields of `Saved` but the path."""
-    write_atomic(folder / MANIFEST, json.dumps({**facts, "files": files}, indent=2) + "\n")
+    """Say what the folder holds; `facts` are the fields of `Saved` but the path. Metrics of nan or inf are left out."""
+    metrics = {k: v for k, v in facts.get("metrics", {}).items() if math.isfinite(v)}
+    write_atomic(folder / MANIFEST, dumps({**facts, "metrics": metrics, "files": files}))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -144,8 +147,12 @@ def write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def damage_of(folder: Path) -> str | None:
-    """What is wrong with the checkpoint in `folder`, in a few words; None when its checksums hold."""
+def damage_of(folder: Path, checksums: bool = True) -> str | None:
+    """What is wrong with the checkpoint in `folder`, in a few words; None when its checksums hold.
+
+    Args:
+        checksums: False: sizes alone, which takes no time however large the files are.
+    """
     try:
         files = read_manifest(folder)["files"]
         load_manifest(folder)
@@ -153,7 +160,7 @@ def damage_of(folder: Path) -> str | None:
         return "no readable manifest.json"
     for name, expected in files.items():
         try:
-            if _differs(folder / name, expected):
+            if _differs(folder / name, expected if checksums else {"size": expected["size"]}):
                 return f"{name} does not match its checksum"
         except FileNotFoundError:
             return f"{name} is missing"

@@ -8,7 +8,6 @@ checkpoints/00000230.damaged-1/  one whose checksums did not hold; nobody remove
 What has another name is not looked at. What is removed is what `src/removal.py` can prove to be of this run.
 """
 
-import json
 import os
 import re
 import sys
@@ -30,7 +29,10 @@ from src.checkpoint_files import (
     sync_folder,
     write_manifest,
 )
+from src.errors import CheckpointError
 from src.files import move, set_aside, write_atomic
+from src.from_scratch import none_can_be_read
+from src.plain_json import dumps
 from src.removal import MARKER, NotOurs, Place, adopt, check, make_empty, remove
 from src.retention import Retention, Saved
 
@@ -110,19 +112,25 @@ class CheckpointStore:
         return found
 
     def newest_good(self) -> Saved | None:
-        """The newest checkpoint whose checksums hold; each damaged one is skipped with a line that says so.
+        """The newest checkpoint whose checksums hold, None where there is none at all; a damaged one is told and skipped.
 
         The damaged ones are set aside at the next commit: the run goes on from before them.
+
+        Raises:
+            CheckpointError: where all are damaged; they stay as they are.
         """
-        complete = self._complete()
+        complete, found = self._complete(), list[str]()
         while complete:
             path = complete.pop()
             damage = self._damage(path)
             if damage is None:
                 return load_manifest(path)
             self._damaged.add(path)
+            found.append(f"{path.name}: {damage}")
             then = "trying the one before" if complete else "there is none before it"
             print(f"checkpoint {path} is damaged ({damage}); {then}.", file=sys.stderr, flush=True)
+        if found:
+            raise CheckpointError(none_can_be_read(self.folder.parent, found))
         return None
 
     def best(self) -> Saved | None:
@@ -185,7 +193,7 @@ class CheckpointStore:
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
         kept = [s for s in saved if s.path in why]
         index = [{"name": s.path.name, "step": s.step, "value": s.value, "kept": why[s.path]} for s in kept]
-        write_atomic(self.folder / "index.json", json.dumps(index, indent=2) + "\n")
+        write_atomic(self.folder / "index.json", dumps(index))
         write_atomic(self.folder / "newest", kept[-1].path.name + "\n")
         if best:
             write_atomic(self.folder / "best", best.path.name + "\n")

@@ -18,6 +18,11 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("
     return min(here, len([d for d in listed.split(",") if d.strip() not in ("", "-1", "NoDevFiles")]))
 
 
+def no_gpu(seen_by: str) -> str:
+    """The sentence for trainer.accelerator=gpu where there is none."""
+    return f"trainer.accelerator=gpu, but {seen_by} sees no GPU here; use trainer.accelerator=auto or cpu."
+
+
 def local_devices(config: Config) -> int:
     """Devices a run uses on this machine: `trainer.devices`, or with `auto` all GPUs, or one CPU process."""
     wanted = config.trainer.total_devices or config.trainer.devices

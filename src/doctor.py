@@ -20,10 +20,11 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from src.devices import local_devices  # noqa: E402
-from src.errors import REFUSED, ConfigError, ProjectError  # noqa: E402
+from src.errors import REFUSED, ConfigError  # noqa: E402
 from src.horovod_build import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
 from src.matrix import resolve_strategy  # noqa: E402
 from src.paths import absolute  # noqa: E402
+from src.refusal import refusal  # noqa: E402
 from src.rundir import ROOT, RunDir  # noqa: E402
 from src.schema import Config, load  # noqa: E402
 from src.start import here_problems  # noqa: E402
@@ -139,21 +140,46 @@ def _tail(output: str) -> str:
     return "\n".join(output.strip().splitlines()[-15:])
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Print the report; returns the exit code."""
-    from src.overrides import compose, diagnose, quoted
-
-    words = [quoted(w) for w in words]
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    words: list[str] = []
     try:
-        if "cluster=current" in words:
-            from slurm.current import name_current
-
-            words = name_current(words)
-        config = load(compose(words))
+        config = asked(arguments, words)
     except Exception as error:
-        known = isinstance(error, ProjectError) and not isinstance(error, ConfigError)
-        print(f"error: {error if known else diagnose(words, error)}", file=sys.stderr)
+        message = refusal(error, words)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
         return REFUSED
+    return report(config, words)
+
+
+def asked(arguments: list[str], words: list[str]) -> Config:
+    """The configuration that the words of the command line give; tells them in `words`.
+
+    Raises:
+        ProjectError: with all problems.
+    """
+    from src.command_line import here, split
+    from src.overrides import compose, quoted
+
+    here()
+    line = split(arguments)
+    if line.flags:
+        raise ConfigError([f"{' '.join(line.flags)}: this command takes key=value only; see --help."])
+    words += [quoted(w) for w in line.overrides]
+    if "cluster=current" in words:
+        from slurm.current import name_current
+
+        words[:] = name_current(words)
+    return load(compose(words))
+
+
+def report(config: Config, words: list[str]) -> int:
+    """Print all facts, then what became of a tiny job; returns the exit code."""
     strategy = resolve_strategy(config, _devices(config), config.trainer.nodes)
     print(
         f"    {'checked':<18}framework={config.framework} strategy={strategy} cluster={config.cluster.name}"

@@ -5,10 +5,12 @@
     ├── DataError           a data set that is missing, damaged or does not fit the configuration
     ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
     ├── TopologyError       the environment of this process does not say which rank it is
+    ├── NotFiniteError      the loss is not a number any more, and `trainer.detect_nan=stop`
     ├── SchedulerError      the scheduler can't be asked: nothing is known of its jobs
     │   └── NoAnswer        it was asked and did not answer: what it was told to do may have been done
     └── SubmitError         a submission that was refused, or a run that jobs.py can't do something with
-        ├── UnclearError    Xrupted     Ctrl-C during a submission, which was taken back
+        ├── UnclearError    a job is queued that should not be, or may be
+        └── Interrupted     Ctrl-C during a submission, which was taken back
 
 `src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
 """
@@ -17,6 +19,9 @@ from collections.abc import Sequence
 
 REFUSED = 2
 """Exit code of a request that was refused: one message was printed and nothing was written."""
+
+NOT_FINITE = 3
+"""Exit code of a run that went to its end with a loss that is not a number."""
 
 STOPPED = 75
 """Exit code of a rank that a signal stopped after it had saved a checkpoint: sysexits.h's EX_TEMPFAIL, "try again later"."""
@@ -94,3 +99,7 @@ class Interrupted(SubmitError):
     """Ctrl-C during a submission, which was taken back."""
 
     exit_code = INTERRUPTED
+
+
+class NotFiniteError(ProjectError):
+    """The loss is not a number any more, and `trainer.detect_nan=stop`."""

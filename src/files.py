@@ -62,11 +62,11 @@ def take(path: Path) -> Path:
     return taken
 
 
-def move(folder: Path, name: Path) -> None:
-    """Rename a folder. Raises FileExistsError where something has that name."""
+def move(path: Path, name: Path) -> None:
+    """Rename a file or folder. Raises FileExistsError where something has that name."""
     if os.path.lexists(name):
         raise FileExistsError(f"{name} is there already")
-    folder.rename(name)
+    path.rename(name)
 
 
 def set_aside(path: Path, word: str) -> Path:

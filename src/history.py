@@ -5,9 +5,13 @@ Each part says when, in which job and on which hosts it ran, the step it began f
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from src.rundir import RunDir, now
+
+COUNT = "steps"
+"""File of the run folder with the optimizer steps done, renewed every few seconds: what a killed part had trained."""
 
 
 def begin(run: RunDir, job: str | None, hosts: Sequence[str]) -> None:
@@ -24,7 +28,8 @@ def resumed(run: RunDir, step: int) -> None:
     if not parts:
         return
     for part in parts[-2:-1]:
-        part.setdefault("step", max(step, logged_step(run)))
+        part.setdefault("step", max(step, logged_step(run), counted_step(run)))
+    count_step(run, step)
     parts[-1]["from_step"] = step
     run.update(parts=parts)
 
@@ -47,6 +52,20 @@ def logged_step(run: RunDir) -> int:
         return 0
     steps = [line.split(",")[0] for line in lines]
     return max((int(s) for s in steps if s.isascii() and s.isdigit()), default=0)
+
+
+def counted_step(run: RunDir) -> int:
+    """The last step that the heartbeat of `src/lock.py` counted; 0 without one."""
+    try:
+        return int((run.path / COUNT).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def count_step(run: RunDir, step: int) -> None:
+    """Keep the number of optimizer steps done; a disk that does not take it makes the count of lost steps less exact."""
+    with suppress(OSError):
+        (run.path / COUNT).write_text(f"{step}\n")
 
 
 def told(info: Mapping[str, Any]) -> str:

@@ -9,11 +9,13 @@ import sys
 import time
 
 from src.devices import local_ranks
-from src.errors import REFUSED, ConfigError
+from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
+from src.output import outlive_terminal, protect
 from src.publish import publish_what_is_left
 from src.rank import run_rank
 from src.rundir import ROOT, RunDir
 from src.schema import Config
+from src.stop import SIGNALS
 from src.topology import discover
 
 
@@ -22,6 +24,8 @@ def run_here(config: Config, run: RunDir) -> int:
     ranks = local_ranks(config)
     if ranks == 1:
         return run_rank(run)
+    protect()
+    outlive_terminal()
     code = watch(start_ranks(run, ranks))
     if code not in (0, REFUSED):
         publish_what_is_left(run)
@@ -81,7 +85,7 @@ def watch(processes: list[subprocess.Popen[bytes]], grace: float = 15.0) -> int:
             if process.poll() is None:
                 process.send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+    for number in SIGNALS:  # not of a terminal that hangs up, which ends no run
         signal.signal(number, forward)
     while True:
         codes = [p.poll() for p in processes]
@@ -103,7 +107,7 @@ def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, 
             process.kill()
             process.wait()
     status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    if code not in (75, 130):
+    if code not in (STOPPED, INTERRUPTED, NOT_FINITE):
         print(
             f"rank {rank} of {len(processes)} ended with {status}; the other ranks were ended.",
             file=sys.stderr,

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,7 @@ from typing import Any, Self
 from src import client
 from src.errors import CheckpointError, SchedulerError
 from src.files import replace, take
+from src.history import count_step
 from src.removal import remove_file
 from src.rundir import RunDir
 
@@ -36,7 +38,7 @@ class RunLock:
     """
 
     def __init__(self, run: RunDir, environ: Mapping[str, str] = os.environ) -> None:
-        self.path = run.path / "lock"
+        self.run, self.path = run, run.path / "lock"
         self.me = identity(environ)
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="lock", daemon=True)
@@ -53,6 +55,7 @@ class RunLock:
     ) -> None:
         self._over.set()
         self._beats.join()
+        self._count()
         if read(self.path) == self.me:
             self._remove_left_behind(self.me)
 
@@ -98,10 +101,14 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
-            try:
+            with suppress(OSError):  # a full or absent disk is the publisher's concern
                 os.utime(self.path)
-            except OSError:
-                continue  # a full or absent disk is the publisher's concern
+            self._count()
+
+    def _count(self) -> None:
+        steps = self.run.steps_done
+        if steps is not None:
+            count_step(self.run, steps())
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

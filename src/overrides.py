@@ -8,13 +8,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from src.config_files import problem_of_choice, read_text
 from src.environment_values import plain
 from src.errors import ConfigError
+from src.refusal import about_configuration, sentence
 from src.rundir import ROOT
-from src.schema import load
+from src.schema import Config, load
 from src.strict import did_you_mean
 
 CONFIGS = ROOT / "configs"
+
+KEYS = frozenset(Config.__dataclass_fields__) - {"name"}
+"""The configuration's own keys; a choice has a name too."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -28,36 +33,62 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
         return plain(cfg)
 
 
-def diagnose(arguments: Sequence[str], first: Exception) -> ConfigError:
-    """An error with one sentence per problem of the overrides among `arguments`.
+def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
+    """An error with one sentence per problem of the overrides.
 
     Args:
-        arguments: the command line after the program's name; flags are passed over.
-        first: what was raised; its own problems stay in the list, and Hydra's words are used when nothing clearer is found.
+        arguments: the overrides.
+        first: what was raised; its own problems stay in the list, and its own sentence is used when nothing clearer is found.
+        sweep: several values of one key are allowed (`-m`).
     """
+    try:
+        problems = _all_problems(arguments, sweep)
+    except Exception as error:  # what keeps us from looking further must not hide what was found first
+        problems = [] if about_configuration(first) else [sentence(error) or repr(error)]
+    known = first.problems if isinstance(first, ConfigError) else []
+    if problems:  # a file that is in the wrong place of the tree says why itself
+        stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
+        known = [p for p in known if not p.startswith(stray)]
+    found = [*known, *(p for p in problems if not any(p in k for k in known))]
+    return ConfigError(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()])
+
+
+def _all_problems(arguments: Sequence[str], sweep: bool) -> list[str]:
     problems: list[str] = []
     known_groups = groups()
     selected, valued = [], []
-    for text in (a for a in arguments if not a.startswith("-")):
+    for text in arguments:
         override = _parse(text, problems)
-        if override is None:
+        if override is None or not _check_sweep(text, override, sweep, known_groups, problems):
             continue
         key = override.key_or_group
-        if key in known_groups:
-            if _check_choice(override, known_groups[key], problems):
+        if key in known_groups and override.package is None:
+            if _check_choice(text, override, known_groups[key], problems):
                 selected.append(text)
         elif not key.startswith(("hydra.", "hydra/")):
             valued.append((text, key, override))
-    tree = compose(_first_choices(selected))
+    try:
+        tree = compose(_first_choices(selected))
+    except Exception as error:
+        if not about_configuration(error):
+            raise
+        return problems or _files_that_are_no_text(error) or [sentence(error) or repr(error)]
     good = list(selected)
     for text, key, override in valued:
         if override.is_add() or override.is_delete() or _check_key(key, tree, known_groups, problems):
             good.append(text)
-    problems += _schema_problems(_first_choices(good))
-    known = first.problems if isinstance(first, ConfigError) else []
-    return ConfigError(
-        [*known, *(p for p in problems if not any(p in k for k in known))] or [str(first).strip()]
-    )
+    return problems + _schema_problems(_first_choices(good))
+
+
+def _files_that_are_no_text(error: Exception) -> list[str]:
+    """Of a default, or the default of a default: Python's own error does not say in which file it is."""
+    found: list[str] = []
+    for path in sorted(CONFIGS.rglob("*.yaml")) if isinstance(error, UnicodeError) else ():
+        try:
+            read_text(path)
+        except ConfigError as problem:
+            found += problem.problems
+    return found
 
 
 def groups() -> dict[str, list[str]]:
@@ -72,10 +103,20 @@ def quoted(argument: str) -> str:
     So `cluster.comment="field=nlp;appl=pytorch"`, whose quotes the shell takes, means what it says.
     """
     key, equals, value = argument.partition("=")
-    if argument.startswith("-") or not equals or re.fullmatch(r"[\w./+-]*", value) or _parsed(argument):
+    if (
+        argument.startswith("-")
+        or not equals
+        or re.fullmatch(r"[\w./+-]*", value, re.ASCII)
+        or _parsed(argument)
+    ):
         return argument
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return candidate if _parsed(candidate := f'{key}="{escaped}"') else argument
+
+
+def empty_sweep(text: str) -> str:
+    """The sentence for range(0), or a pattern that fits no choice."""
+    return f"'{text}' is a sweep over nothing: there is no value in it."
 
 
 def _parsed(text: str) -> Any:
@@ -91,19 +132,58 @@ def _parsed(text: str) -> Any:
 def _parse(text: str, problems: list[str]) -> Any:
     override = _parsed(text)
     if override is None:
-        problems.append(f"'{text}' is not of the form key=value.")
+        key, equals, _ = text.partition("=")
+        odd = equals and not key.isascii()
+        problems.append(
+            f"'{key}' is not a key of the configuration."
+            if odd
+            else f"'{text}' is not of the form key=value."
+        )
+    elif not override.key_or_group:
+        problems.append(f"'{text}' names no key: it is not of the form key=value.")
+        return None
     return override
 
 
-def _check_choice(override: Any, choices: list[str], problems: list[str]) -> bool:
-    before = len(problems)
-    for value in _values(override):
-        if value is not None and str(value) not in choices:
-            known = "" if len(choices) <= 12 else f" There are {', '.join(choices)}."
-            problems.append(
-                f"{override.key_or_group}={value} is not a choice{did_you_mean(str(value), choices)}{known}"
-            )
+def _check_sweep(
+    text: str, override: Any, sweep: bool, known_groups: dict[str, list[str]], problems: list[str]
+) -> bool:
+    if not override.is_sweep_override():
+        return True
+    if not sweep:
+        problems.append(
+            f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
+            f"('{override.key_or_group}=\"...\"') where it is one value."
+        )
+    elif not override.is_discrete_sweep():
+        problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
+    elif not _values(override, known_groups.get(override.key_or_group, [])):
+        problems.append(empty_sweep(text))
+    else:
+        return True
+    return False
+
+
+def _check_choice(text: str, override: Any, choices: list[str], problems: list[str]) -> bool:
+    before, group = len(problems), override.key_or_group
+    if override.is_add():
+        problems.append(f"'{text}': {group} is in the configuration already; write it without +.")
+    for value in _values(override, choices):
+        for choice in value if isinstance(value, list) else [value]:
+            _check_file(group, choice, choices, problems)
     return len(problems) == before
+
+
+def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]) -> None:
+    name = str(choice).removesuffix(".yaml")
+    if choice is not None and name not in choices:
+        known = "" if len(choices) <= 12 else f" There are {', '.join(choices)}."
+        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
+    elif choice is None and group in KEYS:
+        problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
+    elif choice is not None:
+        problem = problem_of_choice(CONFIGS / group / f"{name}.yaml", KEYS)
+        problems += [problem] if problem else []
 
 
 def _check_key(
@@ -128,19 +208,27 @@ def _nearest_key(key: str, part: str, depth: int, here: list[str]) -> str:
     return suggestion.replace("Did you mean '", f"Did you mean '{prefix}.") if prefix else suggestion
 
 
-def _values(override: Any) -> list[Any]:
+def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
+    """What is chosen: each value of a sweep, and of a pattern all `choices` that it fits."""
+    from hydra.core.override_parser.types import Glob
+
+    value = override.value()
+    if isinstance(value, Glob):
+        return value.filter(list(choices))
     if override.is_sweep_override():
         return list(override.sweep_iterator()) if override.is_discrete_sweep() else []
-    return [override.value()]
+    return [value]
 
 
 def _first_choices(texts: list[str]) -> list[str]:
     """Overrides with each sweep (a=1,2) cut to its first value: what one member of the sweep is composed from."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    out = []
+    out, known = [], groups()
     for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
-        swept = _values(override) if override.is_sweep_override() else []
+        swept = (
+            _values(override, known.get(override.key_or_group, [])) if override.is_sweep_override() else []
+        )
         out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
     return out
 
@@ -158,13 +246,12 @@ def _schema_problems(overrides: list[str]) -> list[str]:
 
 
 def _load_problems(overrides: list[str]) -> list[str]:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     try:
         load(compose(overrides))
     except ConfigError as error:
         return error.problems
-    except (HydraException, OmegaConfBaseException) as error:
-        return [str(error).split("\n")[0]]
+    except Exception as error:
+        if not about_configuration(error):
+            raise
+        return [sentence(error) or repr(error)]
     return []

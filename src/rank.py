@@ -9,11 +9,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from src import history
-from src.errors import INTERRUPTED, REFUSED, STOPPED, ProjectError
+from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
 from src.frozen import read_frozen
 from src.listening import stay_on_this_node
 from src.lock import RunLock
+from src.nan_watch import not_finite
 from src.outcome import Outcome
+from src.output import outlive_terminal, protect
 from src.rundir import RunDir, now, open_run
 from src.schema import Config, load
 from src.stop import Stop
@@ -29,14 +31,20 @@ def frozen(run: RunDir) -> Config:
 def run_rank(run: RunDir | str | Path) -> int:
     """Train as one rank of the run; returns the exit code.
 
-    0: done. `STOPPED` (rank 0): a signal asked to stop and a checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed.
-    `REFUSED`: another job trains in this run folder, or the folder or the environment does not say what to train.
+    0: done. `NOT_FINITE` (rank 0): done, and the final loss is nan or inf. `STOPPED` (rank 0): a signal asked to stop and a
+    checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed. `REFUSED`: another job trains in this run folder, or
+    the folder or the environment does not say what to train.
     """
+    protect()
+    outlive_terminal()
     stop = Stop().install()
     try:
         run = run if isinstance(run, RunDir) else open_run(run)
         config, topology = frozen(run), discover()
         stay_on_this_node(topology)
+        if run.info().get("state") == "completed":  # a chained job that begins after the last step
+            print(f"{run.path} is complete.", flush=True)
+            return 0
         if config.monitor.ranks:
             print(who(topology) + "\n", end="", flush=True)  # in one piece: other ranks write too
         with RunLock(run) if topology.rank == 0 else nullcontext():
@@ -62,7 +70,7 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
     history.end(run, stop.requested or outcome.state, outcome.step)
     print(summary(run, config, stop.requested), flush=True)
     if outcome.state == "completed":
-        return 0
+        return NOT_FINITE if config.trainer.detect_nan != "off" and not_finite(outcome.metrics) else 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
 
 
@@ -130,10 +138,17 @@ def record_end(run: RunDir, outcome: Outcome) -> None:
     )
 
 
-def _failed(run: RunDir, first: bool, error: BaseException) -> int:
-    if first:
+def _record_failure(run: RunDir) -> None:
+    try:
         run.update(state="failed", ended=now())
         history.end(run, "failed")
+    except (OSError, CheckpointError) as error:  # what ended the run, told next, may well be the same
+        print(f"run.json does not say that the run failed: {error}", file=sys.stderr, flush=True)
+
+
+def _failed(run: RunDir, first: bool, error: BaseException) -> int:
+    if first:
+        _record_failure(run)
     if isinstance(error, ProjectError):
         print(f"error: {error}", file=sys.stderr, flush=True)
     elif isinstance(error, KeyboardInterrupt):

@@ -23,7 +23,7 @@ FIXED = (
 )
 """Keys that a checkpoint depends on: with another value it would be another run."""
 
-FREE = ("resume", "dry_run", "trust")
+FREE = ("resume", "dry_run", "trust", "from_scratch")
 """Keys that belong to one command, not to the run."""
 
 ONE_COMMAND = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(FREE)})(=|$))")
@@ -122,7 +122,8 @@ def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> d
     refused += [k for k in changed if k == "strategy.name" and _other_files(frozen[k], changed[k])]
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
-    going_on = {k: v for k, v in frozen.items() if k not in gone and k not in FREE}
+    younger = {k: v for k, v in after.items() if k not in frozen and k in before}  # than the run
+    going_on = younger | {k: v for k, v in frozen.items() if k not in gone and k not in FREE}
     going_on |= changed | {k: after[k] for k in FREE}
     if not tree["trust"]:
         refuse_foreign(run.path, going_on, _without(saved, overrides))

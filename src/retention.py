@@ -44,9 +44,9 @@ class Retention:
     keep_every_n_epochs: int | None = None
 
     def best(self, saved: Iterable[Saved]) -> Saved | None:
-        """The one with the best value, None where none has one; of equal ones the newest. Nan is no value."""
+        """The one with the best value, None where none has one; of equal ones the newest. nan and inf are never best."""
         sign = 1 if self.mode == "max" else -1
-        valued = [s for s in saved if s.value is not None and not math.isnan(s.value)]
+        valued = [s for s in saved if s.value is not None and math.isfinite(s.value)]
         return max(valued, key=lambda s: (sign * (s.value or 0.0), s.step), default=None)
 
     def reasons(self, saved: Iterable[Saved]) -> dict[Path, list[str]]:

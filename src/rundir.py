@@ -6,6 +6,7 @@ results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  te
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from src.errors import CheckpointError
 from src.files import link_atomic, read_text, write_atomic
+from src.plain_json import dumps
 from src.removal import Place, make, remove, remove_link, say_once
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,11 +27,13 @@ class RunDir:
     Attributes:
         path: absolute path of the folder.
         id: its name, such as 20261120-101502-a1b2.
+        steps_done: tells the optimizer steps done by the training that runs in it, from any thread; None before it begins.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
+        self.steps_done: Callable[[], int] | None = None
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"
@@ -55,7 +59,7 @@ class RunDir:
 
     def update(self, **fields: Any) -> None:
         """Merge `fields` into run.json. Only one process (rank 0, or the submission) may do so at a time."""
-        write_atomic(self.info_file, json.dumps({**self.info(), **fields}, indent=2) + "\n")
+        write_atomic(self.info_file, dumps({**self.info(), **fields}))
 
 
 REMEDY = "rename it to go on without what it says of the run so far."
@@ -112,6 +116,13 @@ def claim(path: Path) -> RunDir:
     """Make a run folder, if it is not there yet, that `discard` may remove. Raises OSError."""
     make(_place(path))
     return RunDir(path)
+
+
+def claim_code(code: Path) -> Place:
+    """Make the folder of a snapshot in a run folder that exists, so that it may be removed. Raises OSError."""
+    place = Place(code.parent, (code.name,), f"{code.name} of run {code.parent.name}")
+    make(place)
+    return place
 
 
 def discard(run: RunDir) -> bool:

@@ -65,6 +65,7 @@ class Trainer:
     gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None  # global norm
     check_val_every_n_epoch: Count
     log_every_n_steps: Count
+    detect_nan: Literal["warn", "stop", "off"]  # what a loss of nan or inf does, see src/nan_watch.py
     early_stopping: EarlyStopping
 
 
@@ -109,6 +110,7 @@ class Config:
     seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)]  # what numpy's generators take
     resume: str | None
     trust: bool  # with resume: run what the run folder brings as code, see src/trust.py
+    from_scratch: bool  # with resume: begin again at step 0, what the run has is kept aside
     dry_run: bool | Literal["test"]
     framework: matrix.FrameworkName
     launch: matrix.LaunchName
@@ -161,8 +163,22 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
 
 def cross_checks(config: Config) -> list[str]:
     """Every contradiction between keys that are fine one by one; one sentence each."""
-    checks: tuple[Check, ...] = (_devices, _nesterov, _synthetic_size, _monitors, _name, matrix.problems)
+    checks: tuple[Check, ...] = (
+        _from_scratch,
+        _devices,
+        _nesterov,
+        _synthetic_size,
+        _monitors,
+        _name,
+        matrix.problems,
+    )
     return [problem for check in checks for problem in check(config)]
+
+
+def _from_scratch(c: Config) -> list[str]:
+    if c.from_scratch and c.resume is None:
+        return ["from_scratch=true belongs to resume=RUN; a new run begins from scratch anyway."]
+    return []
 
 
 def _devices(c: Config) -> list[str]:

@@ -5,15 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from src.ahead import data_problems
-from src.devices import local_devices, local_ranks
+from src.completed import complete, is_complete
+from src.devices import local_devices, local_ranks, no_gpu, visible_gpus
 from src.errors import DataError
 from src.files import write_keeping
 from src.folders import results_problems, unwritable
+from src.from_scratch import refuse_unreadable, set_aside
 from src.matrix import resolve_strategy
 from src.paths import absolute, expand, here, unexpanded
 from src.resume import ONE_COMMAND, flatten, resumed
 from src.rundir import RunDir, create, open_run, point_latest
 from src.schema import Config, load
+from src.summary import shown
 from src.trust import remember
 
 
@@ -26,7 +29,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
     Raises:
         ConfigError: with all problems, before anything is written.
-        CheckpointError: where another job trains in the run folder.
+        CheckpointError: where another job trains in the run folder, or none of its checkpoints can be read.
     """
     from src.local import refuse_second_start, run_here
     from src.lock import RunLock
@@ -35,14 +38,21 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     tree = resumed(tree, run, overrides) if run else dict(tree)
     config = load(tree, here_problems)
     refuse_second_start()
+    if run:
+        RunLock(run).refuse_if_held()
+        if is_complete(run, config):
+            print(complete(run, config))
+            return 0
+        if not config.from_scratch:
+            refuse_unreadable(run)
     if config.dry_run:
         print(resolved_numbers(config))
         return 0
-    if run:
-        RunLock(run).refuse_if_held()
     results = absolute(config.paths.results)
     before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
     new = run is None
+    if run and config.from_scratch and (kept := set_aside(run)):
+        print(f"from_scratch=true: what the run had is kept in {shown(kept)}.", flush=True)
     run = run or create(results, config.name)
     freeze(run, tree, overrides)
     run.update(**identity(config), state="queued")
@@ -68,7 +78,10 @@ def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> No
     paths = {k: _kept(v) for k, v in tree["paths"].items()}
     data = {k: _kept(v) if k == "dir" else v for k, v in tree["data"].items()}
     kept = [o for o in overrides if not ONE_COMMAND.match(o)]
-    write_keeping(run.config, yaml.safe_dump({**tree, "paths": paths, "data": data}, sort_keys=False))
+    write_keeping(
+        run.config,
+        yaml.safe_dump({**tree, "paths": paths, "data": data, "from_scratch": False}, sort_keys=False),
+    )
     write_keeping(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
     remember(run.path, flatten(tree))
 
@@ -101,6 +114,8 @@ def here_problems(config: Config) -> list[str]:
     if config.resume is None:
         problems += results_problems(absolute(config.paths.results), config.name)
     problems += _local_disk(config.checkpoint.local)
+    if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
+        problems.append(no_gpu("this machine"))
     if config.strategy.name == "horovod":
         from src.horovod_build import horovod_problem  # reads what is installed
 

@@ -3,9 +3,11 @@
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from src.rundir import RunDir
+from src.nan_watch import not_finite
+from src.rundir import ROOT, RunDir
 from src.schema import Config
 
 
@@ -19,7 +21,11 @@ def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
     metrics = info.get("metrics", {})
     rows = []
     if "test/acc" in metrics:
-        rows.append(("Test accuracy", f"{metrics['test/acc']:.4f}   (test/loss {metrics['test/loss']:.4f})"))
+        rows.append(
+            ("Test accuracy", f"{number(metrics, 'test/acc')}   (test/loss {number(metrics, 'test/loss')})")
+        )
+    if bad := not_finite(metrics):
+        rows.append(("Warning", f"the final {bad} is not a number"))
     if signal:
         rows.append(("Stopped", f"by {signal} in epoch {info['epoch'] + 1}, after {info['step']} steps"))
     rows.append(("Run folder", shown(run.path)))
@@ -42,17 +48,27 @@ def next_command(run: RunDir, config: Config, signal: str | None) -> str:
 
 def train_command() -> str:
     """How to call this program from here."""
-    return f"{tool('python')} src/train.py"
+    return f"{tool('python')} {shlex.quote(shown(ROOT / 'src' / 'train.py'))}"
+
+
+def number(metrics: Mapping[str, float | None], name: str) -> str:
+    """A metric to read; run.json has null where it was nan or inf."""
+    value = metrics.get(name)
+    return "nan" if value is None else f"{value:.4f}"
 
 
 def tool(name: str) -> str:
     """A program of the environment in use: by name where the shell finds it, else by its path."""
     here = Path(sys.executable).parent
     on_path = os.environ.get("PATH", "").split(os.pathsep)
-    return name if str(here) in on_path else shown(here / name)
+    return name if str(here) in on_path else shlex.quote(shown(here / name))
 
 
 def shown(path: Path) -> str:
     """A path as a person would type it: relative to the current folder where it lies below, else absolute."""
-    path = Path(os.path.abspath(path))
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    path = path if path.is_absolute() else Path(os.path.abspath(path))
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # a folder that was deleted meanwhile
+        return str(path)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

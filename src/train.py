@@ -7,6 +7,7 @@ python src/train.py --run RUNDIR                      # one rank of a run that e
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import src  # noqa: E402, F401
 sys.path.append(sys.path.pop(0))  # they are found; other imports would look there first, and in vain
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
 
-from src.errors import INTERRUPTED, ConfigError, ProjectError  # noqa: E402
+from src.errors import INTERRUPTED, REFUSED, ProjectError  # noqa: E402
+from src.output import escape_characters, trouble  # noqa: E402
 
 
 def application() -> int:
@@ -65,16 +67,12 @@ def compose_once() -> None:
 
 def main() -> int:
     """The exit code; a refused request is one message and the code of its error."""
-    if sys.argv[1:2] == ["--run"]:
-        from src.rank import run_rank
-
-        return run_rank(sys.argv[2])
+    typed: list[str] = []  # the overrides, as far as they are known
+    escape_characters()
     try:
-        from src.overrides import quoted
-        from src.resume import saved_overrides
-
-        sys.argv[1:] = [quoted(a) for a in [*saved_overrides(sys.argv[1:]), *sys.argv[1:]]]
-        return application()
+        if sys.argv[1:2] == ["--run"]:
+            return one_rank(sys.argv[2:])
+        return command(sys.argv[1:], typed)
     except BrokenPipeError:  # `| head`: what was to be done is done
         sys.stdout = None
         return 0
@@ -82,14 +80,43 @@ def main() -> int:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        if isinstance(error, ConfigError) or type(error).__module__.split(".")[0] in ("hydra", "omegaconf"):
-            from src.overrides import diagnose
+        from src.refusal import refusal
 
-            error = diagnose(sys.argv[1:], error)
-        if not isinstance(error, ProjectError):
+        sweep = "-m" in sys.argv or "--multirun" in sys.argv
+        message = (trouble() if isinstance(error, OSError) and error.filename is None else None) or refusal(
+            error, typed, sweep
+        )
+        if message is None:
             raise
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        with suppress(OSError):  # the exit code says it too
+            print(f"error: {message}", file=sys.stderr, flush=True)
+        return error.exit_code if isinstance(error, ProjectError) else REFUSED
+
+
+def one_rank(arguments: list[str]) -> int:
+    """`--run RUNDIR`: what a job starts, once for each rank."""
+    from src.rank import run_rank
+
+    if len(arguments) != 1:
+        raise ProjectError("--run takes one run folder: python src/train.py --run RUNDIR.")
+    return run_rank(arguments[0])
+
+
+def command(arguments: list[str], typed: list[str]) -> int:
+    """Read the command line, tell its overrides in `typed`, then do what it asks."""
+    from src.command_line import here, split
+    from src.overrides import quoted
+    from src.resume import saved_overrides
+
+    here()
+    line = split(arguments)
+    typed += line.overrides
+    typed[:] = [quoted(a) for a in [*saved_overrides(line.overrides), *line.overrides]]
+    sys.argv[1:] = [*typed, *line.flags]
+    code = application()
+    if sys.stdout is not None:
+        sys.stdout.flush()  # a full disk is told here, not by Python's own end
+    return code
 
 
 if __name__ == "__main__":

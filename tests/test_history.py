@@ -1,8 +1,12 @@
 """What run.json tells of a run's parts."""
 
+import time
 from pathlib import Path
 
-from src.history import begin, end, logged_step, resumed, told
+import pytest
+
+from src import lock
+from src.history import begin, count_step, counted_step, end, logged_step, resumed, told
 from src.metrics_log import CsvLog
 from src.rundir import RunDir, create
 
@@ -36,6 +40,30 @@ def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path
     assert [p["ended_by"] for p in info["parts"]] == ["USR1", "killed", "completed"]
     assert [p["from_step"] for p in info["parts"]] == [0, 5, 9]
     assert info["parts"][1]["hosts"] == ["node1"]
+
+
+def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    part(run, 0, 5, None)
+    count_step(run, 17)
+    part(run, 3, 4, None)
+    assert told(run.info()) == "resumed 1 time, 14 steps lost"
+    part(run, 4, 6, None)  # killed before the next heartbeat: the count of the part before is not its own
+    assert run.info()["parts"][1]["step"] == 4
+
+
+def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    run = create(tmp_path, "a")
+    with lock.RunLock(run):
+        assert counted_step(run) == 0
+        run.steps_done = lambda: 41
+        deadline = time.monotonic() + 10
+        while counted_step(run) != 41 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert counted_step(run) == 41
+        run.steps_done = lambda: 43
+    assert counted_step(run) == 43
 
 
 def test_the_last_logged_step(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which checkpoints are kept, and why."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ def test_of_equal_ones_the_newest_is_best() -> None:
     found = Retention("max", 1).best([saved(1, 0.5), saved(2, 0.5), saved(3, 0.4)])
     assert found is not None and found.step == 2
     assert Retention("max", 1).best([saved(1)]) is None
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_never_best(mode: str, odd: float) -> None:
+    for ones in ([saved(1, 0.5), saved(2, odd)], [saved(1, odd), saved(2, 0.5)]):
+        found = Retention(mode, 1).best(ones)  # type: ignore[arg-type]
+        assert found is not None and found.value == 0.5
+    assert Retention(mode, 1).best([saved(1, odd)]) is None  # type: ignore[arg-type]
 
 
 def test_every_nth_epoch_at_its_end_only() -> None:

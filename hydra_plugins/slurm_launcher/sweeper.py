@@ -4,6 +4,7 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 
 
 class ProductSweeper(BasicSweeper):
@@ -23,5 +24,15 @@ class ProductSweeper(BasicSweeper):
         overrides = parser.parse_overrides(arguments)
         if not any(o.is_sweep_override() for o in overrides):
             return self.launcher.launch([arguments], initial_job_idx=0)  # as typed: composed already
+        refuse_empty([o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()])
         [members] = self.split_arguments(overrides, max_batch_size=None)
         return self.launcher.launch(members, initial_job_idx=0)
+
+
+def refuse_empty(sweeps: list[Override]) -> None:
+    """Raises ConfigError where one of them has no value: Hydra would make no member, or fail."""
+    from src.errors import ConfigError
+    from src.overrides import empty_sweep
+
+    if empty := [empty_sweep(str(o.input_line)) for o in sweeps if not list(o.sweep_string_iterator())]:
+        raise ConfigError(empty)

@@ -11,6 +11,7 @@ from src.keras_side.checkpoint import Saver
 from src.keras_side.classifier import Classifier
 from src.keras_side.report import Report
 from src.keras_side.state import State
+from src.nan_watch import NanWatch, judged
 from src.plan import Plan
 from src.schedules import factor, scaled_lr
 from src.schema import Config
@@ -44,6 +45,7 @@ class Loop(keras.callbacks.Callback):
         self.report, self.saver, self.stop, self.validation = report, saver, stop, validation
         self.interval = Interval(config.checkpoint, model.strategy.replicas)
         self.due = False
+        self.nan = NanWatch(config.trainer.detect_nan, model.strategy.rank == 0)
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         """After each optimizer step."""
@@ -57,6 +59,7 @@ class Loop(keras.callbacks.Callback):
             state.metrics |= fresh
             if not state.pending:  # at the end of the epoch, in one row with the validation
                 self.report.write(state.step, state.epoch, fresh)
+                self.nan.look(state.step, fresh)
         for number in range(before, state.batch):
             self.report.progress.batch(state.epoch, number, fresh if number + 1 == state.batch else None)
         self.look_at_flag()
@@ -87,10 +90,11 @@ class Loop(keras.callbacks.Callback):
         metrics = {name: state.metrics[name] for name in names if name in state.metrics}
         self.report.write(state.step, epoch, metrics)
         self.report.progress.validated(epoch, metrics)
+        self.nan.look(state.step, metrics)
         state.close_epoch(self.plan)
         over = state.over(self.plan, trainer.early_stopping)
         if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:
-            self.save(metrics.get(self.config.checkpoint.monitor))
+            self.save(judged(metrics, self.config.checkpoint.monitor))
 
     def on_test_batch_end(self, batch: int, logs: object = None) -> None:
         """A validation need not be finished either."""

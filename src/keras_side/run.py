@@ -62,6 +62,8 @@ def train_with(strategy: Strategy, config: Config, run: RunDir, topology: Topolo
         resumed(run, newest.step if newest else 0)
     state, before = restore(newest, model) if newest else (State(), strategy.replicas)
     state = shared(state, model)
+    if publisher:
+        run.steps_done = lambda: state.step
     kind = config.monitor.progress if strategy.rank == 0 else "none"
     with publisher or nullcontext(), Progress(kind, plan, strategy.replicas) as progress:
         if newest:

@@ -58,7 +58,7 @@ class State:
         """Compare the newest value of the watched metric with the best one."""
         value = self.metrics[rule.monitor]
         gain = 0.0 if self.best is None else (value - self.best) * (1 if rule.mode == "max" else -1)
-        if self.best is None or gain > rule.min_delta:
+        if math.isfinite(value) and (self.best is None or gain > rule.min_delta):
             self.best, self.bad = value, 0
         else:
             self.bad += 1

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 import keras
 import tensorflow as tf
 
-from src.devices import local_devices
+from src.devices import local_devices, no_gpu
+from src.errors import ConfigError
 from src.matrix import resolve_strategy
 from src.schema import Config
 from src.topology import Topology
@@ -105,8 +106,13 @@ def use_devices(config: Config, first: int, count: int) -> list[str]:
 
     With GPUs, `count` of them from number `first` on (where a task sees its own only, those), and memory is
     taken as needed. Without, `count` logical CPUs, which try out on any machine what several GPUs do.
+
+    Raises:
+        ConfigError: where a GPU is asked for and there is none.
     """
     gpus = [] if config.trainer.accelerator == "cpu" else tf.config.list_physical_devices("GPU")
+    if config.trainer.accelerator == "gpu" and not gpus:
+        raise ConfigError([no_gpu("TensorFlow")])
     if len(gpus) > count:
         gpus = gpus[first : first + count]
     if gpus != tf.config.get_visible_devices("GPU"):  # may be changed before the first operation only

@@ -10,6 +10,7 @@ from src.interval import Interval
 from src.lightning_side.module import Classifier
 from src.lightning_side.optim import learning_rate
 from src.metrics_log import CsvLog
+from src.nan_watch import NanWatch
 from src.plan import Plan
 from src.progress import Progress
 from src.schema import Config, EarlyStopping
@@ -31,13 +32,16 @@ class Reporter(pl.Callback):
         saving: all ranks have agreed that it is.
     """
 
-    def __init__(self, config: Config, plan: Plan, stop: Stop, progress: Progress) -> None:
+    def __init__(
+        self, config: Config, plan: Plan, stop: Stop, progress: Progress, speaks: bool = True
+    ) -> None:
         self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
         self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
         self.metrics: dict[str, float] = {}
         self.of_epoch: dict[str, float] = {}
         self.interval: Interval | None = None
+        self.nan = NanWatch(config.trainer.detect_nan, speaks)
         self.stopping = self.saving = False
 
     def go_on(self, metrics: dict[str, float]) -> None:
@@ -70,6 +74,7 @@ class Reporter(pl.Callback):
             self.of_epoch = fresh
         else:
             self._write(trainer, trainer.current_epoch + 1, fresh)
+            self.nan.look(step, fresh)
         return fresh
 
     def on_validation_batch_end(
@@ -90,6 +95,7 @@ class Reporter(pl.Callback):
         """Write one row for the end of the epoch."""
         self._write(trainer, trainer.current_epoch + 1, self.of_epoch)
         self.progress.validated(trainer.current_epoch, self.of_epoch)
+        self.nan.look(trainer.global_step, self.of_epoch)
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce and write the metrics of the test."""

@@ -12,6 +12,7 @@ from src.interval import Interval
 from src.lightning_side.buffers import Buffers
 from src.lightning_side.callbacks import Reporter
 from src.lightning_side.position import position, set_loops
+from src.nan_watch import judged
 from src.plan import Plan
 from src.publish import Publisher
 from src.schema import Config
@@ -107,7 +108,7 @@ class Saver(pl.Callback):
         epochs = trainer.current_epoch + 1
         over = trainer.should_stop or epochs == self.plan.max_epochs
         if over or self.reporter.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
-            self._save(trainer, value=self.reporter.of_epoch.get(self.config.checkpoint.monitor))
+            self._save(trainer, value=judged(self.reporter.of_epoch, self.config.checkpoint.monitor))
         self._leave_if_stopping()
 
     def on_test_batch_start(self, *args: Any) -> None:

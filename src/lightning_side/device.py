@@ -2,6 +2,7 @@
 
 import torch
 
+from src.devices import no_gpu
 from src.errors import ConfigError
 from src.schema import Config
 from src.topology import Topology
@@ -26,9 +27,7 @@ def pick_device(config: Config, topology: Topology) -> torch.device:
             )
         return torch.device("cpu")
     if gpus == 0:
-        raise ConfigError(
-            ["trainer.accelerator=gpu, but torch sees no GPU here; use trainer.accelerator=auto or cpu."]
-        )
+        raise ConfigError([no_gpu("torch")])
     index = 0 if gpus == 1 else topology.local_rank
     if index >= gpus:
         raise ConfigError(

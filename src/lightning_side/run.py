@@ -67,7 +67,7 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
 
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     with Progress(kind, plan, devices) as progress:
-        reporter = Reporter(config, plan, stop, progress)
+        reporter = Reporter(config, plan, stop, progress, speaks=trainer.is_global_zero)
         saver = attach(trainer, config, plan, run, reporter, strategy_name(config, topology) == "fsdp")
         with saver.publisher or nullcontext():
             try:
@@ -113,6 +113,7 @@ def attach(
     saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
     if writes:
         resumed(run, saved.step if saved else 0)
+        run.steps_done = lambda: trainer.global_step
     if saved:
         refuse_other_framework(saved)
         refuse_other_layout(saved, sharded)

@@ -63,3 +63,12 @@ def test_early_stopping_counts_validations_without_gain(
 def test_numbers_tell_everything_that_ranks_agree_on(best: float | None) -> None:
     state = State(epoch=1, batch=4, step=5, metrics={"val/acc": 1.0}, pending=True, best=best, bad=3)
     assert State.from_numbers(state.numbers(), state.metrics) == state
+
+
+def test_a_metric_that_is_no_number_is_never_the_best(make_config) -> None:
+    rule = make_config("trainer.early_stopping.patience=3").trainer.early_stopping
+    state = State()
+    for value in (float("nan"), 0.5, float("nan"), 0.4):
+        state.metrics = {"val/loss": value}
+        state.judge(rule)
+    assert (state.best, state.bad) == (0.4, 0)

@@ -137,11 +137,14 @@ def test_a_dry_run_is_offline_and_writes_nothing(train: Submit, results: Path, t
     done = train(
         "cluster=neuron", "trainer.nodes=4", "dry_run=true", f"paths.results={results}", env={"PATH": "/none"}
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 2
     assert "#SBATCH --gres=gpu:8" in done.stdout
     assert "world size  32 ranks" in done.stdout
     assert "batch       96 in all, 3 per rank" in done.stdout
-    assert "It would be refused now:" in done.stdout  # no comment given
+    assert "dry run: nothing was written or submitted." in done.stdout
+    assert done.stderr.startswith(
+        "error: neuron rejects jobs without comment: cluster.comment is not set; use"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

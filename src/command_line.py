@@ -1,0 +1,116 @@
+"""The command line before Hydra reads it: flags and overrides in any order, all of it text."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from src.errors import ConfigError, ProjectError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+
+HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
+"""Keys of Hydra's own output, which this project turns off."""
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What was typed.
+
+    Attributes:
+        overrides: `key=value` and the like.
+        flags: `-m`, `--cfg job` and the like, each with its value.
+    """
+
+    overrides: list[str]
+    flags: list[str]
+
+
+def here() -> None:
+    """Raises ProjectError where the current folder is gone: nothing relative to it could be meant."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise ProjectError("the current folder was deleted: cd to one that exists.") from error
+
+
+def split(arguments: Sequence[str]) -> CommandLine:
+    """Tell flags from overrides; Hydra itself takes overrides on one side of the flags only.
+
+    Raises:
+        ConfigError: for a flag that there is not, or that can't be used here; for an argument that is no text.
+    """
+    _refuse_bytes(arguments)
+    parser = _parser()
+    parsed = parser.parse_intermixed_args(list(arguments))
+    if problems := [*_flag_problems(vars(parsed)), *_folder_problems(parsed.overrides)]:
+        raise ConfigError(problems)
+    flags, overrides = [], list(parsed.overrides)
+    waiting = list(overrides)
+    for argument in arguments:
+        if waiting and argument == waiting[0]:
+            waiting.pop(0)
+        elif argument != "--":
+            flags.append(argument)
+    return CommandLine(overrides, flags)
+
+
+def _parser() -> "ArgumentParser":
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.error = _refuse  # type: ignore[method-assign]
+    return parser
+
+
+def _refuse(message: str) -> NoReturn:
+    unknown = message.removeprefix("unrecognized arguments: ")
+    if unknown == message:
+        raise ConfigError([f"{message}; see --help."])
+    raise ConfigError([_unknown_flag(flag) for flag in unknown.split(" ")])
+
+
+def _unknown_flag(flag: str) -> str:
+    key = flag.lstrip("-")
+    if "=" in key or "." in key:
+        return f"'{flag}': a key is given without dashes; use {key}{'' if '=' in key else '=VALUE'}."
+    return f"'{flag}' is no flag of this program; see --help."
+
+
+def _flag_problems(given: dict[str, object]) -> list[str]:
+    problems = []
+    if given["run"]:
+        problems.append(
+            "--run RUNDIR stands alone: it is what a job starts. Without it this command runs too."
+        )
+    if given["experimental_rerun"]:
+        problems.append("--experimental-rerun is not supported; use resume=RUN.")
+    if given["package"] and not given["cfg"]:
+        problems.append("--package belongs to --cfg; use --cfg job --package optimizer.")
+    folder = given["config_dir"]
+    if folder and not Path(str(folder)).expanduser().is_dir():
+        problems.append(f"--config-dir={folder} is no folder.")
+    return problems
+
+
+def _folder_problems(overrides: Sequence[str]) -> list[str]:
+    return [
+        f"'{o}' would make Hydra's folders, and run folders are made without them; use paths.results=DIR."
+        for o in overrides
+        if o.lstrip("+~").startswith(HYDRA_FOLDERS)
+    ]
+
+
+def _refuse_bytes(arguments: Sequence[str]) -> None:
+    odd = [a for a in arguments if not a.isascii() and a != a.encode("utf-8", "replace").decode()]
+    if odd:
+        raise ConfigError(
+            [
+                f"the argument '{a.encode('utf-8', 'backslashreplace').decode()}' is not UTF-8; "
+                "type it in a terminal whose encoding is UTF-8."
+                for a in odd
+            ]
+        )
