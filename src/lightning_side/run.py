@@ -50,6 +50,7 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         ConfigError, DataError: what can't be trained, before training begins or at the damaged sample.
     """
     outcome = train_and_test(config, run, topology, stop)
+    run.steps_done = None  # it refers to the Trainer, and so to the process group
     end_process_group()
     return outcome
 
