@@ -124,6 +124,24 @@ def folder(path: Path) -> None:
     path.mkdir(parents=True)
 
 
+def foreign(path: Path) -> None:
+    """A folder with all that is in it that belongs to another user, who lets us write there."""
+    for each in (path, *path.rglob("*")):
+        os.chmod(each, 0o777 if each.is_dir() else 0o666)
+        os.lchown(each, 12345, 12345)
+
+
+def edited(old: str, new: str) -> Callable[[Path], None]:
+    """A file in which one text is another one."""
+
+    def edit(path: Path) -> None:
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return edit
+
+
 def fifo(path: Path) -> None:
     """A named pipe in a file's place: who opens it waits."""
     path.unlink(missing_ok=True)
@@ -152,5 +170,5 @@ def link(target: str) -> Callable[[Path], None]:
 
 
 def huge(path: Path) -> None:
-    """A file of a gibibyte, all zeros, that takes no room."""
-    os.truncate(path, 1 << 30)
+    """A file of 64 MiB, all zeros, that takes no room."""
+    os.truncate(path, 64 << 20)

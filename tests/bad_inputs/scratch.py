@@ -105,6 +105,7 @@ class Scratch:
         environ = {**self.environ({}), "PATH": os.environ["PATH"]}  # for mount; commands get the other one
         pipe = subprocess.PIPE
         self.server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ)
+        assert self.server.stdout and self.server.stdout.readline() == "ready\n", "the server did not start"
 
     def environ(self, changes: dict[str, str]) -> dict[str, str]:
         """A user's environment, with nothing of this machine's in it; a value of "" takes a variable away."""

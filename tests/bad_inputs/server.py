@@ -1,6 +1,6 @@
 """Commands of the project, each in a fork of one process that has imported what they import: 0.1 s a command, not 0.6.
 
-    python server.py PROJECT      one JSON object a line on stdin, one answer a line on stdout
+    python server.py PROJECT      one JSON object a line on stdin, one answer a line on stdout; `ready` first
 
 A child starts where a new interpreter starts: same `sys.path`, `sys.argv`, folder and environment, the script run as
 `__main__`, the end left to the interpreter. Whatever a child started is killed when it ends or takes too long.
@@ -95,5 +95,6 @@ if __name__ == "__main__":
     start = sys.path[1:]
     load(Path(sys.argv[1]))
     pipes = (open(os.dup(0)), open(os.dup(1), "w"))  # noqa: SIM115
+    print("ready", file=pipes[1], flush=True)
     if script := serve(start, pipes):
         runpy.run_path(script, run_name="__main__")

@@ -23,7 +23,7 @@ SAYS = {
     "dry_run=true cluster=slurm cluster.time=1-12:00:00": "--time=",
     'dry_run=true cluster=slurm \'cluster.setup=["echo \\"a b\\""]\'': 'echo "a b"',
     "dry_run=true cluster=slurm paths.results={row}/größe": "/größe/digits/<run id>",
-    "dry_run=true cluster=slurm cluster.extra=[--licenses=x]": "--licenses=x",
+    "dry_run=true cluster=slurm 'cluster.extra=[\"--licenses=x\"]'": "--licenses=x",
     "dry_run=true cluster=slurm name='${data.name}-1'": "job-name=digits-1",
     "dry_run=true resume={run} trainer.max_epochs=3": DRY,
     "--help": "Groups: choose one of each",

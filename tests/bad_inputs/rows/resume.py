@@ -2,7 +2,19 @@
 
 from collections.abc import Iterator
 
-from tests.bad_inputs.row import Damage, Row, fifo, folder, gone, huge, link, read_only, unreadable
+from tests.bad_inputs.row import (
+    Damage,
+    Row,
+    edited,
+    fifo,
+    folder,
+    foreign,
+    gone,
+    huge,
+    link,
+    read_only,
+    unreadable,
+)
 
 DAMAGE: dict[str, Damage] = {
     "gone": gone,
@@ -16,7 +28,7 @@ DAMAGE: dict[str, Damage] = {
     "unreadable": unreadable,
     "a link to nothing": link("nothere"),
     "a link to itself": link("config.yaml"),
-    "a GiB of zeros": huge,
+    "64 MiB of zeros": huge,
     "control characters": "\x00\x01\x02\n",
 }
 NEEDED = {
@@ -140,5 +152,7 @@ ROWS = [
     Row("resume={run}", r"unreadable|can't be read|permission|no run folder", files={"{run}": unreadable}, name="resume= of an unreadable run folder"),
     Row("resume={run}", r"run\.json", files={"{run}/run.json": '{"state": '}, name="resume= where run.json is cut off"),
     Row("resume={run}", r"(run\.json|written)", files={"{run}/run.json": lambda p: (p.unlink(), p.mkdir())[0], "{run}/metrics.csv": gone}, name="resume= where run.json is a folder, no metrics"),
-    Row("resume={run}", r"trust=true", files={"{run}/config.yaml": "", "{run}/overrides.txt": "cluster.setup=['touch HACKED']\n"}, name="resume= of a run with a setup of its own"),
+    *(Row("resume={job}", "(touch|HACKED).*trust=true|trust=true", files={"{job}/config.yaml": edited(old, new), "{job}": foreign},
+          programs={"squeue": "echo '4001|FAILED'", "sbatch": "echo 9"}, name=f"resume= of another user's run with {new}")
+      for old, new in (("setup: []", "setup: [touch HACKED]"), ("modules: []", "modules: [HACKED]"), ("venv: null", "venv: /tmp/HACKED"), ("conda: null", "conda: /tmp/HACKED"))),
 ]  # fmt: skip
