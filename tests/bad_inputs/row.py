@@ -113,6 +113,16 @@ def harm(path: Path, damage: Damage) -> None:
         damage(path)
 
 
+def with_mode(mode: int, content: bytes = b"") -> Callable[[Path], None]:
+    """A file with this content and these permissions."""
+
+    def make(path: Path) -> None:
+        path.write_bytes(content)
+        path.chmod(mode)
+
+    return make
+
+
 def gone(path: Path) -> None:
     """No such file or folder."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()

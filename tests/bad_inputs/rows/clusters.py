@@ -1,6 +1,6 @@
 """What a site or its scheduler would refuse, and presets that are wrong themselves."""
 
-from tests.bad_inputs.row import Damage, Row, fifo, folder, gone, link, unreadable
+from tests.bad_inputs.row import Damage, Row, fifo, folder, gone, link, with_mode
 
 PRESET = "project/configs/cluster/mine.yaml"
 
@@ -150,7 +150,7 @@ BREAKS_CURRENT = (
     "a link to nothing",
     "a key twice",
 )
-THERE: dict[str, Damage] = {**BROKEN, "nothing": "", "unreadable": unreadable}
+THERE: dict[str, Damage] = {**BROKEN, "nothing": "", "unreadable": with_mode(0)}
 
 ROWS = [
     *(Row(words, says) for words, says in SITES.items()),
@@ -164,7 +164,7 @@ ROWS = [
     *(Row("cluster=mine", r"mine(\.yaml)?", files={PRESET: damage}, name=f"a preset that is or has {what}")
       for what, damage in BROKEN.items()),
     Row("cluster=mine", "mine", files={PRESET: ""}, name="a preset that is empty"),
-    Row("cluster=mine", r"mine\.yaml.*(permission|can't be read)", files={PRESET: "a: 1\n", f"{PRESET}/../mine.yaml": unreadable}, name="a preset that can't be read"),
+    Row("cluster=mine", r"mine\.yaml.*(permission|can't be read)", files={PRESET: with_mode(0)}, name="a preset that can't be read"),
     *(Row("cluster=current", r"(mine\.yaml|is no login node)", files={PRESET: THERE[what]}, name=f"cluster=current beside a preset with {what}")
       for what in BREAKS_CURRENT),
     Row("cluster=current", r"(mine\.yaml|is no login node)", files={PRESET: ""}, name="cluster=current beside an empty preset"),

@@ -46,7 +46,7 @@ FOLDERS = {
     "paths.results={row}/" + "x" * 300: r"paths\.results=.*(long|can't)",
     "paths.results={row}/" + "/".join(["y" * 200] * 25): r"paths\.results=.*(long|can't)",
     "paths.data='' data=mnist data.download=false": "data",
-    "data=imagefolder data.dir={row}/none": r"/none.*data\.dir=|data\.dir=.*/none",
+    "data=imagefolder data.dir={row}/none": r"/none.*data\.dir|data\.dir=.*/none",
     "data=imagefolder data.dir={row}/home": r"/home.*train|data\.dir=",
     "data=imagefolder data.dir={row}/a-file": r"a-file",
     "data=imagefolder data.dir=''": r"data\.dir=",

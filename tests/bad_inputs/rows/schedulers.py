@@ -1,6 +1,6 @@
 """Schedulers that are missing, fail, hang or print bytes; jobs of odd folders; environments of other starts."""
 
-from tests.bad_inputs.row import Damage, Row, fifo, folder, gone, link, read_only, unreadable
+from tests.bad_inputs.row import Damage, Row, fifo, folder, gone, link, read_only, unreadable, with_mode
 
 FAILS = 'echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1'
 BYTES = r"printf '\377\376\200 7\n'"
@@ -156,7 +156,7 @@ ROWS = [
     Row("cluster=slurm", "sbatch is not on this machine: .*dry_run=true", name="no sbatch"),
     Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": "no program\n"}, name="sbatch may not be executed"),
     Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": folder}, name="sbatch is a folder"),
-    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": b"\x7fELF\0\0", "row/bin/../bin/sbatch": lambda p: p.chmod(0o755)}, name="sbatch is of another machine"),
+    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": with_mode(0o755, b"\x7fELF\0\0")}, name="sbatch is of another machine"),
     Row("cluster=pbs", "qsub is not on this machine", name="no qsub"),
     Row("cluster=pbs", "qsub refused the job: .*no queue", programs={"qsub": "echo no queue >&2; exit 3"}, name="qsub refuses"),
     Row("cluster=slurm dry_run=test", "sbatch is not on this machine", name="dry_run=test without sbatch"),

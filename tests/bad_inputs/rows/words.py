@@ -37,7 +37,7 @@ CHOICES = {
     "framework=[keras]": "lightning, keras",
     "data=minst": "mnist",
     "model=resnet": "resnet(18|50)",
-    "model=[mlp,cnn]": "mlp|cnn|one",
+    "model=[mlp,cnn]": "mlp|not a key",
     "optimizer=adam": "adamw",
     "schedule=cos": "cosine",
     "strategy=dpp": "dp",
@@ -167,7 +167,7 @@ FLAGS = {
 
 ROWS = [
     *(Row(words, rf"'?{words.split('=')[0].split()[0]}'?.*{says}") for words, says in MEANT.items()),
-    *(Row(words, rf"{words.split('=')[0]}=?.*({says})") for words, says in CHOICES.items()),
+    *(Row(words, rf"{words.split('=')[0]}[=.]?.*({says})") for words, says in CHOICES.items()),
     *(Row(words, says) for words, says in TYPES.items()),
     *(Row(f"name={name}", "name=.*(letters|folder)") for name in NAMES),
     *(Row(words, says) for words, says in GRAMMAR.items()),
