@@ -32,7 +32,11 @@ SAYS = {
     "--version": "Hydra",
 }
 
+ONE_COMMAND = ("--cfg=job", "--run", "hydra.run.dir=/etc", "-m")
+
 ROWS = [
+    *(Row("dry_run=true resume={run}", rf"overrides\.txt: '{w}' belongs to one command", code=0, files={"{run}/overrides.txt": f"{w}\n"}, name=f"resume= where overrides.txt is {w}")
+      for w in ONE_COMMAND),
     *(Row(words, says, code=0) for words, says in SAYS.items()),
     Row("dry_run=true", "digits", code=0, environ={"LC_ALL": "C", "LANG": "C"}, real=True, name="a C locale"),
     Row("dry_run=true paths.results={row}/größe", "gr", code=0, environ={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}, real=True, name="an output that takes ASCII only"),

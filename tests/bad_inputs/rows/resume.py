@@ -53,10 +53,6 @@ OVERRIDES = {
     "trainer.max_epoch=3\n": r"trainer\.max_epoch",
     "model=nothere\n": "nothere",
     "no override\n": "no override",
-    "--cfg=job\n": "overrides.txt|--cfg",
-    "--run\n": "overrides.txt|--run",
-    "hydra.run.dir=/etc\n": "overrides.txt|hydra",
-    "-m\nseed=1,2\n": "overrides.txt|-m|seed",
     "cluster=slurm\n": r"cluster|scheduler|sbatch",
 }
 CHANGES = {
