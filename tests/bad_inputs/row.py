@@ -75,8 +75,7 @@ def ask(row: Row, scratch: Scratch, real: bool = False) -> Answer:
             SCRIPTS[row.command], words, dict(row.environ), row.limit, real or row.real, row.stdout
         )
     finally:
-        if scratch.changed_project():
-            scratch.fill_project()
+        scratch.fill_project()
 
 
 RUN, JOB = "results/digits/20260101-000000-aaaa", "results/digits/20260102-000000-bbbb"

@@ -60,12 +60,12 @@ class Answer:
 
 
 class Scratch:
-    """The folder, and the process in it that starts commands. As root, it can write only there."""
+    """The folder, and the process in it that starts commands. It can write only there; to be used by root."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="bad-inputs-")).resolve()
         self.project, self.row, self.out = (self.path / n for n in ("project", "row", "out"))
-        self.root = os.getuid() == 0
+        self.clean: dict[str, dict[str, tuple[Any, ...]]] = {}
 
     def __enter__(self) -> Self:
         self.path.chmod(0o755)
@@ -81,7 +81,11 @@ class Scratch:
         new = "import os, sys\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
         (self.path / "guard" / "new_interpreter.py").write_text(new)
         self.out.mkdir()
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            shutil.rmtree(self.path)
+            raise
         return self
 
     def __exit__(
@@ -93,15 +97,9 @@ class Scratch:
         shutil.rmtree(self.path)
 
     def start(self) -> None:
-        """Start the server, as root confined."""
-        command = [sys.executable, server.__file__, str(self.project)]
-        if self.root:
-            command = [
-                *["unshare", "--mount", "--propagation", "private", "bash", "-c"],
-                CONFINE,
-                str(self.path),
-                *command,
-            ]
+        """Start the server, confined."""
+        around = [*["unshare", "--mount", "--propagation", "private", "bash", "-c"], CONFINE, str(self.path)]
+        command = [*around, sys.executable, server.__file__, str(self.project)]
         environ = {**self.environ({}), "PATH": os.environ["PATH"]}  # for mount; commands get the other one
         pipe = subprocess.PIPE
         self.server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ)
@@ -123,15 +121,16 @@ class Scratch:
         return {k: v for k, v in {**fixed, **told}.items() if v or k not in changes}
 
     def fill_project(self) -> None:
-        """Put the project there, in place of what was there."""
-        self.remove(self.project)
+        """Put the project there, or make what differs from it what it was."""
+        self.project.mkdir(exist_ok=True)
+        for other in set(os.listdir(self.project)) - set(TREES):
+            self.remove(self.project / other)
         for tree in TREES:
-            shutil.copytree(ROOT / tree, self.project / tree, ignore=shutil.ignore_patterns("__pycache__"))
-        self.clean = self.listing(self.project)
-
-    def changed_project(self) -> bool:
-        """Whether anything differs from the project as it was put there."""
-        return self.listing(self.project) != self.clean
+            folder = self.project / tree
+            if self.listing(folder) != self.clean.get(tree):
+                self.remove(folder)
+                shutil.copytree(ROOT / tree, folder, ignore=shutil.ignore_patterns("__pycache__"))
+                self.clean[tree] = self.listing(folder)
 
     def empty_row(self) -> None:
         """A new, empty folder for a row."""
@@ -141,9 +140,10 @@ class Scratch:
 
     def remove(self, folder: Path) -> None:
         """Remove a folder of ours, also where a row took its permissions away."""
-        if not self.root:
-            subprocess.run(["chmod", "-R", "u+rwX", str(folder)], capture_output=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.unlink(missing_ok=True)
 
     def listing(self, *tops: Path) -> dict[str, tuple[Any, ...]]:
         """Every path below `tops` (row and project) with what a write would change; nobody can set a file's ctime."""
