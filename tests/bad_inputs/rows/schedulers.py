@@ -21,14 +21,6 @@ SUBMITS: dict[str, tuple[str, str]] = {
     "hangs": (HANGS, "sbatch.*(second|minute|answer)"),
     "prints without an end": ("exec yes", "sbatch"),
 }
-ASKS = {
-    "missing": "",
-    "fails": FAILS,
-    "fails without a word": "exit 1",
-    "hangs": HANGS,
-    "is killed": "kill -9 $$",
-    "has another interpreter": "",
-}
 PROGRAMS = ("squeue", "sacct", "scontrol")
 ENVIRONS: list[tuple[str, dict[str, str], str]] = [
     ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "abc"}, "SLURM_JOB_NUM_NODES=abc is not a whole number"),
@@ -54,7 +46,7 @@ ENVIRONS: list[tuple[str, dict[str, str], str]] = [
     ("", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PBS_NODEFILE": "{row}"}, "PBS_NODEFILE="),
     ("", {"SLURM_PROCID": "0", "SLURM_STEP_ID": "x"}, "SLURM_STEP_ID=x is not a whole number"),
     ("", {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_TASKS_PER_NODE": "2(x", "SLURM_JOB_NODELIST": "a"}, r"'2\(x' is not a list of tasks"),
-    ("", {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_JOB_NODELIST": "n[5-3]"}, r"n\[5-3\]|started as rank 0 of 2"),
+    ("", {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_JOB_NODELIST": "n[5-3]"}, r"\[5-3\]|started as rank 0 of 2"),
     ("", {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_JOB_NODELIST": "n[²]"}, r"\[²\]|started as rank 0 of 2"),
     ("", {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "1(x999999999)", "SLURM_JOB_NODELIST": "n1"}, "tasks|ranks"),
     ("", {"HOROVOD_RANK": "a", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK=a is not a whole number"),
@@ -143,7 +135,7 @@ DOCTOR = {
     "--nothing": "--nothing",
     "-m seed=1,2": "-m|seed",
     "seed=1,2": "seed",
-    "m@x=y": "m@x",
+    "m@x=y": "'m(@x)?'.* is not",
     "name=größe": "name=.*letters",
     "paths.results=~nosuchuser": "~nosuchuser",
     "'name=${nothere}'": "nothere",
@@ -151,7 +143,7 @@ DOCTOR = {
 }
 
 ROWS = [
-    *(Row("cluster=slurm paths.results={row}/results", says, programs={"sbatch": body}, name=f"sbatch {what}", limit=90 if body in (HANGS, "exec yes") else 20)
+    *(Row("cluster=slurm paths.results={row}/results", says, programs={"sbatch": body}, writes="" if body.endswith(("exit 1", "$$")) else "row/results.*", name=f"sbatch {what}", limit=90 if body in (HANGS, "exec yes") else 20)
       for what, (body, says) in SUBMITS.items()),
     Row("cluster=slurm", "sbatch is not on this machine: .*dry_run=true", name="no sbatch"),
     Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": "no program\n"}, name="sbatch may not be executed"),
@@ -165,8 +157,8 @@ ROWS = [
     *(Row(f"{verb} {{job}}", f"{tool}.*(Unable to contact|exit code|not on this machine|can't be asked|answer|second|signal)",
           command="jobs", programs={t: (body if t == tool else ":") for t in PROGRAMS if t != tool or body}, limit=90 if body == HANGS else 20,
           name=f"{verb} where {tool}: {what}")
-      for tool in PROGRAMS for what, body in (("fails", FAILS), ("hangs", HANGS), ("fails without a word", "exit 1"))
-      for verb in ("status", "cancel", "resubmit") if tool == "squeue" or (verb == "cancel" and what == "fails")),
+      for tool in ("squeue",) for what, body in (("fails", FAILS), ("hangs", HANGS), ("fails without a word", "exit 1"))
+      for verb in ("status", "cancel", "resubmit")),
     *(Row(f"resume={{job}} {words}", "(squeue|qstat|sacct|scontrol|queue).*(asked|answer|Unable|not on this machine|exit code)", programs=programs, name=f"resume= on a cluster where {what}")
       for what, words, programs in (
           ("squeue fails", "", {"squeue": FAILS, "sacct": FAILS, "scontrol": FAILS, "sbatch": "echo 4002"}),
