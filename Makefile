@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all golden chaos matrix lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup train test test-all golden chaos matrix bad-inputs lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 bin := .venv/bin
@@ -25,6 +25,7 @@ test: setup $(tools)  ## every part of the project, each at least once, in minut
 test-all: export LAB_KILLS = 200
 test-all: export CHAOS_KILLS = 10
 test-all: export REQUEUES = 10
+test-all: export BAD_INPUTS = all
 test-all: setup $(tools)  ## every test there is, about an hour: before a release
 	@$(pytest) $(ARGS)
 
@@ -39,6 +40,9 @@ chaos: setup  ## crash laboratory, long form: 200 kills for each framework, 10 o
 
 matrix: setup  ## as root: every strategy by every launch method on two nodes of a Slurm on this machine, as a table
 	@$(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix $(ARGS)
+
+bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` tries a third of them
+	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 tests/bad_inputs $(ARGS)
 
 lint: setup  ## ruff and mypy
 	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy

@@ -11,8 +11,16 @@ import pytest
 from src.overrides import compose
 from src.rundir import ROOT, RunDir, create
 from src.schema import Config, load
+from tests.bad_inputs import summary
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end what became of the bad inputs."""
+    reports = (r for outcome in ("passed", "failed") for r in terminalreporter.stats.get(outcome, []))
+    if said := summary.line(reports):
+        terminalreporter.write_line(said)
 
 
 def require(there: object, what: str) -> None:

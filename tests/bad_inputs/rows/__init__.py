@@ -1,0 +1,16 @@
+"""The table, by theme."""
+
+import os
+
+from tests.bad_inputs.row import Row
+from tests.bad_inputs.rows import clusters, files, good, numbers, resume, schedulers, together, words
+
+ROWS: list[Row] = [
+    *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *good.ROWS
+]  # fmt: skip
+"""All of them."""
+
+QUICK = [r for r in ROWS if r.limit <= 20][::3]
+"""Every third one, of those that need no patience: what `make test` tries."""
+
+TRIED = ROWS if os.environ.get("BAD_INPUTS") == "all" else QUICK

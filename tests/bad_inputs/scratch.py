@@ -1,0 +1,203 @@
+"""A folder in which commands may do what they like: a copy of the project, and one folder that each row finds as it prepared it.
+
+SCRATCH/project   src, slurm, hydra_plugins and configs; commands run from here
+        row       the row's own: home, bin (first on PATH), tmp, and what its preparation puts there
+        tools     the programs of this machine that commands may call; no scheduler among them
+        guard     stand-ins for the frameworks: importing one ends the process, so that a row that trains is seen at once
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from src.rundir import ROOT
+from tests.bad_inputs import server
+
+CONFINE = """
+mount --bind "$0" "$0"
+while read -r _ _ _ _ folder _; do
+    case $folder in "$0"|/proc*|/sys*) ;; *) mount -o remount,ro,bind "$folder" || exit ;; esac
+done </proc/self/mountinfo
+exec setpriv --bounding-set=-all --inh-caps=-all "$@"
+"""
+"""Runs a command that can write nowhere but in the folder $0, without root's powers: permissions hold for it as for anyone."""
+
+TRAINS = 99
+"""Exit code of a command that imported a framework: it was not refused."""
+
+TREES = ("src", "slurm", "hydra_plugins", "configs")
+TOOLS = (
+    "bash", "sh", "cat", "env", "sleep", "echo", "git", "hostname", "ps", "id", "mkdir", "rm", "ls", "uname", "chmod", "true",
+    "false", "printf", "sed", "grep", "dd", "yes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one command did.
+
+    Attributes:
+        code: exit code; negative for a signal.
+        seconds: how long it took.
+        ended: False where it had to be killed.
+        stdout, stderr: what it printed.
+        written: paths below the scratch folder that are new, gone or changed.
+    """
+
+    code: int
+    seconds: float
+    ended: bool
+    stdout: str
+    stderr: str
+    written: tuple[str, ...]
+
+
+class Scratch:
+    """The folder, and the process in it that starts commands. It can write only there; to be used by root."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="bad-inputs-")).resolve()
+        self.project, self.row, self.out = (self.path / n for n in ("project", "row", "out"))
+        self.clean: dict[str, dict[str, tuple[Any, ...]]] = {}
+
+    def __enter__(self) -> Self:
+        self.path.chmod(0o755)
+        self.fill_project()
+        (self.path / "tools").mkdir()
+        for name in TOOLS:
+            if where := shutil.which(name):
+                (self.path / "tools" / name).symlink_to(where)
+        for name in ("torch", "tensorflow", "keras", "lightning"):
+            (self.path / "guard" / name).mkdir(parents=True)
+            stop = f"import os, sys\nprint('{name} is imported: this trains', file=sys.stderr, flush=True)\nos._exit({TRAINS})\n"
+            (self.path / "guard" / name / "__init__.py").write_text(stop)
+        new = "import os, sys\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+        (self.path / "guard" / "new_interpreter.py").write_text(new)
+        self.out.mkdir()
+        try:
+            self.start()
+        except BaseException:
+            shutil.rmtree(self.path)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self.server.stdin
+        self.server.stdin.close()
+        self.server.wait(timeout=30)
+        shutil.rmtree(self.path)
+
+    def start(self) -> None:
+        """Start the server, confined."""
+        around = [*["unshare", "--mount", "--propagation", "private", "bash", "-c"], CONFINE, str(self.path)]
+        command = [*around, sys.executable, server.__file__, str(self.project)]
+        environ = {**self.environ({}), "PATH": os.environ["PATH"]}  # for mount; commands get the other one
+        pipe = subprocess.PIPE
+        self.server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ)
+        assert self.server.stdout and self.server.stdout.readline() == "ready\n", "the server did not start"
+
+    def environ(self, changes: dict[str, str]) -> dict[str, str]:
+        """A user's environment, with nothing of this machine's in it; a value of "" takes a variable away."""
+        fixed = {
+            "PATH": f"{self.row}/bin:{self.path}/tools",
+            "HOME": f"{self.row}/home",
+            "TMPDIR": f"{self.row}/tmp",
+            "USER": "ada",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": f"{self.path}/guard",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        told = {k: v.replace("{row}", str(self.row)) for k, v in changes.items()}
+        return {k: v for k, v in {**fixed, **told}.items() if v or k not in changes}
+
+    def fill_project(self) -> None:
+        """Put the project there, or make what differs from it what it was."""
+        self.project.mkdir(exist_ok=True)
+        for other in set(os.listdir(self.project)) - set(TREES):
+            self.remove(self.project / other)
+        for tree in TREES:
+            folder = self.project / tree
+            if self.listing(folder) != self.clean.get(tree):
+                self.remove(folder)
+                shutil.copytree(ROOT / tree, folder, ignore=shutil.ignore_patterns("__pycache__"))
+                self.clean[tree] = self.listing(folder)
+
+    def empty_row(self) -> None:
+        """A new, empty folder for a row."""
+        self.remove(self.row)
+        for name in ("home", "bin", "tmp"):
+            (self.row / name).mkdir(parents=True)
+
+    def remove(self, folder: Path) -> None:
+        """Remove a folder of ours, also where a row took its permissions away."""
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.unlink(missing_ok=True)
+
+    def listing(self, *tops: Path) -> dict[str, tuple[Any, ...]]:
+        """Every path below `tops` (row and project) with what a write would change; nobody can set a file's ctime."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for top in tops or (self.row, self.project):
+            for at, folders, files in os.walk(top):
+                for name in (".", *folders, *files):
+                    path = os.path.normpath(os.path.join(at, name))
+                    s = os.lstat(path)
+                    stamps = (s.st_mtime_ns, s.st_ctime_ns) if name != "." else ()
+                    found[os.path.relpath(path, self.path)] = (s.st_mode, s.st_ino, s.st_size, *stamps)
+        return found
+
+    def run(
+        self,
+        script: str,
+        words: list[str],
+        environ: dict[str, str],
+        limit: float,
+        real: bool = False,
+        stdout: str = "",
+    ) -> Answer:
+        """Run a command of the project and say what it did.
+
+        Args:
+            script: such as src/train.py.
+            words: its arguments.
+            environ: changes to the environment.
+            limit: seconds until it is killed.
+            real: in a new interpreter instead of a fork.
+            stdout: where its output goes instead of to a file that is read.
+        """
+        files = {n: str(self.out / n) for n in ("stdout", "stderr")}
+        for file in files.values():
+            Path(file).unlink(missing_ok=True)
+        before = self.listing()
+        request = {
+            "script": str(self.path / "guard" / "new_interpreter.py" if real else self.project / script),
+            "words": [str(self.project / script), *words] if real else words,
+            "folder": str(self.project),
+            "environ": self.environ(environ),
+            "limit": limit,
+            **files,
+            **({"stdout": stdout} if stdout else {}),
+        }
+        answer = self.ask(request)
+        after = self.listing()
+        written = sorted(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))
+        said = [Path(f).read_text(errors="replace") if Path(f).exists() else "" for f in files.values()]
+        return Answer(answer["code"], answer["seconds"], answer["ended"], *said, tuple(written))
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One request of the server."""
+        assert self.server.stdin and self.server.stdout
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        return dict(json.loads(self.server.stdout.readline()))
