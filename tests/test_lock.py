@@ -140,7 +140,9 @@ def test_a_lock_that_changed_hands_meanwhile_is_put_back(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"host": 1}', "[]", "[" * 100_000, json.dumps({**identity({}), "pid": "1", "job": ["x"]})]
+    "text",
+    ['{"host": 1}', "[]", "[" * 100_000, json.dumps({**identity({}), "pid": "1", "job": ["x"]})],
+    ids=["a key only", "a list", "brackets", "other types"],
 )
 def test_a_lock_that_is_damaged_is_left_behind_too(run: RunDir, text: str) -> None:
     (run.path / "lock").write_text(text)

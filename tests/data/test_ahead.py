@@ -12,7 +12,6 @@ from src.data.digits import open_digits
 from src.schema import Config
 
 Make = Callable[..., Config]
-pytest_plugins = ("tests.data.conftest",)
 
 
 def test_the_length_of_digits_is_what_the_file_holds() -> None:
