@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from src.files import read_text, write_atomic
-from src.removal import MARKER
+from src.marked import MARKER
 from src.retention import Saved
 
 MANIFEST = "manifest.json"

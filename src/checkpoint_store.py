@@ -31,7 +31,8 @@ from src.checkpoint_files import (
     write_manifest,
 )
 from src.files import move, set_aside, write_atomic
-from src.removal import MARKER, NotOurs, Place, adopt, check, make_empty, remove
+from src.marked import MARKER, NotOurs, Place, adopt, check
+from src.removal import make_empty, remove
 from src.retention import Retention, Saved
 
 __all__ = ["CheckpointStore", "Saved"]
