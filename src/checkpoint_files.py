@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from src.files import read_text, write_atomic
+from src.marked import MARKER
 from src.plain_json import dumps
-from src.removal import MARKER
 from src.retention import Saved
 
 MANIFEST = "manifest.json"

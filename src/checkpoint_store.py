@@ -32,8 +32,9 @@ from src.checkpoint_files import (
 from src.errors import CheckpointError
 from src.files import move, set_aside, write_atomic
 from src.from_scratch import none_can_be_read
+from src.marked import MARKER, NotOurs, Place, adopt, check
 from src.plain_json import dumps
-from src.removal import MARKER, NotOurs, Place, adopt, check, make_empty, remove
+from src.removal import make_empty, remove
 from src.retention import Retention, Saved
 
 __all__ = ["CheckpointStore", "Saved"]

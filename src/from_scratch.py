@@ -11,7 +11,8 @@ from pathlib import Path
 from src.checkpoint_files import damage_of
 from src.errors import CheckpointError
 from src.files import move
-from src.removal import Place, make, remove
+from src.marked import Place, make
+from src.removal import remove
 from src.rundir import RunDir
 
 OF_TRAINING = ("checkpoints", "metrics.csv", "tensorboard", "steps")

@@ -14,8 +14,9 @@ from typing import Any
 
 from src.errors import CheckpointError
 from src.files import link_atomic, read_text, write_atomic
+from src.marked import Place, make
 from src.plain_json import dumps
-from src.removal import Place, make, remove, remove_link, say_once
+from src.removal import remove, remove_link, say_once
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder of the project."""

@@ -28,7 +28,8 @@ from src.checkpoint_files import (
     write_manifest,
 )
 from src.files import move, read_text, write_atomic
-from src.removal import NotOurs, Place, check, make, make_empty, remove, say_once
+from src.marked import NotOurs, Place, check, make
+from src.removal import make_empty, remove, say_once
 from src.retention import Retention, Saved
 from src.rundir import RunDir
 

@@ -75,6 +75,7 @@ def test_sides_do_not_import_each_other(name: str) -> None:
 BASE = {
     "errors",
     "files",
+    "marked",
     "removal",
     "client",
     "from_scratch",

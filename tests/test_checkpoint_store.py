@@ -8,7 +8,7 @@ import pytest
 
 from src.checkpoint_files import damage_of
 from src.checkpoint_store import CheckpointStore, Saved
-from src.removal import MARKER
+from src.marked import MARKER
 
 
 def save(store: CheckpointStore, step: int, value: float | None = None, text: str = "weights") -> Saved:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from src import removal
-from src.removal import MARKER, NotOurs, Place, adopt, check, make, remove, remove_file, temporary_name
+from src.marked import MARKER, NotOurs, Place, adopt, check, make
+from src.removal import remove, remove_file, temporary_name
 from src.rundir import ROOT
 from tests.confined import confined, works
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from src.errors import CheckpointError
-from src.removal import MARKER
+from src.marked import MARKER
 from src.rundir import RunDir, create, discard, open_run, point_latest
 
 

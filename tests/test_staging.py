@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from src.removal import MARKER
+from src.marked import MARKER
 from src.retention import Retention
 from src.rundir import RunDir
 from src.staging import Stage, make_stage, names_of, read_record, write_record

@@ -13,7 +13,8 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from src.errors import CheckpointError
-from src.removal import MARKER, Place, make, remove
+from src.marked import MARKER, Place, make
+from src.removal import remove
 
 PREFIX = "shards-"
 """Of the names of their folders, beside the checkpoints; the step follows."""

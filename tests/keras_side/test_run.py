@@ -178,7 +178,7 @@ def test_fast_dev_run_writes_nothing(make_run) -> None:
     outcome = run_keras(config, run)
     assert (outcome.step, outcome.checkpoint) == (1, None)
     assert {"train/loss", "val/acc", "test/acc"} <= outcome.metrics.keys()
-    assert {p.name for p in run.path.iterdir()} == {"config.yaml", "overrides.txt"}
+    assert {p.name for p in run.path.iterdir()} == {".run-marker", "config.yaml", "overrides.txt"}
 
 
 def test_the_best_weights_are_tested(make_run) -> None:
