@@ -13,16 +13,22 @@ from slurm.submit import kept, record
 from slurm.takeback import Attempt
 from src.errors import SubmitError, UnclearError
 from src.summary import shown, train_command
+from src.trust import refuse_foreign_script
 
 
-def again(runs: Sequence[Submitted], results: Path) -> str:
+def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
     """Submit one run, or members of one sweep, again; returns the job id.
+
+    Args:
+        results: where run folders are.
+        trust: also a script that this user has not submitted from there.
 
     Raises:
         SubmitError, SchedulerError: it was refused; the runs are as they were before.
         UnclearError: a job may be queued.
     """
     script, kind = refuse_what_has_no_script(runs), str(runs[0].scheduler)
+    refuse_foreign_script(script, trust)
     folders = [r.run for r in runs]
     members = [r.member for r in runs if r.member is not None]
     with Attempt(results, folders) as attempt:

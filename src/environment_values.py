@@ -78,5 +78,5 @@ def _filled(value: Any, where: str, problems: list[str]) -> Any:
     for name, default in NAMED.findall(value):
         if name not in os.environ and not default:
             problems.append(f"{where}={value!r}: the environment variable {name} is not set here; export it.")
-    found = NAMED.sub(lambda m: os.environ.get(m[1], m[2] or ""), value)
+    found = NAMED.sub(lambda m: os.environ.get(m[1], m[2] or m[0]), value)
     return None if found == "null" and value != found else found

@@ -21,7 +21,6 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from slurm import queue, ran_here, runs, show_logs  # noqa: E402
 from slurm.resubmit import again as submit_again  # noqa: E402
-from src import trust  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
 from src.history import told  # noqa: E402
 from src.rundir import ROOT  # noqa: E402
@@ -190,9 +189,7 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         )
     for run in again:
         runs.refuse_unclear(run)
-    for script in {r.script for r in again if r.script}:
-        trust.refuse_foreign_script(script, parsed.trust)
-    job_id = submit_again(again, Path(parsed.results).absolute())
+    job_id = submit_again(again, Path(parsed.results).absolute(), parsed.trust)
     print(f"Submitted job {job_id}: {', '.join(r.run.id for r in again)}")
 
 

@@ -83,9 +83,9 @@ def main() -> int:
         from src.refusal import refusal
 
         sweep = "-m" in sys.argv or "--multirun" in sys.argv
-        message = (trouble() if isinstance(error, OSError) and error.filename is None else None) or refusal(
-            error, typed, sweep
-        )
+        message = (
+            trouble() if isinstance(error, OSError) and error.errno and error.filename is None else None
+        ) or refusal(error, typed, sweep)
         if message is None:
             raise
         with suppress(OSError):  # the exit code says it too

@@ -8,6 +8,7 @@ import pytest
 
 from src.checkpoint_files import damage_of
 from src.checkpoint_store import CheckpointStore, Saved
+from src.errors import CheckpointError
 from src.marked import MARKER
 
 
@@ -187,7 +188,8 @@ def test_a_damaged_one_is_kept_aside_also_when_its_step_is_written_again(
     for _ in range(2):
         path = save(store, 3, text="old").path
         (path / "model.ckpt").write_text("x")
-        assert store.newest_good() is None
+        with pytest.raises(CheckpointError, match=r"00000003: model\.ckpt does not match its checksum"):
+            store.newest_good()
     save(store, 3, text="new")
     assert names(store) == ["00000003", "00000003.damaged-1", "00000003.damaged-2", "newest"]
     newest = store.newest_good()
@@ -228,4 +230,5 @@ def test_a_manifest_with_values_that_no_checkpoint_has_is_damaged(
 ) -> None:
     manifest = save(store, 7).path / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **changed}))
-    assert store.newest_good() is None and "is damaged" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match="1 is damaged: 00000007"):
+        store.newest_good()

@@ -78,7 +78,7 @@ def test_what_was_trained_is_kept_and_can_be_put_back(make_run: MakeRun) -> None
     before = everything(run)
     kept = set_aside(run)
     assert kept == run.path / "before-1"
-    assert sorted(p.name for p in kept.iterdir()) == ["checkpoints", "metrics.csv"]
+    assert sorted(p.name for p in kept.iterdir()) == [".run-marker", "checkpoints", "metrics.csv"]
     assert not run.checkpoints.exists()
     put_back(run, kept)
     assert everything(run) == before
