@@ -44,6 +44,9 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+REMEDY = "move its folder below checkpoints/ away to go on from the one before it."
+
+
 class RandomState(pl.Callback):
     """Seeds each rank for training, and saves and restores the states of all ranks with the checkpoint.
 
@@ -124,7 +127,9 @@ def _restore(state: Tensor) -> None:
         if s["has_cuda"] and torch.cuda.is_available():
             torch.cuda.set_rng_state(torch.from_numpy(s["cuda"].copy()))
     except RuntimeError as error:
-        raise CheckpointError(f"the checkpoint's random states are not torch's: {error}") from error
+        raise CheckpointError(
+            f"the checkpoint's random states are not torch's ({error}); {REMEDY}"
+        ) from error
 
 
 def _refuse_other_numbers(saved: Any) -> None:
@@ -136,7 +141,9 @@ def _refuse_other_numbers(saved: Any) -> None:
         or not len(saved)
     ):
         found = f"{saved.dtype} {list(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
-        raise CheckpointError(f"the checkpoint's random states are {found}, not bytes [ranks, {SIZE}].")
+        raise CheckpointError(
+            f"the checkpoint's random states are {found}, not bytes [ranks, {SIZE}]; {REMEDY}"
+        )
     states = np.frombuffer(saved.contiguous().numpy().tobytes(), STATE)
     if (states["python"][:, -1] > TWISTER).any() or (states["numpy_position"] > TWISTER).any():
-        raise CheckpointError(f"the checkpoint's random states have a position above {TWISTER}.")
+        raise CheckpointError(f"the checkpoint's random states have a position above {TWISTER}; {REMEDY}")
