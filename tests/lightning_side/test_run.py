@@ -36,9 +36,7 @@ def test_digits_with_the_defaults(seed: int, make_run: MakeRun, fit: Fit) -> Non
 
 def test_the_best_weights_are_tested(make_run: MakeRun, fit: Fit) -> None:
     """A learning rate that grows wild makes the last weights worse than the first ones."""
-    config, run = make_run(
-        *SHORT, "optimizer.lr=0.5", "schedule=step", "schedule.milestones=[1]", "schedule.gamma=9"
-    )
+    config, run = make_run(*SHORT, "optimizer.lr=1", "schedule=constant", "schedule.warmup_epochs=2")
     outcome = fit(config, run)
     store = CheckpointStore(run.checkpoints, "max", 2)
     best, newest = store.best(), store.newest_good()
