@@ -182,14 +182,15 @@ def test_fast_dev_run_writes_nothing(make_run) -> None:
 
 
 def test_the_best_weights_are_tested(make_run) -> None:
-    """The learning rate ruins the model after the first epoch."""
+    """The learning rate warms up until it ruins the model, after the second epoch."""
     config, run = make_run(
         *SMALL,
         "data.batch_size=64",
         "optimizer=sgd",
-        "schedule=step",
-        "schedule.milestones=[3]",
-        "schedule.gamma=1e6",
+        "optimizer.lr=1",
+        "schedule=constant",
+        "schedule.warmup_epochs=5",
+        "trainer.max_epochs=5",
         "trainer.limit_train_batches=1.0",
         "model.width=4",
     )
