@@ -212,6 +212,7 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
         run_keras(sgd, run)
 
 
+@pytest.mark.slow
 def test_the_main_job_learns_and_says_only_what_a_person_needs(train, tmp_path: Path) -> None:
     done = train("framework=keras", f"paths.results={tmp_path}", "seed=3")
     assert done.returncode == 0
