@@ -73,7 +73,10 @@ def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
 def test_a_rank_killed_in_the_middle_ends_the_run_and_is_named(tmp_path: Path) -> None:
     options = ["trainer.devices=2", "trainer.max_epochs=500", "model.width=8", f"paths.results={tmp_path}"]
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         while "epoch 1/500" not in (line := process.stdout.readline()):
             assert line

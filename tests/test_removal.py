@@ -331,10 +331,16 @@ def train(scratch: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def finished(scratch: Path) -> Path:
-    """A run folder of one epoch."""
-    train(scratch, *OPTIONS, f"paths.results={scratch / 'results'}", "checkpoint.local=null")
-    return (scratch / "results" / "latest").resolve()
+def linked(scratch: Path) -> tuple[Path, str]:
+    """A run of one epoch, and what it said: on a disk that all share, somebody has made a link to the user's own results."""
+    results, shared = scratch / "results", scratch / "shared"
+    before = results / "digits" / "before"
+    (before / "checkpoints").mkdir(parents=True)
+    (before / "run.json").write_text("{}")
+    shared.mkdir()
+    (shared / "digits-0").symlink_to(results / "digits")
+    said = train(scratch, *OPTIONS, f"checkpoint.local={shared}", f"paths.results={results}")
+    return (results / "latest").resolve(), said
 
 
 @pytest.fixture
@@ -345,27 +351,25 @@ def victim(scratch: Path, precious: Path) -> Path:
     return folder
 
 
-def test_a_folder_that_a_record_names_is_not_touched(scratch: Path, finished: Path, victim: Path) -> None:
-    rule = {"mode": "max", "keep_last": 2, "keep_every_n_epochs": None}
-    record = finished / "checkpoints" / "stage.json"
-    record.write_text(json.dumps({"host": socket.gethostname(), "folder": str(victim), "rule": rule}))
-    said = train(scratch, f"resume={finished}", "trainer.max_epochs=2")
-    assert listing(victim) == ["notes.txt", "papers", "papers/thesis.tex"]
-    assert (
-        f"{record} is ignored, and nothing that it names is touched: {victim} is not where this run puts checkpoints "
-        f"first, which is <local disk>/digits-0/{finished.name}."
-    ) in said
+def test_a_link_in_the_place_of_the_local_folder_is_not_followed(
+    scratch: Path, linked: tuple[Path, str]
+) -> None:
+    run, said = linked
+    assert listing(run.with_name("before")) == ["checkpoints", "run.json"]
+    assert (run / "run.json").exists() and list(run.glob("checkpoints/0*"))
+    assert f"{scratch / 'shared' / 'digits-0'} is a symbolic link); doing without it." in said
     assert "Traceback" not in said
 
 
-def test_a_link_in_the_place_of_the_local_folder_is_not_followed(scratch: Path, finished: Path) -> None:
-    """Somebody has made it on a disk that all share: it leads to the user's own results."""
-    shared, before = scratch / "shared", listing(finished)
-    shared.mkdir()
-    (shared / "digits-0").symlink_to(scratch / "results" / "digits")
-    said = train(scratch, *OPTIONS, f"checkpoint.local={shared}", f"paths.results={scratch / 'results'}")
-    run = (scratch / "results" / "latest").resolve()
-    assert run != finished and listing(finished) == before
-    assert (run / "run.json").exists() and list(run.glob("checkpoints/0*"))
-    assert f"{shared / 'digits-0'} is a symbolic link); doing without it." in said
+def test_a_folder_that_a_record_names_is_not_touched(linked: tuple[Path, str], victim: Path) -> None:
+    run, _ = linked
+    rule = {"mode": "max", "keep_last": 2, "keep_every_n_epochs": None}
+    record = run / "checkpoints" / "stage.json"
+    record.write_text(json.dumps({"host": socket.gethostname(), "folder": str(victim), "rule": rule}))
+    said = train(victim.parent, f"resume={run}", "trainer.max_epochs=2", "checkpoint.local=null")
+    assert listing(victim) == ["notes.txt", "papers", "papers/thesis.tex"]
+    assert (
+        f"{record} is ignored, and nothing that it names is touched: {victim} is not where this run puts checkpoints "
+        f"first, which is <local disk>/digits-0/{run.name}."
+    ) in said
     assert "Traceback" not in said

@@ -261,6 +261,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--framework", choices=list(TRAINEES), default="plain")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument(
+        "--every-operation", action="store_true", help="of saving and publishing, not a half of the kills"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("overrides", nargs="*", help="such as strategy=mirrored trainer.devices=2")
     parser.add_argument("--no-troubles", action="store_true", help="kills only")
@@ -276,14 +279,15 @@ def main(arguments: list[str] | None = None) -> int:
             f"{asked.framework}: undisturbed {lab.seconds:.1f} s, {lab.operations} file operations",
             flush=True,
         )
-        lab.kill_at_operations(lab.numbers(asked.kills // 2))
+        lab.kill_at_operations(lab.numbers(lab.operations if asked.every_operation else asked.kills // 2))
         lab.kill_at_moments(max(0, asked.kills - lab.result.kills))
         troubles: list[Callable[[Lab], None]] = [] if asked.no_troubles else TROUBLES
         for trouble in troubles:
             print(trouble.__doc__, flush=True)
             trouble(lab)
     result = lab.result
-    print(json.dumps({"framework": asked.framework, **vars(result), "troubles": len(troubles)}))
+    counts = {"operations": lab.operations, "troubles": len(troubles)}
+    print(json.dumps({"framework": asked.framework, **vars(result), **counts}))
     return 1 if result.torn or result.lost or result.different else 0
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import time
 from typing import TYPE_CHECKING
+
+from src.checkpoint_files import payload
+from src.from_scratch import set_aside
 
 if TYPE_CHECKING:
     from lab import Lab
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
 
 FOREVER = 10**9
 TEN_YEARS = 10 * 365 * 86400
+NAMES = "[0-9]" * 8
+"""Of the folders of checkpoints."""
 
 
 def fault(*folders: object, **what: object) -> object:
@@ -77,10 +83,17 @@ def flipped_bit(lab: Lab) -> None:
 
 
 def flipped_bits(lab: Lab) -> None:
-    """a bit of every checkpoint flips: nothing is left to resume from but the start"""
+    """a bit of every checkpoint flips, and the node's disk is lost: refused, until the run begins from scratch"""
     run = half_done(lab)
+    shutil.rmtree(lab.node, ignore_errors=True)
     flip(run, all_of_them=True)
-    lab.finish(run, "flipped bits everywhere")
+    lab.finish(run, "flipped bits everywhere", expect=1)
+    if "from_scratch=true" not in lab.log.read_text():
+        lab.problem("lost", "the run did not say how it begins from scratch")
+    kept = set_aside(run)
+    if not kept or not list(kept.glob(f"checkpoints/{NAMES}")):
+        lab.problem("lost", "the damaged checkpoints were not kept")
+    lab.finish(run, "flipped bits everywhere, from scratch")
 
 
 def slow_shared_disk(lab: Lab) -> None:
@@ -125,8 +138,8 @@ def second_job(lab: Lab) -> None:
 
 def flip(run: RunDir, all_of_them: bool = False) -> None:
     """Flip a bit in the largest file of the newest checkpoint, or of all."""
-    for folder in sorted(run.checkpoints.glob("[0-9]" * 8))[0 if all_of_them else -1 :]:
-        file = max((p for p in folder.iterdir() if p.suffix != ".json"), key=lambda p: p.stat().st_size)
+    for folder in sorted(run.checkpoints.glob(NAMES))[0 if all_of_them else -1 :]:
+        file = max((folder / name for name in payload(folder)), key=lambda p: p.stat().st_size)
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         file.write_bytes(data)

@@ -62,8 +62,7 @@ def stepped(config: Config, gradients: list[np.ndarray], replicas: int = 1) -> n
 GRADIENTS = [np.array(g, np.float32) for g in ([0.5, -2.0, 0.1], [0.3, 1.0, -0.1], [-0.2, 0.4, 0.0])]
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum, nesterov", [(0.0, False), (0.9, False), (0.9, True)])
 def test_sgd_decays_through_the_gradient(make_config, momentum: float, nesterov: bool) -> None:
     config = make_config(
         "optimizer=sgd",

@@ -182,14 +182,15 @@ def test_fast_dev_run_writes_nothing(make_run) -> None:
 
 
 def test_the_best_weights_are_tested(make_run) -> None:
-    """The learning rate ruins the model after the first epoch."""
+    """The learning rate warms up until it ruins the model, after the second epoch."""
     config, run = make_run(
         *SMALL,
         "data.batch_size=64",
         "optimizer=sgd",
-        "schedule=step",
-        "schedule.milestones=[3]",
-        "schedule.gamma=1e6",
+        "optimizer.lr=1",
+        "schedule=constant",
+        "schedule.warmup_epochs=5",
+        "trainer.max_epochs=5",
         "trainer.limit_train_batches=1.0",
         "model.width=4",
     )
@@ -211,6 +212,7 @@ def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
         run_keras(sgd, run)
 
 
+@pytest.mark.slow
 def test_the_main_job_learns_and_says_only_what_a_person_needs(train, tmp_path: Path) -> None:
     done = train("framework=keras", f"paths.results={tmp_path}", "seed=3")
     assert done.returncode == 0

@@ -38,7 +38,7 @@ def test_sgd_by_hand(nesterov: str, make_config: MakeConfig) -> None:
 def test_adamw_by_hand(make_config: MakeConfig) -> None:
     """Decoupled weight decay; with a constant gradient, the corrected moments are 1 and the step is lr."""
     config = make_config(
-        "optimizer=adamw", "optimizer.lr=0.1", "optimizer.weight_decay=0.5", "optimizer.eps=0"
+        "optimizer=adamw", "optimizer.lr=0.1", "optimizer.weight_decay=0.5", "optimizer.eps=1e-20"
     )
     weight = 1.0
     for _ in range(2):
