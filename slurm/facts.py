@@ -22,6 +22,11 @@ def problems(cluster: Cluster) -> list[str]:
         *_unreadable({**sizes, **of_nodes}, units.megabytes, may_be_0=("mem",)),
         *_unreadable(patterns, _compiled),
     ]
+    found += [
+        f"cluster.site.nodes[{i}].counts={n.counts} has more than the {n.gpus} GPUs of such a node."
+        for i, n in enumerate(site.nodes)
+        if n.counts and max(n.counts) > n.gpus
+    ]
     if cluster.scheduler == "none":
         found.append(
             f"cluster.scheduler=none takes no jobs, and cluster={cluster.name} submits one; use cluster=local to run here."

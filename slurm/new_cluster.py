@@ -86,6 +86,8 @@ def _rows_of(line: str) -> Iterator[Row]:
             f"sinfo answered {line[:80]!a}, which is not of the form {SINFO[-1].removeprefix('--format=')}; "
             "write the preset by hand, after configs/cluster/slurm.yaml."
         )
+    if "\ufffd" in line:
+        raise SubmitError(f"sinfo answered {line[:80]!a}, which is not UTF-8; write the preset by hand.")
     partition, gres, cpus, mem, longest, nodes = match.groups()
     for gpu_type, count in re.findall(r"\bgpu:(?:([^:,(]+):)?([0-9]{1,6})(?=[(,]|$)", gres):
         if int(count):

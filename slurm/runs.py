@@ -1,6 +1,7 @@
 """Find runs by what a user has at hand: a folder, a run id, a job id, the id of a sweep, or nothing (the newest)."""
 
 import dataclasses
+import errno
 import glob
 import re
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm import queue
+from slurm.left_out import special
 from slurm.scheduler import QUEUE, SCRIPT
 from slurm.submit import UNCLEAR
 from src.errors import SubmitError
@@ -42,8 +44,8 @@ class Submitted:
         for job_id in reversed(self.job_ids):
             number = re.sub(r"\D.*", "", job_id)
             pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
-            found = [p for p in self.run.path.iterdir() if re.fullmatch(pattern, p.name)]
-            if found:
+            named = [p for p in self.run.path.iterdir() if re.fullmatch(pattern, p.name)]
+            if found := [p for p in named if p.is_file() or p.is_dir()]:  # no pipe, which would be waited for
                 return sorted(found, reverse=True)  # .out first
         return []
 
@@ -64,6 +66,8 @@ def find(name: str | None, results: Path) -> list[Submitted]:
         folders = _folders(name, results) if name is not None else [(results / "latest").resolve()]
         found = [submitted(f) for f in folders]
     except (OSError, RuntimeError) as error:  # pathlib's word for a loop of links
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            raise SubmitError(f"no run is called '{name}': no folder can have so long a name.") from None
         said = getattr(error, "strerror", None) or "links that lead in a circle"
         where = getattr(error, "filename", None) or name or results / "latest"
         raise SubmitError(f"{where} can't be read: {said}.") from None
@@ -82,7 +86,7 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
     """
     path = run.path / "jobs.txt"
     try:
-        words = path.read_text(errors="replace").split()
+        words = _words(path)
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -182,12 +186,16 @@ def _member(folder: Path, sweep: str) -> int | None:
 
 def _has_job(jobs: Path, job_id: str) -> bool:
     try:
-        return any(
-            line == job_id or line.startswith(f"{job_id}_")
-            for line in jobs.read_text(errors="replace").split()
-        )
+        return any(word == job_id or word.startswith(f"{job_id}_") for word in _words(jobs))
     except OSError:
         return False
+
+
+def _words(jobs: Path) -> list[str]:
+    """What jobs.txt says. Raises OSError, also for a pipe, which would be waited for."""
+    if odd := special(jobs.stat().st_mode):
+        raise OSError(errno.EINVAL, odd)
+    return jobs.read_text(errors="replace").split()
 
 
 def submitted(folder: Path) -> Submitted:

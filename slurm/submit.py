@@ -19,11 +19,12 @@ from src.errors import SubmitError, UnclearError
 from src.files import write_atomic
 from src.from_scratch import put_back, set_aside
 from src.removal import remove
+from src.resume import flatten
 from src.rundir import ROOT, RunDir, claim, claim_code, create, now, point_latest
 from src.schema import Config
-from src.start import freeze
+from src.start import write_frozen
 from src.summary import shown
-from src.trust import remember_script
+from src.trust import remember, remember_script
 
 Tree = Mapping[str, Any]
 
@@ -55,7 +56,9 @@ def submit(
         try:
             job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record(runs, job.members, i))
         except UnclearError as error:
+            let_run(script, runs, trees)
             raise kept(error, runs) from None
+    let_run(script, runs, trees)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
     print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, [*notes, *taken.notes]), flush=True)
     if not configs[0].wait:
@@ -93,12 +96,11 @@ def make_folders(
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
     write_atomic(base.path / scheduler.SCRIPT[job.cluster.scheduler], render.render(job))
-    remember_script(base.path / scheduler.SCRIPT[job.cluster.scheduler])
     taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
         if r is not base:
             attempt.new(claim(r.path))
-        freeze(r, tree, typed)
+        write_frozen(r, tree, typed)
         r.update(
             state="queued",
             framework=tree["framework"],
@@ -115,6 +117,13 @@ def make_folders(
         point_latest(results, runs[0].path)
     attempt.written()
     return job, runs, taken
+
+
+def let_run(script: Path, runs: Sequence[RunDir], trees: Sequence[Tree]) -> None:
+    """This user has submitted what is in these run folders, and need not be asked again."""
+    remember_script(script)
+    for run, tree in zip(runs, trees, strict=True):
+        remember(run.path, flatten(tree))
 
 
 def for_a_log(tree: Tree) -> Tree:
@@ -157,10 +166,11 @@ def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDi
     with Attempt(results, [run] if run else []) as attempt:
         job, [run], _ = make_folders([tree], [overrides], job, run, results, attempt)
         record([run], None, os.environ.get("SLURM_JOB_ID") or os.environ["PBS_JOBID"])
+    script = Path(job.code).parent / scheduler.SCRIPT[job.cluster.scheduler]
+    let_run(script, [run], [tree])
     print(
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
-    script = Path(job.code).parent / scheduler.SCRIPT[job.cluster.scheduler]
     process = subprocess.Popen(["bash", str(script)])
     while True:
         try:

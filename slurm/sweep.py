@@ -31,7 +31,7 @@ def refuse_unlike(trees: Sequence[Mapping[str, Any]], submitted: bool = True) ->
         problems.append(
             "resume= goes on with one run and can't be part of a sweep: resume its members one by one, without -m."
         )
-    clusters = list(dict.fromkeys(str(tree["cluster"]["name"]) for tree in trees))
+    clusters = list(dict.fromkeys(str(tree["cluster"].get("name")) for tree in trees))
     if len(clusters) > 1:
         commands = ", then ".join(f"cluster={c}" for c in clusters)
         problems.append(
@@ -60,7 +60,9 @@ def refuse_foreign_launcher(launcher: object, ours: tuple[type, ...]) -> None:
 
 def _elsewhere(cluster: Mapping[str, Any], many: bool, submitted: bool) -> list[str]:
     """A preset brings its launcher along; something on the command line has put another one in its place."""
-    name, scheduler = cluster["name"], cluster["scheduler"]
+    name, scheduler = cluster.get("name"), cluster.get("scheduler")
+    if scheduler is None:
+        return []  # the schema says what is missing
     if submitted and scheduler == "none":
         return [
             f"cluster.scheduler=none: cluster={name} has no scheduler to submit to; to train here use cluster=local."

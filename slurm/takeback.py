@@ -9,7 +9,7 @@ from typing import Self
 from slurm.scheduler import SCRIPT, held_interrupt
 from src.errors import SubmitError, UnclearError
 from src.files import take, write_atomic
-from src.removal import remove_file
+from src.removal import remove_empty, remove_file
 from src.rundir import RunDir, discard, point_latest
 
 WRITTEN = ("config.yaml", "overrides.txt", "run.json", "jobs.txt", *SCRIPT.values())
@@ -33,6 +33,8 @@ class Attempt:
         self.undo: list[Callable[[], object]] = []
         self._link, self._runs = results / "latest", runs
         self._latest = self._link.resolve() if self._link.is_symlink() else None
+        self._names = {p.name for p in results.iterdir()} if results.is_dir() else set()
+        self._folders = [p for p in (results, *results.parents) if not p.exists()]
         self._before = {path: content(path) for path in self._written()}
         self._infos = {r.info_file: self._before.get(r.info_file) for r in runs}
 
@@ -59,6 +61,8 @@ class Attempt:
     def new(self, run: RunDir) -> None:
         """A run folder was made."""
         self.undo.append(lambda: _discard(run))
+        if run.path.parent.name not in self._names:
+            self._folders.insert(0, run.path.parent)
 
     def _written(self) -> list[Path]:
         """What a submission has written into the run folders that existed before."""
@@ -74,6 +78,8 @@ class Attempt:
                 _restore(path, before)
         if self._link.is_symlink() and not self._link.exists():
             point_latest(self._link.parent, self._latest)
+        for folder in self._folders:
+            remove_empty(folder)
 
 
 def _discard(run: RunDir) -> None:

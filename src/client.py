@@ -8,9 +8,11 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from textwrap import shorten
 
 from src.errors import NoAnswer, SchedulerError
@@ -20,6 +22,12 @@ QUERY = 60.0
 
 SUBMIT = 120.0
 """Seconds for a submission, which also waits for the site's plugins."""
+
+MOST = 64 << 20
+"""Bytes that a client prints at most; one that prints more will not end."""
+
+LOOK = 0.2
+"""Seconds between looks at how much a client has printed so far."""
 
 KEPT = 400
 """Characters of a client's words that an error message repeats."""
@@ -39,7 +47,8 @@ class Answer:
     @property
     def words(self) -> str:
         """Its own words on one line, for a message: errors, else output."""
-        said = "".join(c if c.isprintable() or c.isspace() else "?" for c in self.err.strip() or self.out)
+        words = (self.err.strip() or self.out.strip())[: 10 * KEPT]
+        said = "".join(c if c.isprintable() or c.isspace() else "?" for c in words)
         return shorten(said, KEPT, placeholder=" ...")
 
 
@@ -55,24 +64,29 @@ def run(
 
     Raises:
         SchedulerError: it can't be started.
-        NoAnswer: it does not answer in time.
+        NoAnswer: it does not answer in time, or without an end.
     """
     name, pipe = command[0], subprocess.PIPE
+    with (
+        TemporaryFile() if text else open(os.devnull, "r+b") as given
+    ):  # no pipe, to be filled while the answer is read
+        given.write(text.encode())
+        given.seek(0)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=given,
+                stdout=pipe,
+                stderr=pipe,
+                env=parsed() if environ is None else environ,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SchedulerError(_not_started(name, error)) from None
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=parsed() if environ is None else environ,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SchedulerError(_not_started(name, error)) from None
-    try:
-        out, err = process.communicate(text.encode(), timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise NoAnswer(f"{name} did not answer within {limit:g} s and was ended.") from None
+        out, err = _printed(process, limit)
+    except NoAnswer as error:
+        raise NoAnswer(f"{name} {error} and was ended.") from None
     finally:
         _end(process)
     return Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
@@ -106,6 +120,19 @@ def parsed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**{k: v for k, v in environ.items() if not OPTIONS.match(k)}, "LC_ALL": "C"}
 
 
+def _printed(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
+    """Output and errors of a client. Raises NoAnswer, which says what it did instead of ending."""
+    ends = time.monotonic() + limit
+    while True:
+        try:
+            return process.communicate(timeout=min(LOOK, max(0.0, ends - time.monotonic())))
+        except subprocess.TimeoutExpired as so_far:
+            if len(so_far.stdout or b"") + len(so_far.stderr or b"") > MOST:
+                raise NoAnswer(f"printed more than {MOST >> 20} MiB") from None
+            if time.monotonic() >= ends:
+                raise NoAnswer(f"did not answer within {limit:g} s") from None
+
+
 def _not_started(name: str, error: OSError) -> str:
     path = shutil.which(name)
     if isinstance(error, FileNotFoundError) and not path:
@@ -119,7 +146,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
+    for pipe in (process.stdout, process.stderr):
         if pipe:
             with suppress(OSError):
                 pipe.close()

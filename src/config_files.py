@@ -1,11 +1,13 @@
 """What is wrong with a YAML file, in one sentence with its name and line; Hydra shows a traceback of its own code instead."""
 
 import re
+import stat
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from src.errors import ConfigError
+from src.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
 """First line of a file whose keys are the configuration's own, instead of those of its group."""
@@ -54,6 +56,22 @@ def read_text(path: Path) -> str:
         ) from error
 
 
+def refuse_unusable(folder: Path) -> None:
+    """What Hydra would not tell of: it waits for a pipe, and makes its own folders where train.yaml does not forbid it.
+
+    Raises:
+        ProjectError: train.yaml says nothing, or a YAML file below `folder` is none.
+    """
+    main = folder / "train.yaml"
+    if main.is_file() and not main.stat().st_size:
+        raise ProjectError(f"{main} is empty: restore it, such as with git checkout.")
+    for path in sorted(folder.rglob("*.yaml")):
+        with suppress(OSError):  # whoever reads it says more
+            mode = path.stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
+
+
 def yaml_sentence(error: Exception, path: str | None = None) -> str:
     """PyYAML's error with file and line.
 
@@ -69,6 +87,16 @@ def yaml_sentence(error: Exception, path: str | None = None) -> str:
     return f"{name}{f', line {mark.line + 1}' if mark else ''}: {clearer}."
 
 
+def names_in(tree: dict[str, Any]) -> list[str]:
+    """The files of its own group that a file's defaults name."""
+    defaults = tree.get("defaults")
+    return (
+        [e.removesuffix(".yaml") for e in defaults if isinstance(e, str)]
+        if isinstance(defaults, list)
+        else []
+    )
+
+
 def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
     """What is wrong with the file of one choice of a group, apart from its values.
 
@@ -82,7 +110,32 @@ def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
         return error.problems[0]
     if not isinstance(tree.get("defaults", []), list):
         return f"{path}: defaults must be a list, one `- group: choice` per line."
+    if path.stem in names_in(tree):
+        return f"{path} names itself among its defaults; take that line out."
+    if not tree and path.parent.name in keys:
+        return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
     if HEADER not in text and (path.parent.name not in keys or tree.keys() & keys):
         below = f"its keys go below '{path.parent.name}'" if tree else "it is empty"
         return f"{path} lacks the header line `{HEADER}`: without it {below}. Make that its first line."
     return None
+
+
+def broken_files(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
+    """What is wrong with train.yaml and the files that its defaults choose.
+
+    Args:
+        folder: configs.
+        keys: as of `problem_of_choice`.
+        error: what was raised; one of decoding does not name its file, so all are read.
+    """
+    found: list[str] = []
+    try:
+        for path in sorted(folder.rglob("*.yaml")) if isinstance(error, UnicodeError) else ():
+            read_text(path)
+        defaults = read_mapping(folder / "train.yaml").get("defaults")
+        chosen = [c for entry in defaults or [] if isinstance(entry, dict) for c in entry.items()]
+        paths = [folder / str(group) / f"{choice}.yaml" for group, choice in chosen if choice]
+        found += [p for path in paths if path.parent.is_dir() and (p := problem_of_choice(path, keys))]
+    except ConfigError as problem:
+        found += problem.problems
+    return found

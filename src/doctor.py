@@ -27,7 +27,7 @@ from src.paths import absolute  # noqa: E402
 from src.refusal import refusal  # noqa: E402
 from src.rundir import ROOT, RunDir  # noqa: E402
 from src.schema import Config, load  # noqa: E402
-from src.start import here_problems  # noqa: E402
+from src.start import here_problems, no_scheduler  # noqa: E402
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 NEEDS = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras")}
@@ -164,9 +164,11 @@ def asked(arguments: list[str], words: list[str]) -> Config:
         ProjectError: with all problems.
     """
     from src.command_line import here, split
-    from src.overrides import compose, quoted
+    from src.config_files import refuse_unusable
+    from src.overrides import CONFIGS, compose, quoted
 
     here()
+    refuse_unusable(CONFIGS)
     line = split(arguments)
     if line.flags:
         raise ConfigError([f"{' '.join(line.flags)}: this command takes key=value only; see --help."])
@@ -175,7 +177,16 @@ def asked(arguments: list[str], words: list[str]) -> Config:
         from slurm.current import name_current
 
         words[:] = name_current(words)
-    return load(compose(words))
+    return load(compose(words), senseless)
+
+
+def senseless(config: Config) -> list[str]:
+    """What no machine and no site could give; of what these here don't, the report speaks."""
+    from slurm import facts
+
+    resumes = [f"resume={config.resume}: this command makes a run of its own; leave resume= out."]
+    of_cluster = no_scheduler(config) if config.cluster.name == "local" else facts.problems(config.cluster)
+    return [*(resumes if config.resume else []), *of_cluster]
 
 
 def report(config: Config, words: list[str]) -> int:

@@ -14,6 +14,9 @@ from src.errors import ConfigError
 NAMED = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
 """The name, and what to take where it is not set."""
 
+EARLY = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
+"""Keys that are looked at before the schema can miss them."""
+
 WRITTEN = ("cluster", "container", "name")
 """Parts of a configuration that get into the batch script, or name the run folder."""
 
@@ -22,7 +25,7 @@ def plain(config: Any) -> dict[str, Any]:
     """A configuration that Hydra composed (a DictConfig), as dicts and lists; all interpolations but these are resolved.
 
     Raises:
-        ConfigError: a variable of a folder is not set.
+        ConfigError: a variable of a folder is not set, or a key was deleted (`~paths`).
     """
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
@@ -36,7 +39,9 @@ def plain(config: Any) -> dict[str, Any]:
         }
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
-    problems: list[str] = []
+    problems = [f"'{key}' is missing; a run needs it." for key in EARLY if key not in tree]
+    if problems:
+        raise ConfigError(problems)
     tree["paths"] = _filled(tree["paths"], "paths", problems)
     tree["data"] = {k: _filled(v, "data.dir", problems) if k == "dir" else v for k, v in tree["data"].items()}
     if problems:

@@ -1,5 +1,6 @@
 """Files and folders that are replaced or renamed: in one step, and nothing of the user's is lost by it."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -7,6 +8,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from src.removal import remove_file, temporary_name
+
+LARGEST = 16 << 20
+"""Bytes of a file that is read as a whole; none that this project writes is a tenth of that."""
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -32,8 +36,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def read_text(path: Path) -> str:
-    """What an ordinary file says; a pipe would be waited for. Raises OSError, or UnicodeDecodeError."""
+    """What an ordinary file of a run says; a pipe would be waited for. Raises OSError, or UnicodeDecodeError."""
     _permissions(path)
+    if path.stat().st_size > LARGEST:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return path.read_text(encoding="utf-8")
 
 

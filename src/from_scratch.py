@@ -25,12 +25,25 @@ def refuse_unreadable(run: RunDir) -> None:
     A run without any checkpoint, killed before its first, just starts.
 
     Raises:
-        CheckpointError: where it has checkpoints and all are damaged.
+        CheckpointError: where it has checkpoints and all are damaged, or had some and none is there.
     """
+    if run.checkpoints.exists() and not os.access(run.checkpoints, os.R_OK | os.X_OK):
+        raise CheckpointError(f"{run.checkpoints} can't be read: you may not look into that folder.")
     folders = sorted(p for p in run.checkpoints.glob("[0-9]*") if p.is_dir() and p.name.isdigit())
     damages = {p: damage_of(p, checksums=False) for p in folders}
     if folders and all(damages.values()):
         raise CheckpointError(none_can_be_read(run.path, [f"{p.name}: {d}" for p, d in damages.items()]))
+    if not folders and _had_one(run):
+        raise CheckpointError(
+            f"{run.path} had a checkpoint, by its run.json, and none is in {run.checkpoints.name}/ any more: put them back. "
+            f"resume={run.path} from_scratch=true starts it again from step 0."
+        )
+
+
+def _had_one(run: RunDir) -> bool:
+    """Whether a part of the run ended with a checkpoint, or began from one."""
+    info = run.info()
+    return bool(info.get("checkpoint")) or any(part.get("from_step") for part in info.get("parts", []))
 
 
 def none_can_be_read(run: Path, damages: Sequence[str]) -> str:

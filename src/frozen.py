@@ -7,6 +7,9 @@ from src.errors import CheckpointError
 from src.files import read_text
 from src.rundir import RunDir
 
+ALWAYS = ("name", "seed", "framework", "data", "model", "optimizer", "trainer", "paths")
+"""Keys that every run has had; a file that was cut off would make another run of it."""
+
 
 def read_frozen(run: RunDir) -> dict[str, Any]:
     """The configuration in config.yaml.
@@ -26,6 +29,8 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
         raise CheckpointError(f"{run.config} is damaged (no YAML{_line(error)}); {_again(run)}") from error
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
         raise CheckpointError(f"{run.config} is damaged (no configuration); {_again(run)}")
+    if gone := [key for key in ALWAYS if key not in tree]:
+        raise CheckpointError(f"{run.config} is damaged (it lacks {', '.join(gone)}); {_again(run)}")
     return tree
 
 

@@ -5,10 +5,11 @@ looks at each argument by itself, then composes the rest so that the schema can 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
-from src.config_files import problem_of_choice, read_text
+from src.config_files import broken_files, problem_of_choice
 from src.environment_values import plain
 from src.errors import ConfigError
 from src.refusal import about_configuration, sentence
@@ -20,6 +21,12 @@ CONFIGS = ROOT / "configs"
 
 KEYS = frozenset(Config.__dataclass_fields__) - {"name"}
 """The configuration's own keys; a choice has a name too."""
+
+DEEPEST = 20
+"""Lists and sections in each other; of some hundreds OmegaConf fails, and names no key."""
+
+Compose = Callable[[tuple[str, ...]], dict[str, Any]]
+"""`compose`, which takes a while, remembering what it has composed."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -42,7 +49,7 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
         sweep: several values of one key are allowed (`-m`).
     """
     try:
-        problems = _all_problems(arguments, sweep)
+        problems = _all_problems(arguments, sweep, cache(compose))
     except Exception as error:  # what keeps us from looking further must not hide what was found first
         problems = [] if about_configuration(first) else [sentence(error) or repr(error)]
     known = first.problems if isinstance(first, ConfigError) else []
@@ -53,7 +60,7 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
     return ConfigError(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()])
 
 
-def _all_problems(arguments: Sequence[str], sweep: bool) -> list[str]:
+def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
     problems: list[str] = []
     known_groups = groups()
     selected, valued = [], []
@@ -68,27 +75,19 @@ def _all_problems(arguments: Sequence[str], sweep: bool) -> list[str]:
         elif not key.startswith(("hydra.", "hydra/")):
             valued.append((text, key, override))
     try:
-        tree = compose(_first_choices(selected))
+        tree = composed(_first_choices(selected))
     except Exception as error:
         if not about_configuration(error):
             raise
-        return problems or _files_that_are_no_text(error) or [sentence(error) or repr(error)]
+        return problems or broken_files(CONFIGS, KEYS, error) or [sentence(error) or repr(error)]
+    sections = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
+    if not sections and (broken := broken_files(CONFIGS, KEYS)):
+        return problems + broken
     good = list(selected)
     for text, key, override in valued:
         if override.is_add() or override.is_delete() or _check_key(key, tree, known_groups, problems):
             good.append(text)
-    return problems + _schema_problems(_first_choices(good))
-
-
-def _files_that_are_no_text(error: Exception) -> list[str]:
-    """Of a default, or the default of a default: Python's own error does not say in which file it is."""
-    found: list[str] = []
-    for path in sorted(CONFIGS.rglob("*.yaml")) if isinstance(error, UnicodeError) else ():
-        try:
-            read_text(path)
-        except ConfigError as problem:
-            found += problem.problems
-    return found
+    return problems + _schema_problems(_first_choices(good), composed)
 
 
 def groups() -> dict[str, list[str]]:
@@ -106,7 +105,7 @@ def quoted(argument: str) -> str:
     if (
         argument.startswith("-")
         or not equals
-        or re.fullmatch(r"[\w./+-]*", value, re.ASCII)
+        or re.fullmatch(r"[\w./+-]{,1000}", value, re.ASCII)  # Python reads no number of 5,000 digits
         or _parsed(argument)
     ):
         return argument
@@ -125,7 +124,7 @@ def _parsed(text: str) -> Any:
 
     try:
         return OverridesParser.create().parse_override(text)
-    except HydraException:
+    except (HydraException, ValueError, RecursionError):
         return None
 
 
@@ -142,7 +141,16 @@ def _parse(text: str, problems: list[str]) -> Any:
     elif not override.key_or_group:
         problems.append(f"'{text}' names no key: it is not of the form key=value.")
         return None
+    elif _depth(override.value()) > DEEPEST:
+        problems.append(f"{override.key_or_group} has more brackets in brackets than any value can have.")
+        return None
     return override
+
+
+def _depth(value: Any) -> int:
+    """How many lists and sections are around the innermost value."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
 
 
 def _check_sweep(
@@ -220,7 +228,7 @@ def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
     return [value]
 
 
-def _first_choices(texts: list[str]) -> list[str]:
+def _first_choices(texts: list[str]) -> tuple[str, ...]:
     """Overrides with each sweep (a=1,2) cut to its first value: what one member of the sweep is composed from."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -230,24 +238,24 @@ def _first_choices(texts: list[str]) -> list[str]:
             _values(override, known.get(override.key_or_group, [])) if override.is_sweep_override() else []
         )
         out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
-    return out
+    return tuple(out)
 
 
-def _schema_problems(overrides: list[str]) -> list[str]:
+def _schema_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
     """What the schema says, again without the overrides it named until it names none: a wrong type hides what comes later."""
     found: list[str] = []
     while True:
-        new = [p for p in _load_problems(overrides) if p not in found]
+        new = [p for p in _load_problems(overrides, composed) if p not in found]
         named = [o for o in overrides if any(p.startswith(o.split("=")[0] + "=") for p in new)]
         found += new
-        overrides = [o for o in overrides if o not in named]
+        overrides = tuple(o for o in overrides if o not in named)
         if not named:
             return found
 
 
-def _load_problems(overrides: list[str]) -> list[str]:
+def _load_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
     try:
-        load(compose(overrides))
+        load(composed(overrides))
     except ConfigError as error:
         return error.problems
     except Exception as error:

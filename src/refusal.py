@@ -52,10 +52,17 @@ def sentence(error: Exception) -> str | None:
     if isinstance(error, (UnicodeError, JSONDecodeError)):
         return f"{error} ({place(error)})."
     if isinstance(error, RecursionError) and about_configuration(error):
+        return _endless(error)
+    return composed_sentence(error) if about_configuration(error) else None
+
+
+def _endless(error: RecursionError) -> str:
+    """Hydra follows `defaults` from file to file; OmegaConf follows a value into its lists and sections."""
+    if any(Path(f.filename).name == "defaults_list.py" for f in traceback.extract_tb(error.__traceback__)):
         return (
             "the configuration leads back to itself: look for a file whose `defaults` name the file itself."
         )
-    return composed_sentence(error) if about_configuration(error) else None
+    return "a value of the configuration has too many brackets in brackets."
 
 
 def composed_sentence(error: BaseException) -> str:

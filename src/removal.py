@@ -68,6 +68,12 @@ def remove_file(path: Path) -> None:
         path.unlink()
 
 
+def remove_empty(folder: Path) -> None:
+    """Remove a folder in which nothing is; any other one stays."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def remove_link(path: Path) -> None:
     """Remove a symbolic link, if it is one; what it leads to stays."""
     if path.is_symlink():

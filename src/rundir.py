@@ -157,7 +157,9 @@ def open_run(path: str | Path) -> RunDir:
     Raises:
         CheckpointError: where the path is no run folder.
     """
-    folder = Path(path).expanduser().resolve()
+    folder = Path(
+        os.path.realpath(os.path.expanduser(path))
+    )  # pathlib fails for ~nobody and links in a circle
     if not (folder / "config.yaml").is_file():
         raise CheckpointError(
             f"{path} is no run folder (it has no config.yaml); name one like {example(folder)}."

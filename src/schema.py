@@ -169,6 +169,7 @@ def cross_checks(config: Config) -> list[str]:
         _nesterov,
         _synthetic_size,
         _monitors,
+        _early_stopping,
         _name,
         matrix.problems,
     )
@@ -227,6 +228,16 @@ def _monitors(c: Config) -> list[str]:
         f"{key}={metric} is no metric of this project; use one of {', '.join(METRICS)}."
         for key, metric in keys.items()
         if metric not in METRICS
+    ]
+
+
+def _early_stopping(c: Config) -> list[str]:
+    stopping, limit = c.trainer.early_stopping, c.trainer.limit_val_batches
+    if stopping.patience is None or limit or c.trainer.fast_dev_run:
+        return []
+    return [
+        f"trainer.early_stopping.patience={stopping.patience} counts validations, and trainer.limit_val_batches={limit} leaves "
+        "them out; use trainer.limit_val_batches=1.0 or trainer.early_stopping.patience=null."
     ]
 
 

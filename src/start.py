@@ -69,6 +69,12 @@ def never_trained(run: RunDir) -> bool:
 
 
 def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """`write_frozen`, and this user lets the configuration run from there."""
+    write_frozen(run, tree, overrides)
+    remember(run.path, flatten(tree))
+
+
+def write_frozen(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Write the configuration that the ranks read: complete, resolved, with absolute paths.
 
     Where a run goes on with another one, the one from before is kept beside it as config.yaml.1 and so on.
@@ -83,7 +89,6 @@ def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> No
         yaml.safe_dump({**tree, "paths": paths, "data": data, "from_scratch": False}, sort_keys=False),
     )
     write_keeping(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
-    remember(run.path, flatten(tree))
 
 
 def _kept(path: str) -> str:
@@ -106,7 +111,7 @@ def here_problems(config: Config) -> list[str]:
     """What one machine can't do: several nodes, a batch that its devices can't share, folders, data or a Horovod that are not there."""
     devices = local_devices(config)
     problems = [
-        *_scheduler(config),
+        *no_scheduler(config),
         *_nodes(config),
         *_shares(config, devices),
         *data_problems(config, devices),
@@ -124,7 +129,8 @@ def here_problems(config: Config) -> list[str]:
     return problems
 
 
-def _scheduler(config: Config) -> list[str]:
+def no_scheduler(config: Config) -> list[str]:
+    """A scheduler named beside `cluster=local`, which submits nothing."""
     if config.cluster.scheduler == "none":
         return []
     kind = config.cluster.scheduler

@@ -72,7 +72,11 @@ def train_hosts(env: Environ, world_size: int) -> tuple[str, str]:
 def pbs_hosts(env: Environ, world_size: int) -> tuple[str, str]:
     """The same from $PBS_NODEFILE, one line per slot; ("", "") unless there is one slot per rank."""
     file = Path(env.get("PBS_NODEFILE") or os.devnull)
-    lines = file.read_text().split() if file.exists() else []
+    try:
+        lines = file.read_text().split() if file.exists() else []
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8"
+        raise TopologyError(f"PBS_NODEFILE={file} can't be read ({why}).") from error
     if len(lines) != world_size:
         return "", ""
     hosts = list(dict.fromkeys(lines))

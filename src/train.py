@@ -45,8 +45,9 @@ def application() -> int:
 
 
 def compose_once() -> None:
-    """Make Hydra keep what it composes first, to learn `hydra.mode`: for a launcher it would compose the same again."""
+    """Make Hydra keep what it composes first, to learn `hydra.mode`: for what follows it would compose the same again."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.types import RunMode
 
     load = ConfigLoaderImpl.load_configuration
@@ -55,10 +56,13 @@ def compose_once() -> None:
     def load_once(
         self: Any, config_name: str | None, overrides: list[str], run_mode: RunMode, **how: Any
     ) -> Any:
-        if run_mode != RunMode.MULTIRUN:
-            return load(self, config_name, overrides, run_mode, **how)
         key = (config_name, *overrides)
-        if key not in kept:  # made with the checks of sweeps, which Hydra leaves out the first time
+        if run_mode != RunMode.MULTIRUN:
+            if key not in kept:
+                return load(self, config_name, overrides, run_mode, **how)
+            parsed = OverridesParser.create().parse_overrides(overrides)
+            self.validate_sweep_overrides_legal(parsed, run_mode, from_shell=True)  # a sweep needs -m
+        elif key not in kept:  # made with the checks of sweeps, which Hydra leaves out the first time
             kept[key] = load(self, config_name, overrides, run_mode)
         return kept[key]
 
@@ -83,9 +87,8 @@ def main() -> int:
         from src.refusal import refusal
 
         sweep = "-m" in sys.argv or "--multirun" in sys.argv
-        message = (
-            trouble() if isinstance(error, OSError) and error.errno and error.filename is None else None
-        ) or refusal(error, typed, sweep)
+        of_output = isinstance(error, OSError) and error.errno is not None and error.filename is None
+        message = (trouble() if of_output else None) or refusal(error, typed, sweep)
         if message is None:
             raise
         with suppress(OSError):  # the exit code says it too
@@ -105,10 +108,12 @@ def one_rank(arguments: list[str]) -> int:
 def command(arguments: list[str], typed: list[str]) -> int:
     """Read the command line, tell its overrides in `typed`, then do what it asks."""
     from src.command_line import here, split
-    from src.overrides import quoted
+    from src.config_files import refuse_unusable
+    from src.overrides import CONFIGS, quoted
     from src.resume import saved_overrides
 
     here()
+    refuse_unusable(CONFIGS)
     line = split(arguments)
     typed += line.overrides
     typed[:] = [quoted(a) for a in [*saved_overrides(line.overrides), *line.overrides]]

@@ -1,11 +1,12 @@
 """YAML files that can't be used: one sentence, with file and line."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from src.config_files import HEADER, problem_of_choice, read_mapping
-from src.errors import ConfigError
+from src.config_files import HEADER, broken_files, problem_of_choice, read_mapping, refuse_unusable
+from src.errors import ConfigError, ProjectError
 from src.overrides import CONFIGS, KEYS
 
 
@@ -60,3 +61,31 @@ def test_every_file_of_the_project_is_fine() -> None:
     paths = [p for p in CONFIGS.rglob("*.yaml") if p.parent != CONFIGS]
     assert len(paths) > 30
     assert [problem for p in paths if (problem := problem_of_choice(p, KEYS))] == []
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.yaml")
+    with pytest.raises(ProjectError, match=r"mine\.yaml is a pipe or device: put a YAML file in its place"):
+        refuse_unusable(tmp_path)
+
+
+def test_an_empty_train_yaml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").touch()
+    with pytest.raises(ProjectError, match=r"train\.yaml is empty: restore it"):
+        refuse_unusable(tmp_path)
+
+
+def test_a_broken_default_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "train.yaml").write_text("defaults:\n  - model: cnn\n  - override hydra/sweeper: product\n")
+    (tmp_path / "model" / "cnn.yaml").write_text("- a\n")
+    (problem,) = broken_files(tmp_path, KEYS)
+    assert (
+        problem == f"{tmp_path}/model/cnn.yaml must hold keys, one `key: value` per line, and holds a list."
+    )
+
+
+def test_a_file_among_its_own_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{HEADER}\ndefaults:\n  - mine\n  - _self_\n")
+    assert problem_of_choice(path, KEYS) == f"{path} names itself among its defaults; take that line out."

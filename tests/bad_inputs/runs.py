@@ -40,6 +40,7 @@ def make_run(run: Path, *overrides: str, job_id: str = "") -> None:
         "epoch": 2,
         "step": 28,
         "metrics": {"val/acc": 0.9},
+        "checkpoint": str(run / "checkpoints" / "00000028"),
     }
     (run / "run.json").write_text(json.dumps(fields, indent=2) + "\n")
     latest = results / "latest"

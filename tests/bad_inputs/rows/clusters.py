@@ -155,14 +155,14 @@ ROWS = [
     *(Row(f"cluster=slurm cluster.time={t}", r"cluster\.time(=|: )", name=f"cluster.time={t}"[:60]) for t in TIMES),
     *(Row(f"cluster=slurm 'cluster.mem={s}'", r"cluster\.mem(=|: )", name=f"cluster.mem={s}"[:60]) for s in SIZES),
     Row("cluster=slurm cluster.mem_per_gpu=lots", r"cluster\.mem_per_gpu: 'lots' is no amount of memory; use a form like 180G"),
-    *(Row(f"cluster=slurm {words}", says) for words, says in OPTIONS.items()),
+    *(Row(f"cluster=slurm cluster.local_disk=/local {words}", says) for words, says in OPTIONS.items()),
     *(Row("cluster=mine", says, files=preset(fact), name=f"a preset with {fact!r}") for fact, says in FACTS.items()),
     Row("cluster=mine", r"cluster\.time.*quotes", files=preset(keys="time: 24:00:00"), name="a preset with an unquoted time"),
     Row("cluster=mine", r"'cluster\.partion' is not a key", files=preset(keys="partion: a"), name="a preset with a slip"),
-    *(Row("cluster=mine", r"mine(\.yaml)?", files={PRESET: damage}, name=f"a preset that is or has {what}")
+    *(Row("cluster=mine", r"mine(\.yaml)?|^error: cluster\.name: (Recursive interpolation|Interpolation key 'nothere')", files={PRESET: damage}, name=f"a preset that is or has {what}")
       for what, damage in BROKEN.items()),
     Row("cluster=mine", "mine", files={PRESET: ""}, name="a preset that is empty"),
-    Row("cluster=mine", r"mine\.yaml.*(permission|can't be read)", files={PRESET: with_mode(0)}, name="a preset that can't be read"),
+    Row("cluster=mine", r"mine\.yaml.*([Pp]ermission|can't be read)", files={PRESET: with_mode(0)}, name="a preset that can't be read"),
     *(Row("cluster=current", r"(mine\.yaml|is no login node)", files={PRESET: THERE[what]}, name=f"cluster=current beside a preset with {what}")
       for what in BREAKS_CURRENT),
     Row("cluster=current", r"(mine\.yaml|is no login node)", files={PRESET: ""}, name="cluster=current beside an empty preset"),

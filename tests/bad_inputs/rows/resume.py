@@ -145,7 +145,7 @@ ROWS = [
     *(Row(f"resume={{run}} {words}", says) for words, says in CHANGES.items()),
     *(Row(words, says, files={"row/loop": link("loop"), "row/unreadable": lambda p: (p.mkdir(), unreadable(p))[0]}) for words, says in PLACES.items()),
     Row("resume={run}", r"(written|read-only|writable)", files={"{run}": read_only}, name="resume= of a read-only run folder"),
-    Row("resume={run}", r"unreadable|can't be read|permission|no run folder", files={"{run}": unreadable}, name="resume= of an unreadable run folder"),
+    Row("resume={run}", r"can't be read|[Pp]ermission", files={"{run}": unreadable}, name="resume= of an unreadable run folder"),
     Row("resume={run}", r"run\.json", files={"{run}/run.json": '{"state": '}, name="resume= where run.json is cut off"),
     Row("resume={run}", r"(run\.json|written)", files={"{run}/run.json": lambda p: (p.unlink(), p.mkdir())[0], "{run}/metrics.csv": gone}, name="resume= where run.json is a folder, no metrics"),
     *(Row("resume={job}", "(touch|HACKED).*trust=true|trust=true", files={"{job}/config.yaml": edited(old, new), "{job}": foreign},

@@ -37,8 +37,8 @@ PAIRS = {
     "trainer.accelerator=gpu": r"trainer\.accelerator=gpu.*no .*GPU.*trainer\.accelerator=(cpu|auto)",
     "framework=keras trainer.accelerator=gpu": r"trainer\.accelerator=gpu.*no .*GPU.*trainer\.accelerator=(cpu|auto)",
     "trainer.accelerator=gpu trainer.devices=2": r"trainer\.accelerator=gpu.*GPU",
-    "-m cluster=slurm,local": "cluster=.*(one|same|differ).*",
-    "-m cluster=local,slurm": "cluster=.*(one|same|differ).*",
+    "-m cluster=slurm,local": "one job array of one cluster, or runs here, and this one names slurm, local: .*cluster=slurm, then cluster=local",
+    "-m cluster=local,slurm": "one job array of one cluster, or runs here, and this one names local, slurm: .*cluster=local, then cluster=slurm",
     "-m cluster=slurm,pbs": "cluster|scheduler",
     "-m cluster=neuron,ibex": "cluster",
     "-m cluster=slurm trainer.nodes=1,2": r"a sweep is one job array.*(ranks|trainer\.nodes)",
@@ -48,8 +48,14 @@ PAIRS = {
     "cluster=local cluster.scheduler=slurm": r"cluster\.scheduler=slurm.*cluster=",
     "cluster=slurm cluster.scheduler=none": r"cluster\.scheduler=none.*cluster=local",
     "trainer.early_stopping.patience=3 trainer.limit_val_batches=0": r"early_stopping.*limit_val_batches|limit_val_batches.*early_stopping",
-    "-m wait=true cluster=slurm hydra/sweeper=basic seed=": "seed='' is not a whole number",
     "cluster=slurm strategy=horovod framework=keras trainer.devices=7": r"data\.batch_size=",
 }  # fmt: skip
 
-ROWS = [Row(words, says) for words, says in PAIRS.items()]
+OTHER_SWEEPER = "-m wait=true cluster=slurm hydra/sweeper=basic seed="
+
+ROWS = [
+    *(Row(words, says) for words, says in PAIRS.items()),
+    Row(
+        OTHER_SWEEPER, "seed='' is not a whole number", writes=r"project/multirun\.yaml"
+    ),  # Hydra's own writes that
+]
