@@ -11,7 +11,7 @@ from tests.bad_inputs.rows import QUICK, ROWS, TRIED
 from tests.bad_inputs.scratch import TRAINS, Answer, Scratch
 from tests.bad_inputs.summary import PROPERTY
 
-BOTH_WAYS = QUICK[:: len(QUICK) // 12]
+BOTH_WAYS = QUICK[:: len(QUICK) // 6]
 """Rows that are asked in a fork and in a new interpreter."""
 
 
