@@ -70,9 +70,13 @@ def refuse_renamed(run: Submitted, script: Path) -> None:
     """A script names its run folder, which may have been moved since.
 
     Raises:
-        SubmitError: it is not the folder that the run is in.
+        SubmitError: it is not the folder that the run is in, or the script can't be read.
     """
-    named = re.search(r"^RUN=(.*)$", script.read_text(errors="replace"), re.MULTILINE)
+    try:
+        text = script.read_text(errors="replace")
+    except OSError as error:
+        raise SubmitError(f"{script} can't be read: {error.strerror}.") from None
+    named = re.search(r"^RUN=(.*)$", text, re.MULTILINE)
     if not named:
         return
     written = re.sub(r"-\$\w+$", "", " ".join(shlex.split(named[1])))

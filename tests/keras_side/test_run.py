@@ -91,7 +91,9 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
         pytest.param(  # after its last step: before the validation
             EVERYTHING, "on_train_batch_end", 6, 6, (1, 6), marks=pytest.mark.slow
         ),
-        (EVERYTHING, "on_test_batch_end", 8, 6, (1, 6)),  # in the middle of the validation
+        pytest.param(  # in the middle of the validation
+            EVERYTHING, "on_test_batch_end", 8, 6, (1, 6), marks=pytest.mark.slow
+        ),
         pytest.param(
             ("model.width=4", "optimizer=sgd", "trainer.precision=16-mixed"),
             "on_train_batch_end",

@@ -32,6 +32,7 @@ def count(kind: str, strategy: str) -> list[dict[str, int]]:
     return [{name: n for name, n in counts.items() if n} for counts in found]
 
 
+@pytest.mark.slow
 def test_a_step_sends_what_plain_ddp_sends() -> None:
     plain = count("raw", "ddp")
     assert plain[0]["gloo:all_reduce"] == 20  # the gradients: one bucket

@@ -52,7 +52,8 @@ def test_neuron_itself_refuses_what_our_rule_refuses(
     assert list(neuron.results.glob("*/*")) == []
 
 
-@pytest.mark.parametrize("launch", [pytest.param("torchrun", marks=pytest.mark.slow), "mpirun"])
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["torchrun", "mpirun"])
 def test_other_launch_methods(login: Login, launch: str) -> None:
     run = login.result("cluster=slurm", "trainer.nodes=2", "trainer.devices=2", f"launch={launch}", *SMALL)
     assert per_host(run) == [2, 2]
@@ -79,6 +80,7 @@ def test_technion_trains_three_ranks_on_two_nodes(
     assert f"started by {launch}" in log(run)
 
 
+@pytest.mark.slow
 def test_keras_over_two_nodes(login: Login) -> None:
     run = login.result(
         "cluster=slurm", "framework=keras", "trainer.nodes=2", "trainer.devices=1", *SMALL, timeout=240
@@ -87,6 +89,7 @@ def test_keras_over_two_nodes(login: Login) -> None:
     assert info(run)["state"] == "completed"
 
 
+@pytest.mark.slow
 def test_horovodrun_reaches_the_other_node_without_ssh(
     login: Login, require: Callable[[object, str], None]
 ) -> None:

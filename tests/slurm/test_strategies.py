@@ -129,7 +129,8 @@ def nodes(cell: tuple[str, str, str]) -> int:
     return 2 if MATRIX[framework][strategy].several_nodes else 1
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "horovod"])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
 def test_three_ranks_on_two_nodes(login: Login, strategy: str) -> None:
     """An uneven job is COMPLETED, and all its ranks end with the same weights."""
     size = ("trainer.nodes=2", "trainer.total_devices=3")

@@ -69,7 +69,7 @@ def test_real_ranks(testbed, shared_dir, require, source, options, starter, plac
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("side", ["lightning_side", "keras_side"])
+@pytest.mark.parametrize("side", ["lightning_side", pytest.param("keras_side", marks=pytest.mark.slow)])
 def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, side):
     """3 ranks on 2 nodes, under plain srun: the weights of one process with the whole batch, on every
     rank.
