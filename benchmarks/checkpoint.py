@@ -105,10 +105,10 @@ class Ours:
     """Kept buffers, the node's disk, then the shared one; checksummed, read back, renamed."""
 
     def __init__(self, local: Path, shared: Path) -> None:
-        from src.checkpoint_store import CheckpointStore
-        from src.lightning_side.buffers import Buffers
-        from src.publish import Publisher
-        from src.staging import Stage
+        from src.checkpoints.checkpointer import Publisher
+        from src.checkpoints.staging import Stage
+        from src.checkpoints.store import CheckpointStore
+        from src.training.lightning.buffers import Buffers
 
         self.publisher = Publisher(
             CheckpointStore(shared, "max", keep_last=1), Stage(local / "bench" / "stage")
@@ -116,7 +116,7 @@ class Ours:
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """As `lightning_side.checkpoint.Saver` does."""
+        """As `src.training.lightning.checkpoint.Saver` does."""
         self.publisher.wait_buffers()
         self.buffers.fill(state)
         facts = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}

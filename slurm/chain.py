@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm import queue, scheduler
+from slurm import client, queue
 from src.errors import Interrupted, ProjectError, SubmitError, UnclearError
 
 INTERRUPTED = "Interrupted: waiting for the scheduler's answer, to take back what it accepts; Ctrl-C again ends it at once."
@@ -25,11 +25,11 @@ def submit_chain(
         UnclearError: a job is queued, or may be.
     """
     job_ids: list[str] = []
-    with scheduler.held_interrupt(INTERRUPTED) as interrupted:
+    with client.held_interrupt(INTERRUPTED) as interrupted:
         try:
             for _ in range(links):
                 after = job_ids[-1] if job_ids else None
-                job_ids.append(scheduler.submit_script(kind, script, after, members))
+                job_ids.append(client.submit_script(kind, script, after, members))
                 accepted(job_ids[-1])
                 if interrupted.is_set():
                     raise Interrupted("interrupted.")
@@ -45,7 +45,7 @@ def submit_chain(
 
 
 def _unclear(kind: str, job_ids: list[str]) -> str:
-    name, look = scheduler.COMMAND[kind], scheduler.QUEUE[kind]
+    name, look = client.COMMAND[kind], client.QUEUE[kind]
     before = f" Job {', '.join(job_ids)}, submitted before it, is queued." if job_ids else ""
     return f"Whether {name} has submitted the job is not known: look at `{look}` before submitting again.{before}"
 
@@ -59,7 +59,7 @@ def _withdrawn(kind: str, job_ids: list[str], error: BaseException) -> SubmitErr
             raise SubmitError(f"{queue.told(ending)}.")
     except ProjectError as trouble:
         return UnclearError(
-            f"{why} {jobs} could not be cancelled: {trouble} Look at `{scheduler.QUEUE[kind]}`.",
+            f"{why} {jobs} could not be cancelled: {trouble} Look at `{client.QUEUE[kind]}`.",
             job_lost=False,
         )
     back = f"{why} {jobs} {'were' if len(job_ids) > 1 else 'was'} cancelled: nothing is queued."

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from slurm import units
 from slurm.job import Job
-from src.rundir import ROOT
-from src.summary import shown, tool
+from src.files import ROOT
+from src.runs.summary import shown, tool
 
 
 def table(job: Job) -> str:

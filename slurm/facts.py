@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from slurm import units
-from src.schema_cluster import Cluster
+from src.config.cluster import Cluster
 
 
 def problems(cluster: Cluster) -> list[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm import facts, units
+from src.config.cluster import Cluster, Container, NodeType
+from src.config.schema import Config
+from src.config.strategies import MATRIX, STARTERS, Cell, resolve_strategy
 from src.errors import ConfigError
-from src.matrix import MATRIX, STARTERS, Cell, resolve_strategy
-from src.schema import Config
-from src.schema_cluster import Cluster, Container, NodeType
 
 CPUS_OF_UNKNOWN_NODES = 4
 """CPUs per rank where neither the user nor the preset says how many a node has: enough to feed one GPU."""
@@ -114,7 +114,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         members: numbers of an array's members.
 
     Raises:
-        ConfigError: where a time, size or pattern can't be read at all; what the site forbids is left to `slurm.sites`.
+        ConfigError: where a time, size or pattern can't be read at all; what the site forbids is left to `slurm.rules`.
     """
     c = config.cluster
     if unreadable := facts.problems(c):

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from slurm import units  # noqa: E402
-from src import client  # noqa: E402
+from src.distributed import programs  # noqa: E402
 from src.errors import REFUSED, ProjectError, SubmitError  # noqa: E402
 
 PRESETS = Path(__file__).resolve().parent.parent / "configs" / "cluster"
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         text = preset(
-            parsed.name, rows(client.ask(SINFO, unknown="(?!)")), parsed.partition, socket.gethostname()
+            parsed.name, rows(programs.ask(SINFO, unknown="(?!)")), parsed.partition, socket.gethostname()
         )
         if not parsed.write:
             print(text, end="")
@@ -124,7 +124,7 @@ def preset(name: str, found: Sequence[Row], partition: str | None, host: str) ->
         f"cluster:\n  name: {name}\n  partition: {_scalar(first.partition)}\n{gpu_type}"
         "  # account: ...   modules: [...]   comment: ...   the other keys are in configs/train.yaml\n"
         f"  site:\n    hosts: [{json.dumps(login)}]  # login nodes, for cluster=current\n{longest}"
-        "    # rules of the site: account, takes_mem, submit_below, ...: src/schema_cluster.py\n"
+        "    # rules of the site: account, takes_mem, submit_below, ...: src/config/cluster.py\n"
         "    nodes:\n" + "\n".join(nodes) + "\n"
     )
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from src import client
+from src.distributed import programs
 from src.errors import SchedulerError, SubmitError
 
 ENDED = {
@@ -127,7 +127,7 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
         SchedulerError: scancel or the queue can't be asked.
     """
     name = {"slurm": "scancel", "pbs": "qdel"}[scheduler]
-    answer = client.run([name, *map(_name_of, job_ids)], client.QUERY)
+    answer = programs.run([name, *map(_name_of, job_ids)], programs.QUERY)
     end = time.monotonic() + max(patience, TAKES_LEAVE)
     while True:
         try:
@@ -136,7 +136,7 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
             raise SchedulerError(f"{name} was called, and what came of it is not known: {error}") from None
         staying = {i: s for i, s in living.items() if s != "COMPLETING"}
         if staying and answer.code:
-            raise SubmitError(f"{name} failed with {client.ended(answer)}; {told(staying)}.")
+            raise SubmitError(f"{name} failed with {programs.ended(answer)}; {told(staying)}.")
         if not (living if patience else staying) or time.monotonic() > end:
             break
         time.sleep(0.5)
@@ -156,7 +156,7 @@ def jobs_of(script: str) -> dict[str, str]:
     Raises:
         SchedulerError: the queue can't be asked.
     """
-    said = client.ask(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
+    said = programs.ask(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
     rows = [line.split("|", 2) for line in said.splitlines()]
     return {row[0]: row[1] for row in rows if row[2:] == [script]}
 
@@ -177,7 +177,7 @@ def _name_of(job_id: str) -> str:
 def _states_of_pbs(job_ids: Sequence[str]) -> dict[str, str]:
     found = {}
     for job_id in job_ids:
-        said = client.ask(["qstat", "-f", _name_of(job_id)], UNKNOWN["qstat"])
+        said = programs.ask(["qstat", "-f", _name_of(job_id)], UNKNOWN["qstat"])
         match = re.search(r"job_state = (\w)", said)
         if said and not match:
             raise SchedulerError(f"qstat answered {said[:80].strip()!a}, which has no job_state in it.")
@@ -193,7 +193,7 @@ def _pairs(command: Sequence[str]) -> dict[str, str]:
         SchedulerError: the client can't be asked, or prints something else.
     """
     found = {}
-    for row in client.ask(command, UNKNOWN[command[0]]).splitlines():
+    for row in programs.ask(command, UNKNOWN[command[0]]).splitlines():
         match = re.fullmatch(r"(\d[^|]*)\|([A-Z_]+)\b[^|]*", row.strip())
         if match:
             found[match[1]] = match[2]
@@ -218,7 +218,7 @@ def _by_sacct(job_ids: Sequence[str]) -> dict[str, str]:
 def _by_scontrol(job_ids: Sequence[str]) -> dict[str, str]:
     found = {}
     for job_id in _wholes(job_ids):
-        for line in client.ask(
+        for line in programs.ask(
             ["scontrol", "--oneliner", "show", "job", job_id], UNKNOWN["scontrol"]
         ).splitlines():
             told = dict(re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState)=(\w+)", line))

@@ -4,8 +4,8 @@ import shlex
 from typing import Any
 
 from slurm.runs import Submitted
-from src import lock
-from src.summary import shown, train_command
+from src.runs import lock
+from src.runs.summary import shown, train_command
 
 
 def state(run: Submitted) -> tuple[str, str, dict[str, Any]]:

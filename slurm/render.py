@@ -14,9 +14,9 @@ from pathlib import PurePosixPath
 
 from slurm import units
 from slurm.job import Job
+from src.config.paths import absolute, on_node
 from src.errors import ConfigError
-from src.paths import absolute, on_node
-from src.rundir import ROOT
+from src.files import ROOT
 
 TEMPLATES = ROOT / "slurm" / "templates"
 

@@ -12,8 +12,8 @@ from slurm.runs import Submitted
 from slurm.submit import kept, record
 from slurm.takeback import Attempt
 from src.errors import SubmitError, UnclearError
-from src.summary import shown, train_command
-from src.trust import refuse_foreign_script
+from src.runs.summary import shown, train_command
+from src.runs.trust import refuse_foreign_script
 
 
 def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:

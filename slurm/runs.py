@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from slurm import queue
+from slurm.client import QUEUE, SCRIPT
 from slurm.left_out import special
-from slurm.scheduler import QUEUE, SCRIPT
 from slurm.submit import UNCLEAR
 from src.errors import SubmitError
-from src.rundir import RunDir
+from src.runs.folder import RunDir
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm import dry_run, git, render, scheduler, snapshot
+from slurm import client, dry_run, git, render, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
 from slurm.takeback import Attempt
 from slurm.waiting import Waiting
+from src.config.schema import Config
 from src.errors import SubmitError, UnclearError
-from src.files import write_atomic
-from src.from_scratch import put_back, set_aside
-from src.removal import remove
-from src.resume import flatten
-from src.rundir import ROOT, RunDir, claim, claim_code, create, now, point_latest
-from src.schema import Config
-from src.start import write_frozen
-from src.summary import shown
-from src.trust import remember, remember_script
+from src.files import ROOT
+from src.files.atomic import write_atomic
+from src.files.removal import remove
+from src.launch.local import write_frozen
+from src.runs.folder import RunDir, claim, claim_code, create, now, point_latest
+from src.runs.from_scratch import put_back, set_aside
+from src.runs.resume import flatten
+from src.runs.summary import shown
+from src.runs.trust import remember, remember_script
 
 Tree = Mapping[str, Any]
 
@@ -40,7 +41,7 @@ def submit(
     configs: Sequence[Config],
     notes: Sequence[str],
 ) -> list[float | None]:
-    """Submit a checked job and print what comes next; see `slurm.start.start`.
+    """Submit a checked job and print what comes next; see `slurm.launch.start`.
 
     Raises:
         SubmitError, SchedulerError: the scheduler refused it or is not there; everything is as it was before.
@@ -52,7 +53,7 @@ def submit(
     kind = job.cluster.scheduler
     with Attempt(results, [run] if run else []) as attempt:
         job, runs, taken = make_folders(trees, overrides, job, run, results, attempt)
-        script = Path(job.code).parent / scheduler.SCRIPT[kind]
+        script = Path(job.code).parent / client.SCRIPT[kind]
         try:
             job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record(runs, job.members, i))
         except UnclearError as error:
@@ -95,7 +96,7 @@ def make_folders(
         else [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
-    write_atomic(base.path / scheduler.SCRIPT[job.cluster.scheduler], render.render(job))
+    write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
     taken = snapshot.take(ROOT, Path(job.code), results, asked)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
         if r is not base:
@@ -166,7 +167,7 @@ def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDi
     with Attempt(results, [run] if run else []) as attempt:
         job, [run], _ = make_folders([tree], [overrides], job, run, results, attempt)
         record([run], None, os.environ.get("SLURM_JOB_ID") or os.environ["PBS_JOBID"])
-    script = Path(job.code).parent / scheduler.SCRIPT[job.cluster.scheduler]
+    script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
     let_run(script, [run], [tree])
     print(
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True

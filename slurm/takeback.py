@@ -6,11 +6,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from slurm.scheduler import SCRIPT, held_interrupt
+from slurm.client import SCRIPT, held_interrupt
 from src.errors import SubmitError, UnclearError
-from src.files import take, write_atomic
-from src.removal import remove_empty, remove_file
-from src.rundir import RunDir, discard, point_latest
+from src.files.atomic import take, write_atomic
+from src.files.removal import remove_empty, remove_file
+from src.runs.folder import RunDir, discard, point_latest
 
 WRITTEN = ("config.yaml", "overrides.txt", "run.json", "jobs.txt", *SCRIPT.values())
 """Files of a run folder that a submission writes; `config.yaml.1` is what it kept of an earlier one."""

@@ -19,15 +19,16 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from src.devices import local_devices  # noqa: E402
+from src.config.paths import absolute  # noqa: E402
+from src.config.refusal import refusal  # noqa: E402
+from src.config.schema import Config, load  # noqa: E402
+from src.config.strategies import resolve_strategy  # noqa: E402
+from src.distributed.devices import local_devices  # noqa: E402
+from src.distributed.horovod_install import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
 from src.errors import REFUSED, ConfigError  # noqa: E402
-from src.horovod_build import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
-from src.matrix import resolve_strategy  # noqa: E402
-from src.paths import absolute  # noqa: E402
-from src.refusal import refusal  # noqa: E402
-from src.rundir import ROOT, RunDir  # noqa: E402
-from src.schema import Config, load  # noqa: E402
-from src.start import here_problems, no_scheduler  # noqa: E402
+from src.files import ROOT  # noqa: E402
+from src.launch.local import here_problems, no_scheduler  # noqa: E402
+from src.runs.folder import RunDir  # noqa: E402
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 NEEDS = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras")}
@@ -79,7 +80,7 @@ def _results(folder: Path) -> Fact:
 
 
 def _site_problems(config: Config) -> list[str]:
-    from slurm.start import refusals
+    from slurm.launch import refusals
 
     return refusals(config, None, None, None)
 
@@ -163,9 +164,9 @@ def asked(arguments: list[str], words: list[str]) -> Config:
     Raises:
         ProjectError: with all problems.
     """
-    from src.command_line import here, split
-    from src.config_files import refuse_unusable
-    from src.overrides import CONFIGS, compose, quoted
+    from src.config.command_line import here, split
+    from src.config.diagnose import CONFIGS, compose, quoted
+    from src.config.yaml_files import refuse_unusable
 
     here()
     refuse_unusable(CONFIGS)
@@ -174,7 +175,7 @@ def asked(arguments: list[str], words: list[str]) -> Config:
         raise ConfigError([f"{' '.join(line.flags)}: this command takes key=value only; see --help."])
     words += [quoted(w) for w in line.overrides]
     if "cluster=current" in words:
-        from slurm.current import name_current
+        from slurm.presets import name_current
 
         words[:] = name_current(words)
     return load(compose(words), senseless)

@@ -22,8 +22,8 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from slurm import queue, ran_here, runs, show_logs  # noqa: E402
 from slurm.resubmit import again as submit_again  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
-from src.history import told  # noqa: E402
-from src.rundir import ROOT  # noqa: E402
+from src.files import ROOT  # noqa: E402
+from src.runs.attempts import told  # noqa: E402
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
 """States that `resubmit --failed` takes."""

@@ -19,7 +19,7 @@ sys.path.append(sys.path.pop(0))  # they are found; other imports would look the
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of exiting, so that `main` can name all problems
 
 from src.errors import INTERRUPTED, REFUSED, ProjectError  # noqa: E402
-from src.output import escape_characters, trouble  # noqa: E402
+from src.files.output import escape_characters, trouble  # noqa: E402
 
 
 def application() -> int:
@@ -38,8 +38,8 @@ def application() -> int:
     keep()
     if not composed:
         return 0
-    from src.environment_values import plain
-    from src.start import start
+    from src.config.environment_values import plain
+    from src.launch.local import start
 
     return start(plain(composed[0]), sys.argv[1:])
 
@@ -84,7 +84,7 @@ def main() -> int:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        from src.refusal import refusal
+        from src.config.refusal import refusal
 
         sweep = "-m" in sys.argv or "--multirun" in sys.argv
         of_output = isinstance(error, OSError) and error.errno is not None and error.filename is None
@@ -98,7 +98,7 @@ def main() -> int:
 
 def one_rank(arguments: list[str]) -> int:
     """`--run RUNDIR`: what a job starts, once for each rank."""
-    from src.rank import run_rank
+    from src.launch.rank import run_rank
 
     if len(arguments) != 1:
         raise ProjectError("--run takes one run folder: python src/train.py --run RUNDIR.")
@@ -107,10 +107,10 @@ def one_rank(arguments: list[str]) -> int:
 
 def command(arguments: list[str], typed: list[str]) -> int:
     """Read the command line, tell its overrides in `typed`, then do what it asks."""
-    from src.command_line import here, split
-    from src.config_files import refuse_unusable
-    from src.overrides import CONFIGS, quoted
-    from src.resume import saved_overrides
+    from src.config.command_line import here, split
+    from src.config.diagnose import CONFIGS, quoted
+    from src.config.yaml_files import refuse_unusable
+    from src.runs.resume import saved_overrides
 
     here()
     refuse_unusable(CONFIGS)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from src.overrides import compose
-from src.rundir import ROOT, RunDir, create
-from src.schema import Config, load
+from src.config.diagnose import compose
+from src.config.schema import Config, load
+from src.files import ROOT
+from src.runs.folder import RunDir, create
 from tests.bad_inputs import summary
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -65,7 +66,7 @@ def make_run(tmp_path: Path) -> Callable[..., tuple[Config, RunDir]]:
     """`make_run("data=mnist")`: a configuration and a new run folder that holds it, as `src/train.py` makes one."""
 
     def make(*overrides: str) -> tuple[Config, RunDir]:
-        from src.start import freeze
+        from src.launch.local import freeze
 
         tree = compose([*overrides, f"paths.results={tmp_path / 'results'}"])
         run = create(tmp_path / "results", tree["name"])

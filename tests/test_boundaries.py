@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from src.rundir import ROOT
+from src.files import ROOT
 
 TORCH = {"torch", "lightning", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
 HEAVY = TORCH | TENSORFLOW | {"numpy", "scipy", "sklearn", "PIL", "horovod"}
-TORCH_SIDE = ("src/lightning_side/", "src/models/lightning/", "src/data/torch_")
-TENSORFLOW_SIDE = ("src/keras_side/", "src/models/keras/", "src/data/tf_")
+TORCH_SIDE = ("src/training/lightning/", "src/models/lightning/", "src/data/torch_")
+TENSORFLOW_SIDE = ("src/training/keras/", "src/models/keras/", "src/data/tf_")
 SOURCES = sorted(
     str(p.relative_to(ROOT)) for top in ("src", "slurm", "hydra_plugins") for p in (ROOT / top).rglob("*.py")
 )
@@ -114,7 +114,7 @@ def test_slurm_and_data_do_not_know_the_entry() -> None:
     """The login-node side and the data sets are below the launcher and train.py."""
     for name in SOURCES:
         if name.startswith(("slurm/", "src/data/")) and "testbed" not in name:
-            assert not {"src.train", "src.local", "src.rank"} & imports(name), name
+            assert not {"src.train", "src.launch.processes", "src.launch.rank"} & imports(name), name
 
 
 def loaded(arguments: list[str], env: dict[str, str] | None = None) -> set[str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from src.doctor import facts, judged
-from src.rundir import ROOT, RunDir
+from src.files import ROOT
+from src.runs.folder import RunDir
 
 
 def doctor(*words: str, timeout: float = 200) -> "subprocess.CompletedProcess[str]":

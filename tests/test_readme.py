@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from src.rundir import ROOT
+from src.files import ROOT
 
 Train = Callable[..., "CompletedProcess[str]"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

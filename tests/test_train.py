@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from src.config.diagnose import groups
 from src.data.digits import FILE
-from src.overrides import groups
-from src.rundir import ROOT
+from src.files import ROOT
 
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = ["lightning", "keras"]

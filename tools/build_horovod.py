@@ -23,8 +23,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from src.distributed.horovod_install import (
+    HOROVOD_VERSION,
+    horovod_version,
+    installed_frameworks,
+    installed_horovod,
+)
 from src.errors import REFUSED
-from src.horovod_build import HOROVOD_VERSION, horovod_version, installed_frameworks, installed_horovod
 from tools.horovod_corrections import BuildError, correct, digest
 
 # setuptools: setup.py needs what left it in 81, horovodrun needs its distutils from Python 3.12 on.

@@ -19,7 +19,7 @@ class _Composer(Launcher):
 
     def trees(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Compose each member; a single one is what Hydra has composed already."""
-        from src.environment_values import plain
+        from src.config.environment_values import plain
 
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
             return [plain(self.config)]
@@ -37,11 +37,11 @@ class SlurmLauncher(_Composer):
             ConfigError: with all problems; nothing was written.
             SubmitError: in the scheduler's words; nothing is left behind.
         """
-        from slurm.start import start
+        from slurm.launch import start
 
         members = job_overrides
         if self.config.cluster.name == "current":
-            from slurm.current import name_current
+            from slurm.presets import name_current
 
             members = [name_current(m) for m in job_overrides]
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
@@ -58,7 +58,7 @@ class HereLauncher(_Composer):
         Raises:
             ConfigError: with all problems of all members; nothing was started.
         """
-        from slurm.sweep_here import run_all
+        from src.launch.sweep import run_all
 
         code = run_all(self.trees(job_overrides), job_overrides)
         if code:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm.job import Job
-from src.schema import Config
-from src.schema_cluster import Site
+from src.config.cluster import Site
+from src.config.schema import Config
 
 
 def user() -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm.rules.case import Case
-from src.ahead import data_problems, node_only
-from src.folders import results_problems
-from src.paths import absolute
+from src.config.folders import results_problems
+from src.config.paths import absolute
+from src.launch.ahead import data_problems, node_only
 
 
 def submit_folder(case: Case) -> Iterator[str]:

@@ -6,7 +6,7 @@ A dry run elsewhere does not ask them.
 from collections.abc import Iterator
 
 from slurm.rules.case import Case
-from src.matrix import MATRIX
+from src.config.strategies import MATRIX
 
 
 def horovod(case: Case) -> Iterator[str]:
@@ -14,7 +14,9 @@ def horovod(case: Case) -> Iterator[str]:
     job = case.job
     if other_environment(case) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
-    from src.horovod_build import horovod_problem  # reads what is installed: not for every submission
+    from src.distributed.horovod_install import (
+        horovod_problem,  # reads what is installed: not for every submission
+    )
 
     if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
         several = [n for n, c in MATRIX[job.framework].items() if c.several_nodes and n != "horovod"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from src.errors import DataError
-from src.files import replace
-from src.removal import remove_file, temporary_name
+from src.files.atomic import replace
+from src.files.removal import remove_file, temporary_name
 
 TIMEOUT = 10
 """Seconds to wait for a connection, and for each read."""

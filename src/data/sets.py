@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from src.config.choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
+from src.config.paths import here
 from src.data.base import Splits
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from src.data.mnist import open_mnist
 from src.data.synthetic import open_synthetic
-from src.paths import here
-from src.schema_choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
 
 
 def open_splits(config: Data, seed: int = 0) -> Splits:

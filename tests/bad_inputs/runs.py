@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from src.overrides import compose
+from src.config.diagnose import compose
 
 HERE = "/a-folder-that-is-replaced"
 

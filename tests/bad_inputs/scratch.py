@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from src.rundir import ROOT
+from src.files import ROOT
 from tests.bad_inputs import server
 
 CONFINE = """

@@ -31,10 +31,10 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
-from src.checkpoint_files import damage_of  # noqa: E402
-from src.checkpoint_store import CheckpointStore, Saved  # noqa: E402
-from src.checkpoint_worker import Worker  # noqa: E402
-from src.rundir import RunDir  # noqa: E402
+from src.checkpoints.manifest import damage_of  # noqa: E402
+from src.checkpoints.store import CheckpointStore, Saved  # noqa: E402
+from src.checkpoints.writer import Worker  # noqa: E402
+from src.runs.folder import RunDir  # noqa: E402
 
 CHECKPOINTS = "[0-9]" * 8
 """Names of their folders."""

@@ -16,7 +16,7 @@ KILLS = int(os.environ.get("LAB_KILLS", "20"))
 UNSAFE = """
 import sys
 sys.path[:0] = [{root!r}, {here!r}]
-import lab, src.checkpoint_store, src.publish, src.staging
+import lab, src.checkpoints.store, src.checkpoints.checkpointer, src.checkpoints.staging
 from trainees import TRAINEES, Plain
 
 def in_place(self, temporary, step):  # what a copy loop does: the checkpoint is in sight before it is whole
@@ -25,14 +25,14 @@ def in_place(self, temporary, step):  # what a copy loop does: the checkpoint is
     for file in sorted(temporary.iterdir(), reverse=True):
         (final / file.name).write_bytes(file.read_bytes())
     self._clean(final, superseded={{temporary}})
-    return src.checkpoint_store.load_manifest(final)
+    return src.checkpoints.store.load_manifest(final)
 
 class Forgetful(Plain):
     def weights(self, saved):
         return super().weights(saved) + str(saved.path.stat().st_ino)
 
 if {what!r} == "torn":
-    src.checkpoint_store.CheckpointStore._install = in_place
+    src.checkpoints.store.CheckpointStore._install = in_place
 else:
     TRAINEES["plain"] = Forgetful
 sys.exit(lab.main())

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from src.checkpoint_files import damage_of
-from src.horovod_build import horovod_problem
-from src.rundir import ROOT
+from src.checkpoints.manifest import damage_of
+from src.distributed.horovod_install import horovod_problem
+from src.files import ROOT
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "2"))
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV)
@@ -50,8 +50,8 @@ import json, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {here!r}]
 from trainees import Framework
-from src.checkpoint_store import CheckpointStore
-from src.rundir import RunDir
+from src.checkpoints.store import CheckpointStore
+from src.runs.folder import RunDir
 run, trainee = RunDir(Path({run!r})), Framework({framework!r})
 newest = CheckpointStore(run.checkpoints, "max", 2).newest_good()
 print(json.dumps([newest.step, trainee.weights(newest), trainee.curves(run)]))

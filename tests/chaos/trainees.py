@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from src.checkpoint_store import Saved
+from src.checkpoints.store import Saved
 from src.errors import CheckpointError
-from src.rundir import RunDir, create
+from src.runs.folder import RunDir, create
 
 SMALL = (
     "name=chaos",
@@ -44,7 +44,7 @@ class Framework:
         """Import in the laboratory what takes long, so that its children need not."""
         import importlib
 
-        importlib.import_module(f"src.{self.name}_side.run")
+        importlib.import_module(f"src.training.{self.name}.run")
         if self.name == "lightning":
             import torch
 
@@ -52,8 +52,8 @@ class Framework:
 
     def start(self, results: Path, node: Path) -> RunDir:
         """A new run folder."""
-        from src.overrides import compose
-        from src.start import freeze
+        from src.config.diagnose import compose
+        from src.launch.local import freeze
 
         local, wish = f"checkpoint.local={node}", f"framework={self.name}"
         tree = compose([*SMALL, wish, local, f"paths.results={results}", *self.overrides])
@@ -63,7 +63,7 @@ class Framework:
 
     def train(self, run: RunDir) -> int:
         """What each start of the run does; returns the exit code."""
-        from src.rank import run_rank
+        from src.launch.rank import run_rank
 
         return run_rank(run)
 
@@ -127,7 +127,7 @@ class Plain:
             return 1
 
     def _train(self, run: RunDir) -> int:
-        from src.lock import RunLock
+        from src.runs.lock import RunLock
 
         with RunLock(run), publisher(run) as publish:
             saved = publish.store.newest_good()
@@ -153,7 +153,7 @@ class Plain:
 @contextmanager
 def publisher(run: RunDir) -> Iterator[Any]:
     """As a framework's side opens one."""
-    from src.publish import open_publisher
+    from src.checkpoints.checkpointer import open_publisher
 
     class Rule:
         mode, keep_last, keep_every_n_epochs = "max", 2, None

@@ -7,13 +7,13 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from src.checkpoint_files import payload
-from src.from_scratch import set_aside
+from src.checkpoints.manifest import payload
+from src.runs.from_scratch import set_aside
 
 if TYPE_CHECKING:
     from lab import Lab
 
-    from src.rundir import RunDir
+    from src.runs.folder import RunDir
 
 FOREVER = 10**9
 TEN_YEARS = 10 * 365 * 86400

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from src.config.choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
 from src.data.sets import open_splits
-from src.schema_choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
 
 
 @pytest.fixture(params=["digits", "mnist", "imagefolder", "synthetic"])

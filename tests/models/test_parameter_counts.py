@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from src.rundir import ROOT
+from src.files import ROOT
 
 COUNT = """
 import json
-from src.overrides import compose
-from src.schema import load
+from src.config.diagnose import compose
+from src.config.schema import load
 from src.models.{side} import build_model, parameter_count
 counts = {{}}
 for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "resnet50"):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from src.distributed.discover import Topology, discover
+from src.distributed.hostlist import expand_hosts, expand_tasks, first_host
+from src.distributed.launcher_env import job_port, number, train_hosts
 from src.errors import TopologyError
-from src.hostlist import expand_hosts, expand_tasks, first_host
-from src.starter_variables import job_port, number, train_hosts
-from src.topology import Topology, discover
 from tests.properties.cases import DIGITS, TEXT, bounded
 
 NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm import units
+from src.checkpoints.interval import MOST, Interval, mtbf, optimal
+from src.checkpoints.retention import Retention, Saved
+from src.config.schema import load
 from src.errors import ConfigError
-from src.interval import MOST, Interval, mtbf, optimal
-from src.plan import make_plan
-from src.retention import Retention, Saved
-from src.schema import load
+from src.training.plan import make_plan
 from tests.properties.cases import DIGITS, TEXT, bounded, composed
 
 LIMITS = st.integers(0, 50) | st.floats(0, 1)

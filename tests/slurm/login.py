@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurm.testbed.cluster import Testbed
-from src.rundir import ROOT
+from src.files import ROOT
 from tests.weights import info
 
 SMALL = ("trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.ranks=true")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm.scheduler import submit_script
-from slurm.start import start
-from src import client
+from slurm.client import submit_script
+from slurm.launch import start
+from src.config.diagnose import compose
+from src.distributed import programs
 from src.errors import ProjectError, SchedulerError, SubmitError, UnclearError
-from src.overrides import compose
-from src.rundir import ROOT
+from src.files import ROOT
 
 INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo Unable to contact slurm controller >&2; exit 1"
@@ -119,7 +119,7 @@ LOST = {
 @pytest.mark.parametrize("fault", LOST)
 def test_an_answer_that_is_lost(fakes: Fakes, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     fakes("sbatch", fault)
-    monkeypatch.setattr(client, "SUBMIT", 0.5)
+    monkeypatch.setattr(programs, "SUBMIT", 0.5)
     script = fakes.folder / "squeue"
     with pytest.raises(UnclearError) as caught:
         submit_script("slurm", script)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm.testbed.cluster import Testbed
-from src.rundir import ROOT
+from src.files import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

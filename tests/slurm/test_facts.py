@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from slurm.job import make_job
+from src.config.diagnose import compose
+from src.config.schema import load
 from src.errors import ConfigError
-from src.overrides import compose
-from src.schema import load
 
 PRESET = """
 name: site

@@ -5,10 +5,10 @@ import pytest
 from slurm import dry_run
 from slurm.job import Job, constraint, make_job
 from slurm.render import render
+from src.config.diagnose import quoted
+from src.config.schema import Config
 from src.errors import ConfigError
-from src.overrides import quoted
-from src.rundir import ROOT
-from src.schema import Config
+from src.files import ROOT
 
 MakeConfig = Callable[..., Config]
 

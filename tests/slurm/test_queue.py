@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm import queue
-from slurm.scheduler import submit_script
+from slurm.client import submit_script
 from slurm.testbed.cluster import Testbed
 from src.errors import SchedulerError
 

@@ -14,9 +14,9 @@ import pytest
 from slurm import render as renderer
 from slurm.job import Job, make_job
 from slurm.render import log_path, option, ranges, render
+from src.config.schema import Config
 from src.errors import ConfigError
-from src.rundir import ROOT
-from src.schema import Config
+from src.files import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
 spec = importlib.util.spec_from_file_location("renew", GOLDEN / "renew.py")

@@ -10,7 +10,7 @@ import pytest
 
 from slurm import left_out, snapshot
 from src.errors import SubmitError
-from src.rundir import ROOT
+from src.files import ROOT
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from slurm.testbed.cluster import Testbed
-from src.horovod_build import horovod_problem
-from src.matrix import MATRIX
+from src.config.strategies import MATRIX
+from src.distributed.horovod_install import horovod_problem
 from tests.slurm.login import Login, log, wait_for
 from tests.weights import final_weights, fingerprints, info, largest_difference
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm.testbed.cluster import Testbed
-from src.rundir import ROOT
+from src.files import ROOT
 from tests.slurm.login import SMALL, Login, log
 from tests.weights import info
 

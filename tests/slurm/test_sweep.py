@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from slurm.sweep import refuse_unlike
+from src.config.diagnose import compose
 from src.errors import ConfigError, SubmitError
-from src.overrides import compose
 from tests.conftest import Command
 
 

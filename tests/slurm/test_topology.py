@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from slurm.testbed.cluster import REPOSITORY, Testbed
-from src.horovod_build import horovod_problem
+from src.distributed.horovod_install import horovod_problem
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 SHOW = """
 import dataclasses, json, sys
-from src.topology import discover
+from src.distributed.discover import discover
 sys.stdout.write(json.dumps(dataclasses.asdict(discover())) + chr(10))
 """
 BIN = Path(sys.executable).parent
@@ -69,13 +69,13 @@ def test_real_ranks(testbed, shared_dir, require, source, options, starter, plac
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("side", ["lightning_side", pytest.param("keras_side", marks=pytest.mark.slow)])
-def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, side):
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
+def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, framework):
     """3 ranks on 2 nodes, under plain srun: the weights of one process with the whole batch, on every
     rank.
     """
     require(not horovod_problem(), "run `make horovod`")
-    worker = f"{sys.executable} -W ignore {REPOSITORY}/tests/{side}/horovod_worker.py {shared_dir} plain"
+    worker = f"{sys.executable} -W ignore {REPOSITORY}/tests/training/{framework}/strategies/horovod_worker.py {shared_dir} plain"
     submit(testbed, shared_dir, UNEVEN, f"srun --kill-on-bad-exit=1 {worker}\n{worker}")
     weights = [load(shared_dir, name) for name in ("plain.1.0", "plain.3.0", "plain.3.1", "plain.3.2")]
     for alone, first, *others in zip(*weights, strict=True):

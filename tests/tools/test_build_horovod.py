@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from src.horovod_build import horovod_problem, installed_horovod
+from src.distributed.horovod_install import horovod_problem, installed_horovod
 from tools import build_horovod, horovod_corrections
 from tools.build_horovod import (
     Plan,

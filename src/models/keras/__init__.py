@@ -1,15 +1,15 @@
 """Models for Keras: `build_model` turns the `model` part of the configuration into a `keras.Model`."""
 
-import src.keras_side  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
+import src.training.keras  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
 
 import math
 
 import keras
 
+from src.config.choices import CnnModel, MlpModel, Model, ResnetModel
 from src.models.keras.cnn import cnn
 from src.models.keras.mlp import mlp
 from src.models.keras.resnet import resnet
-from src.schema_choices import CnnModel, MlpModel, Model, ResnetModel
 
 
 def build_model(config: Model, shape: tuple[int, int, int], classes: int) -> keras.Model:

@@ -3,7 +3,7 @@
 import keras
 from keras import layers
 
-from src.schema_choices import CnnModel
+from src.config.choices import CnnModel
 
 
 def cnn(image: keras.KerasTensor, config: CnnModel, classes: int) -> keras.KerasTensor:

@@ -3,7 +3,7 @@
 import keras
 from keras import layers
 
-from src.schema_choices import MlpModel
+from src.config.choices import MlpModel
 
 
 def mlp(image: keras.KerasTensor, config: MlpModel, classes: int) -> keras.KerasTensor:

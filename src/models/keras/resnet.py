@@ -7,7 +7,7 @@ He et al. (2015), https://arxiv.org/abs/1502.01852, for the outputs of a layer.
 import keras
 from keras import layers
 
-from src.schema_choices import ResnetModel
+from src.config.choices import ResnetModel
 
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 """Residual blocks of each of the four stages; a stage has twice the filters of the one before, from 64."""

@@ -2,10 +2,10 @@
 
 from torch import nn
 
+from src.config.choices import CnnModel, MlpModel, Model, ResnetModel
 from src.models.lightning.cnn import cnn
 from src.models.lightning.mlp import mlp
 from src.models.lightning.resnet import resnet18, resnet50
-from src.schema_choices import CnnModel, MlpModel, Model, ResnetModel
 
 
 def build_model(model: Model, shape: tuple[int, int, int], classes: int) -> nn.Module:

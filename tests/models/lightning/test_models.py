@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from src.config.schema import Config
 from src.models.lightning import build_model, parameter_count
-from src.schema import Config
 
 MakeConfig = Callable[..., Config]
 CHOICES = ["mlp", "cnn", "resnet18", "resnet50"]

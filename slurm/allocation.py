@@ -1,0 +1,112 @@
+"""Whether this command already runs inside an allocation, and what it may do there."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm.job import Job, devices_per_node
+from slurm.queue import JOB_ID
+from src.config.schema import Config
+from src.errors import SubmitError
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """An allocation that was made by hand (salloc, qsub -I).
+
+    Attributes:
+        job_id: its number.
+        nodes: how many nodes it has; 0 where nothing tells.
+        cpus: CPUs on the node that has the fewest; 0 where nothing tells.
+        gpus: GPUs on each node; 0 where nothing tells.
+    """
+
+    job_id: str
+    nodes: int = 0
+    cpus: int = 0
+    gpus: int = 0
+
+
+def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """The allocation around this process; None on a login node.
+
+    Raises:
+        SubmitError: inside a batch job or one of several tasks: a job must not submit or start itself again.
+    """
+    job_id = environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID")
+    if not job_id:
+        return None
+    if not re.fullmatch(JOB_ID, job_id):
+        name = "SLURM_JOB_ID" if environ.get("SLURM_JOB_ID") else "PBS_JOBID"
+        raise SubmitError(
+            f"{name}={job_id!a} is no job id: this shell is no allocation; unset {name}, or log in anew."
+        )
+    batch = environ.get("ENVIRONMENT") == "BATCH" or environ.get("PBS_ENVIRONMENT") == "PBS_BATCH"
+    if batch or "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1:
+        raise SubmitError(
+            f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
+            "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
+        )
+    cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
+    return Allocation(job_id, _number(environ, "SLURM_JOB_NUM_NODES"), min(cpus), _gpus(environ))
+
+
+def _gpus(environ: Mapping[str, str]) -> int:
+    """GPUs on each node, from the options of salloc; of `--gpus` on several nodes only the sum is known."""
+    if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
+        return 0
+    names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
+    given = next((n for n in names if environ.get(n)), names[0])
+    return sum(_numbers(environ, given, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    return _numbers(environ, name, "([0-9]{1,9})")[0]
+
+
+def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
+    """The numbers in a variable, one for each of its parts; [0] where it is not set.
+
+    Raises:
+        SubmitError: it is not as the scheduler writes it.
+    """
+    parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
+    if not all(parts):
+        raise SubmitError(
+            f"{name}={environ[name]!a} is not what a scheduler writes there: this shell is no allocation, or something "
+            f"has changed the variable; unset {name}, or make a new allocation."
+        )
+    return [int(part[1]) for part in parts if part]
+
+
+def fits(job: Job, here: Allocation) -> list[str]:
+    """Whether the allocation has what the job was made for."""
+    if job.members is not None:
+        return [
+            "a sweep is a job array, and this is an allocation; run its members one by one, or submit from the login node."
+        ]
+    problems = []
+    if here.nodes and here.nodes != job.nodes:
+        problems.append(
+            f"trainer.nodes={job.nodes}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
+        )
+    if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
+        problems.append(
+            f"{max(job.ranks)} ranks per node with {job.cpus_per_task} CPUs each do not fit this allocation ({here.job_id}), "
+            f"which has {here.cpus} CPUs on a node; use salloc --cpus-per-task or fewer trainer.devices."
+        )
+    return problems
+
+
+def fill_from_allocation(config: Config, here: Allocation | None) -> Config:
+    """In an allocation `auto` is all it has: the GPUs of a node, and its CPUs shared by the ranks."""
+    if here is None:
+        return config
+    c, t = config.cluster, config.trainer
+    if here.gpus and t.devices == "auto" and config.strategy.name != "single":
+        config = dataclasses.replace(config, trainer=dataclasses.replace(t, devices=here.gpus))
+    if not here.cpus or c.cpus_per_task is not None:
+        return config
+    each = max(1, here.cpus // max((1, *devices_per_node(config))))
+    return dataclasses.replace(config, cluster=dataclasses.replace(c, cpus_per_task=each))

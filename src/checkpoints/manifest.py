@@ -1,0 +1,190 @@
+"""The files of one checkpoint: its manifest, checksums, and a copy that reaches the disk.
+
+A manifest names each file with its size and, once the checkpoint is in the run folder, its sha256.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from src.checkpoints.retention import Saved
+from src.files.atomic import read_text, write_atomic
+from src.files.marked import MARKER
+from src.files.plain_json import dumps
+
+MANIFEST = "manifest.json"
+CHUNK = 1 << 20
+"""Bytes read and written at once: what stays in a core's cache costs the training no memory bandwidth."""
+
+Files = dict[str, dict[str, Any]]
+"""Size and sha256 of each file by its path in the checkpoint's folder."""
+
+
+def write_manifest(folder: Path, facts: dict[str, Any], files: Files) -> None:
+    """Say what the folder holds; `facts` are the fields of `Saved` but the path. Metrics of nan or inf are left out."""
+    metrics = {k: v for k, v in facts.get("metrics", {}).items() if math.isfinite(v)}
+    write_atomic(folder / MANIFEST, dumps({**facts, "metrics": metrics, "files": files}))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of the checkpoint in `folder`. Raises OSError or ValueError where there is none."""
+    try:
+        manifest: dict[str, Any] = json.loads(read_text(folder / MANIFEST))
+    except RecursionError as error:
+        raise ValueError(f"{folder / MANIFEST} is no manifest") from error
+    if not isinstance(manifest, dict) or not _are_files(manifest.get("files")):
+        raise ValueError(f"{folder / MANIFEST} is no manifest")
+    return manifest
+
+
+def _are_files(files: object) -> bool:
+    """Whether it is what `Files` says, and names nothing outside of the checkpoint's folder."""
+    if not isinstance(files, dict):
+        return False
+    paths = (PurePosixPath(name) for name in files)
+    inside = all(path.parts and not path.is_absolute() and ".." not in path.parts for path in paths)
+    return inside and all(isinstance(f, dict) and type(f.get("size")) is int for f in files.values())
+
+
+def load_manifest(folder: Path) -> Saved:
+    """The facts of the checkpoint in `folder`. Raises OSError or ValueError where they can't be read."""
+    manifest = read_manifest(folder)
+    try:
+        saved = Saved(path=folder, **{name: manifest[name] for name in FACTS})
+    except KeyError as missing:
+        raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
+    position = (saved.step, saved.epoch, saved.batch)
+    numbers = [*saved.metrics.values(), saved.value or 0.0] if isinstance(saved.metrics, dict) else [None]
+    if not all(type(n) is int and n >= 0 for n in position) or not all(
+        type(n) in (int, float) for n in numbers
+    ):
+        raise ValueError(f"{folder / MANIFEST} has values that no checkpoint has")
+    return saved
+
+
+FACTS = tuple(name for name in Saved.__dataclass_fields__ if name != "path")
+
+
+def name_of(step: int) -> str:
+    """The name of a checkpoint's folder."""
+    return f"{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of the checkpoint whose folder has that name; None where no checkpoint has it."""
+    return int(name) if re.fullmatch("[0-9]{8,19}", name) and name == name_of(int(name)) else None
+
+
+def marker_of(run: str, step: int) -> str:
+    """What the marker of a checkpoint's folder says, see `src/files/removal.py`; `run` is the run id."""
+    return f"checkpoint {name_of(step)} of run {run}"
+
+
+def payload(folder: Path) -> list[str]:
+    """The framework's files below `folder`."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (MANIFEST, MARKER))
+    return [str(p.relative_to(folder)) for p in paths]
+
+
+def sizes(folder: Path) -> Files:
+    """The files below `folder`, not yet checksummed."""
+    return {name: {"size": (folder / name).stat().st_size} for name in payload(folder)}
+
+
+def flush(folder: Path) -> Files:
+    """Send the files below `folder` to the disk, and checksum them."""
+    files: Files = {}
+    for name in payload(folder):
+        with open(folder / name, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+            files[name] = {"size": file.tell(), "sha256": digest}
+    sync_folder(folder)
+    return files
+
+
+def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
+    """Copy the files that the manifest of `source` names to disk in `target`, checksummed on the way.
+
+    Args:
+        pause: called before each chunk is written; what is more urgent may happen there.
+
+    Raises:
+        OSError: where a file can't be read or written, or has not the size that the manifest says.
+    """
+    files: Files = {}
+    for name, known in read_manifest(source)["files"].items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        files[name] = _copy_file(source / name, target / name, pause)
+        if files[name]["size"] != known["size"]:
+            raise OSError(f"{source / name} has {files[name]['size']} bytes instead of {known['size']}")
+    sync_folder(target)
+    return files
+
+
+def _copy_file(source: Path, target: Path, pause: Callable[[], None]) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    chunk = memoryview(bytearray(CHUNK))
+    with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
+        while read := reader.readinto(chunk):
+            pause()
+            digest.update(chunk[:read])
+            size += read
+            write_all(writer.fileno(), chunk[:read])
+        os.fsync(writer.fileno())
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Write all of `data`: where a disk fills up, one call of write takes only a part of it."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def damage_of(folder: Path, checksums: bool = True) -> str | None:
+    """What is wrong with the checkpoint in `folder`, in a few words; None when its checksums hold.
+
+    Args:
+        checksums: False: sizes alone, which takes no time however large the files are.
+    """
+    try:
+        files = read_manifest(folder)["files"]
+        load_manifest(folder)
+    except (OSError, ValueError):
+        return "no readable manifest.json"
+    for name, expected in files.items():
+        try:
+            if _differs(folder / name, expected if checksums else {"size": expected["size"]}):
+                return f"{name} does not match its checksum"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} can't be read: {error.strerror}"
+    return None
+
+
+def _differs(path: Path, expected: dict[str, Any]) -> bool:
+    status = path.stat()
+    if status.st_size != expected["size"] or not stat.S_ISREG(status.st_mode):
+        return True
+    if "sha256" not in expected:
+        return False
+    with open(path, "rb") as file:
+        if hasattr(os, "posix_fadvise"):  # read what the disk has, not what memory still holds
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was created and renamed in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

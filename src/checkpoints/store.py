@@ -1,0 +1,261 @@
+"""The checkpoints of a run folder: complete or absent, checked by checksums, both frameworks alike.
+
+checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
+checkpoints/newest               name of the newest one      checkpoints/best      name of the best one
+checkpoints/index.json           which ones there are, and why each is kept
+checkpoints/00000230.damaged-1/  one whose checksums did not hold; nobody removes it
+
+What has another name is not looked at. What is removed is what `src/files/removal.py` can prove to be of this run.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from src.checkpoints.manifest import (
+    FACTS,
+    MANIFEST,
+    copy,
+    damage_of,
+    flush,
+    load_manifest,
+    marker_of,
+    name_of,
+    read_manifest,
+    step_of,
+    sync_folder,
+    write_manifest,
+)
+from src.checkpoints.retention import Retention, Saved
+from src.errors import CheckpointError
+from src.files.atomic import move, set_aside, write_atomic
+from src.files.marked import MARKER, NotOurs, Place, adopt, check
+from src.files.plain_json import dumps
+from src.files.removal import make_empty, remove
+from src.runs.from_scratch import none_can_be_read
+
+__all__ = ["CheckpointStore", "Saved"]
+
+REPLACED = "replaced"
+"""Ending of the hidden name that a checkpoint has while another one of its step is written and verified."""
+
+
+class CheckpointStore:
+    """Writes and finds checkpoints below one folder. Only one process at a time may write.
+
+    Args:
+        folder: `checkpoints/` of the run folder.
+        mode, keep_last, keep_every_n_epochs: which ones are kept, see `Retention`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        mode: Literal["min", "max"],
+        keep_last: int,
+        keep_every_n_epochs: int | None = None,
+    ) -> None:
+        self.folder, self.rule = folder, Retention(mode, keep_last, keep_every_n_epochs)
+        self._damaged: set[Path] = set()
+
+    def begin(self, step: int) -> Path:
+        """A new empty temporary folder to write the files of a checkpoint into. Raises OSError."""
+        place = self._place(step, f".{name_of(step)}.{os.getpid()}")
+        make_empty(place)
+        return place.path
+
+    def give_up(self, temporary: Path) -> None:
+        """Remove what `begin` made."""
+        self._remove(temporary)
+
+    def commit(self, temporary: Path, **facts: Any) -> Saved:
+        """Make the files below `temporary` a checkpoint: data and manifest to disk first, one rename last.
+
+        Args:
+            facts: step, epoch, batch, metrics, value and framework, see `Saved`.
+
+        Raises:
+            OSError: where the disk does not take it; the checkpoints from before are all still there.
+        """
+        write_manifest(temporary, facts, flush(temporary))
+        return self._install(temporary, facts["step"])
+
+    def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> Saved:
+        """Copy a complete checkpoint from elsewhere, such as a node's own disk, in here.
+
+        Args:
+            pause: called between chunks of data.
+
+        Raises:
+            OSError: where that fails; nothing is left of it here, and the ones from before are all there.
+        """
+        manifest = read_manifest(source)
+        temporary = self.begin(manifest["step"])
+        try:
+            files = copy(source, temporary, pause)
+            write_manifest(temporary, {name: manifest[name] for name in FACTS}, files)
+            return self._install(temporary, manifest["step"])
+        except OSError:
+            self.give_up(temporary)
+            raise
+
+    def all(self) -> list[Saved]:
+        """Every checkpoint with a readable manifest, by step."""
+        found = []
+        for path in self._complete():
+            try:
+                found.append(load_manifest(path))
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def newest_good(self) -> Saved | None:
+        """The newest checkpoint whose checksums hold, None where there is none at all; a damaged one is told and skipped.
+
+        The damaged ones are set aside at the next commit: the run goes on from before them.
+
+        Raises:
+            CheckpointError: where all are damaged; they stay as they are.
+        """
+        complete, found = self._complete(), list[str]()
+        while complete:
+            path = complete.pop()
+            damage = self._damage(path)
+            if damage is None:
+                return load_manifest(path)
+            self._damaged.add(path)
+            found.append(f"{path.name}: {damage}")
+            then = "trying the one before" if complete else "there is none before it"
+            print(f"checkpoint {path} is damaged ({damage}); {then}.", file=sys.stderr, flush=True)
+        if found:
+            raise CheckpointError(none_can_be_read(self.folder.parent, found))
+        return None
+
+    def best(self) -> Saved | None:
+        """The undamaged checkpoint with the best value, None where none has one; of equal ones the newest."""
+        candidates = self.all()
+        while best := self.rule.best(candidates):
+            if self._damage(best.path) is None:
+                return best
+            candidates.remove(best)
+        return None
+
+    def _complete(self) -> list[Path]:
+        """By step; of two with the same step the one that is about to be replaced comes first."""
+        found = [(step, p) for p in self._folders() if (step := _step(p)) is not None and _is_complete(p)]
+        return [p for _, p in sorted(found, key=lambda pair: (pair[0], not pair[1].name.startswith(".")))]
+
+    def _folders(self) -> list[Path]:
+        """What is of a checkpoint by its name, complete or not; hidden ones first."""
+        if not self.folder.is_dir():
+            return []
+        return [
+            p
+            for p in sorted(self.folder.iterdir())
+            if _step(p) is not None and not p.is_symlink() and p.is_dir()
+        ]
+
+    def _damage(self, path: Path) -> str | None:
+        damage = damage_of(path)
+        if damage is None and load_manifest(path).step != _step(path):
+            return "its manifest.json is of another step"
+        return damage
+
+    def _install(self, temporary: Path, step: int) -> Saved:
+        """One rename; then all of it is read again, and only then older ones are removed."""
+        final = self.folder / name_of(step)
+        replaced = self.folder / f".{final.name}.{REPLACED}"
+        if os.path.lexists(final):  # written again: the one from before stays until the new one is verified
+            self._make_room(final, replaced)
+        move(temporary, final)
+        sync_folder(self.folder)
+        damage = self._damage(final)
+        if damage:
+            self._remove(final)
+            raise OSError(f"what was read back of {final} is not what was written: {damage}")
+        self._clean(final, superseded={replaced, *self._damaged})
+        return load_manifest(final)
+
+    def _make_room(self, final: Path, replaced: Path) -> None:
+        if self._is_ours(final) and self._damage(final) is None:
+            if os.path.lexists(replaced):
+                self._remove(replaced)
+            move(final, replaced)
+        else:
+            self._set_aside(final)
+
+    def _clean(self, written: Path, superseded: set[Path]) -> None:
+        """Renew pointers and index; remove what is not kept, and what a killed process left half-written."""
+        complete = self.all()
+        saved = [s for s in complete if s.path not in superseded]
+        why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
+        kept = [s for s in saved if s.path in why]
+        index = [{"name": s.path.name, "step": s.step, "value": s.value, "kept": why[s.path]} for s in kept]
+        write_atomic(self.folder / "index.json", dumps(index))
+        write_atomic(self.folder / "newest", kept[-1].path.name + "\n")
+        if best:
+            write_atomic(self.folder / "best", best.path.name + "\n")
+        readable = {s.path for s in complete}
+        for path in [p for p in self._folders() if p not in why]:
+            if path not in self._damaged and (path in readable or path.name.startswith(".")):
+                self._remove(path)
+            elif self._is_ours(path):
+                self._set_aside(path)
+
+    # --- what is ours ---------------------------------------------------------------------------------------------
+
+    def _place(self, step: int, name: str) -> Place:
+        run = self.folder.parent
+        return Place(run, (self.folder.name, name), marker_of(run.name, step))
+
+    def _remove(self, path: Path) -> None:
+        step = _step(path)
+        assert step is not None, path
+        hidden = "" if path.name.startswith(".") else f".{path.name}.removed"
+        self._adopt(path, step)
+        remove(self._place(step, path.name), hidden)
+
+    def _is_ours(self, path: Path) -> bool:
+        step = _step(path)
+        assert step is not None, path
+        self._adopt(path, step)
+        try:
+            check(self._place(step, path.name))
+        except (NotOurs, FileNotFoundError):
+            return False
+        return True
+
+    def _adopt(self, path: Path, step: int) -> None:
+        """Mark a checkpoint from before there were markers: its manifest is of this step, and names every file in it."""
+        if os.path.lexists(path / MARKER):
+            return
+        try:
+            manifest = read_manifest(path)
+        except (OSError, ValueError):
+            return
+        inside = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_symlink() or not p.is_dir()}
+        if manifest.get("step") == step and inside <= {MANIFEST, *manifest["files"]}:
+            adopt(self._place(step, path.name))
+
+    def _set_aside(self, path: Path) -> None:
+        damage = self._damage(path) or "not of this run"
+        kept = set_aside(path, "damaged")
+        self._damaged.discard(path)
+        print(
+            f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _step(path: Path) -> int | None:
+    """Of a checkpoint's folder, complete, about to be replaced, or half-written; None for any other name."""
+    hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
+    return step_of(hidden[1] if hidden else path.name)
+
+
+def _is_complete(path: Path) -> bool:
+    return not path.name.startswith(".") or path.name.endswith(REPLACED)

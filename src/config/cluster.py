@@ -1,0 +1,127 @@
+"""The configuration of a cluster: what a job asks for, how its environment is made, facts of the site."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from src.config.limits import MOST, Count, Items, Range
+from src.config.paths import Folder, NodeFolder
+
+Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
+Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
+Minutes = Annotated[int, Range(at_least=0, at_most=MOST)]
+Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """One kind of node that a job can get; what a row does not know is null and is not checked.
+
+    Attributes:
+        gpus: GPUs of the node.
+        cpus: CPUs a job can have on it.
+        mem: memory a job can have on it, such as 512G.
+        gpu_type: the scheduler's word for the GPU.
+        partition: the partition (or queue) these nodes are in.
+        gpu_mem: memory of one GPU, such as 80G.
+        counts: GPUs per node that can be asked for, where not every number can.
+        about: printed when a job of several nodes gets this type: what its network or processor lacks.
+    """
+
+    gpus: Gpus
+    cpus: Cpus | None = None
+    mem: str | None = None
+    gpu_type: str | None = None
+    partition: str | None = None
+    gpu_mem: str | None = None
+    counts: Annotated[list[Gpus], Items(example="[1,4]")] | None = None
+    about: str | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """Facts and rules of one site, checked before anything is submitted.
+
+    Attributes:
+        hosts: host names of the login nodes with shell wildcards, for cluster=current.
+        nodes: the kinds of nodes, the default first; empty where unknown.
+        max_time: longest job.
+        max_gpus: GPUs that one job (or user) can have at once.
+        account, comment: regular expressions that these must match; null where they are free.
+        account_example, comment_example: what to type.
+        takes_mem: whether --mem may be given.
+        takes_partition: whether --partition may be given.
+        needs_gpu_type: whether a job without a GPU type gets the oldest one.
+        submit_below: folders below which a job must be submitted; $USER is expanded.
+        write_below: folders below which a job can write.
+        requeue: whether a job may requeue itself from its node.
+        internet: whether jobs reach the internet.
+        notes: printed after a submission.
+    """
+
+    hosts: list[str]
+    nodes: list[NodeType]
+    max_time: Minutes | str | None
+    max_gpus: Count | None
+    account: str | None
+    account_example: str | None
+    comment: str | None
+    comment_example: str | None
+    takes_mem: bool
+    takes_partition: bool
+    needs_gpu_type: bool
+    submit_below: list[str]
+    write_below: list[str]
+    requeue: bool
+    internet: bool
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the job runs and what it asks for; `local` runs it here. The keys: configs/train.yaml."""
+
+    name: str
+    scheduler: Literal["none", "slurm", "pbs"]
+    account: str | None
+    partition: str | None
+    qos: str | None
+    time: Minutes | str | None
+    gpu_type: str | None
+    cpus_per_task: Cpus | None
+    mem: str | None
+    mem_per_gpu: str | None
+    constraint: str | list[str] | None
+    comment: str | None
+    reservation: str | None
+    exclude: str | None
+    mail_user: str | None
+    mail_type: str | None
+    extra: list[str]
+    gpu_request: Literal["gpus-per-node", "gres"]
+    launch: Launcher
+    modules: list[str]
+    conda: Folder | None
+    venv: Folder | None
+    setup: list[str]
+    local_disk: NodeFolder
+    requeue: bool
+    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch takes no more
+    chain: Annotated[int, Range(at_least=1, at_most=1000)]
+    max_running: Annotated[int, Range(at_least=1, at_most=MOST, hint="null is no limit")] | None
+    site: Site
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the ranks run in. Folders of the project, of results and of data are mounted at their own paths.
+
+    Attributes:
+        image: an image file, or for pyxis also a registry's name such as nvcr.io#nvidia/pytorch:25.09-py3.
+        mounts: more folders, each `path` or `path outside:path inside`; data.dir is the path inside.
+        python: the interpreter inside.
+    """
+
+    name: Literal["none", "pyxis", "apptainer"]
+    image: Folder | None
+    mounts: list[Folder]
+    python: str

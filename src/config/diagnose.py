@@ -1,0 +1,265 @@
+"""Why a command line was refused: every problem of it at once, each with what to type instead.
+
+Hydra stops at the first fault, and a value of the wrong type hides contradictions. This is only run after a refusal: it
+looks at each argument by itself, then composes the rest so that the schema can speak too.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from src.config.environment_values import plain
+from src.config.refusal import about_configuration, sentence
+from src.config.schema import Config, load
+from src.config.strict import did_you_mean
+from src.config.yaml_files import broken_files, problem_of_choice
+from src.errors import ConfigError
+from src.files import ROOT
+
+CONFIGS = ROOT / "configs"
+
+KEYS = frozenset(Config.__dataclass_fields__) - {"name"}
+"""The configuration's own keys; a choice has a name too."""
+
+DEEPEST = 20
+"""Lists and sections in each other; of some hundreds OmegaConf fails, and names no key."""
+
+Compose = Callable[[tuple[str, ...]], dict[str, Any]]
+"""`compose`, which takes a while, remembering what it has composed."""
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """The composed configuration as a plain tree, outside of a Hydra application."""
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = hydra.compose("train", overrides=list(overrides))
+        return plain(cfg)
+
+
+def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
+    """An error with one sentence per problem of the overrides.
+
+    Args:
+        arguments: the overrides.
+        first: what was raised; its own problems stay in the list, and its own sentence is used when nothing clearer is found.
+        sweep: several values of one key are allowed (`-m`).
+    """
+    try:
+        problems = _all_problems(arguments, sweep, cache(compose))
+    except Exception as error:  # what keeps us from looking further must not hide what was found first
+        problems = [] if about_configuration(first) else [sentence(error) or repr(error)]
+    known = first.problems if isinstance(first, ConfigError) else []
+    if problems:  # a file that is in the wrong place of the tree says why itself
+        stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
+        known = [p for p in known if not p.startswith(stray)]
+    found = [*known, *(p for p in problems if not any(p in k for k in known))]
+    return ConfigError(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()])
+
+
+def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
+    problems: list[str] = []
+    known_groups = groups()
+    selected, valued = [], []
+    for text in arguments:
+        override = _parse(text, problems)
+        if override is None or not _check_sweep(text, override, sweep, known_groups, problems):
+            continue
+        key = override.key_or_group
+        if key in known_groups and override.package is None:
+            if _check_choice(text, override, known_groups[key], problems):
+                selected.append(text)
+        elif not key.startswith(("hydra.", "hydra/")):
+            valued.append((text, key, override))
+    try:
+        tree = composed(_first_choices(selected))
+    except Exception as error:
+        if not about_configuration(error):
+            raise
+        return problems or broken_files(CONFIGS, KEYS, error) or [sentence(error) or repr(error)]
+    sections = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
+    if not sections and (broken := broken_files(CONFIGS, KEYS)):
+        return problems + broken
+    good = list(selected)
+    for text, key, override in valued:
+        if override.is_add() or override.is_delete() or _check_key(key, tree, known_groups, problems):
+            good.append(text)
+    return problems + _schema_problems(_first_choices(good), composed)
+
+
+def groups() -> dict[str, list[str]]:
+    """The config groups and the choices of each."""
+    folders = (p for p in CONFIGS.rglob("*") if p.is_dir())
+    return {str(d.relative_to(CONFIGS)): sorted(f.stem for f in d.glob("*.yaml")) for d in folders}
+
+
+def quoted(argument: str) -> str:
+    """The argument as Hydra reads it: a value that is no word of Hydra's grammar is quoted as it stands.
+
+    So `cluster.comment="field=nlp;appl=pytorch"`, whose quotes the shell takes, means what it says.
+    """
+    key, equals, value = argument.partition("=")
+    if (
+        argument.startswith("-")
+        or not equals
+        or re.fullmatch(r"[\w./+-]{,1000}", value, re.ASCII)  # Python reads no number of 5,000 digits
+        or _parsed(argument)
+    ):
+        return argument
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return candidate if _parsed(candidate := f'{key}="{escaped}"') else argument
+
+
+def empty_sweep(text: str) -> str:
+    """The sentence for range(0), or a pattern that fits no choice."""
+    return f"'{text}' is a sweep over nothing: there is no value in it."
+
+
+def _parsed(text: str) -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except (HydraException, ValueError, RecursionError):
+        return None
+
+
+def _parse(text: str, problems: list[str]) -> Any:
+    override = _parsed(text)
+    if override is None:
+        key, equals, _ = text.partition("=")
+        odd = equals and not key.isascii()
+        problems.append(
+            f"'{key}' is not a key of the configuration."
+            if odd
+            else f"'{text}' is not of the form key=value."
+        )
+    elif not override.key_or_group:
+        problems.append(f"'{text}' names no key: it is not of the form key=value.")
+        return None
+    elif _depth(override.value()) > DEEPEST:
+        problems.append(f"{override.key_or_group} has more brackets in brackets than any value can have.")
+        return None
+    return override
+
+
+def _depth(value: Any) -> int:
+    """How many lists and sections are around the innermost value."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
+
+
+def _check_sweep(
+    text: str, override: Any, sweep: bool, known_groups: dict[str, list[str]], problems: list[str]
+) -> bool:
+    if not override.is_sweep_override():
+        return True
+    if not sweep:
+        problems.append(
+            f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
+            f"('{override.key_or_group}=\"...\"') where it is one value."
+        )
+    elif not override.is_discrete_sweep():
+        problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
+    elif not _values(override, known_groups.get(override.key_or_group, [])):
+        problems.append(empty_sweep(text))
+    else:
+        return True
+    return False
+
+
+def _check_choice(text: str, override: Any, choices: list[str], problems: list[str]) -> bool:
+    before, group = len(problems), override.key_or_group
+    if override.is_add():
+        problems.append(f"'{text}': {group} is in the configuration already; write it without +.")
+    for value in _values(override, choices):
+        for choice in value if isinstance(value, list) else [value]:
+            _check_file(group, choice, choices, problems)
+    return len(problems) == before
+
+
+def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]) -> None:
+    name = str(choice).removesuffix(".yaml")
+    if choice is not None and name not in choices:
+        known = "" if len(choices) <= 12 else f" There are {', '.join(choices)}."
+        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
+    elif choice is None and group in KEYS:
+        problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
+    elif choice is not None:
+        problem = problem_of_choice(CONFIGS / group / f"{name}.yaml", KEYS)
+        problems += [problem] if problem else []
+
+
+def _check_key(
+    key: str, tree: dict[str, Any], known_groups: dict[str, list[str]], problems: list[str]
+) -> bool:
+    section: Any = tree
+    for depth, part in enumerate(key.split(".")):
+        if not isinstance(section, dict) or part not in section:
+            here = list(section) if isinstance(section, dict) else []
+            here += [] if depth else [g for g in known_groups if g not in here]
+            problems.append(
+                f"'{key}' is not a key of the configuration{_nearest_key(key, part, depth, here)}"
+            )
+            return False
+        section = section[part]
+    return True
+
+
+def _nearest_key(key: str, part: str, depth: int, here: list[str]) -> str:
+    suggestion = did_you_mean(part, here)
+    prefix = ".".join(key.split(".")[:depth])
+    return suggestion.replace("Did you mean '", f"Did you mean '{prefix}.") if prefix else suggestion
+
+
+def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
+    """What is chosen: each value of a sweep, and of a pattern all `choices` that it fits."""
+    from hydra.core.override_parser.types import Glob
+
+    value = override.value()
+    if isinstance(value, Glob):
+        return value.filter(list(choices))
+    if override.is_sweep_override():
+        return list(override.sweep_iterator()) if override.is_discrete_sweep() else []
+    return [value]
+
+
+def _first_choices(texts: list[str]) -> tuple[str, ...]:
+    """Overrides with each sweep (a=1,2) cut to its first value: what one member of the sweep is composed from."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    out, known = [], groups()
+    for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
+        swept = (
+            _values(override, known.get(override.key_or_group, [])) if override.is_sweep_override() else []
+        )
+        out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
+    return tuple(out)
+
+
+def _schema_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
+    """What the schema says, again without the overrides it named until it names none: a wrong type hides what comes later."""
+    found: list[str] = []
+    while True:
+        new = [p for p in _load_problems(overrides, composed) if p not in found]
+        named = [o for o in overrides if any(p.startswith(o.split("=")[0] + "=") for p in new)]
+        found += new
+        overrides = tuple(o for o in overrides if o not in named)
+        if not named:
+            return found
+
+
+def _load_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
+    try:
+        load(composed(overrides))
+    except ConfigError as error:
+        return error.problems
+    except Exception as error:
+        if not about_configuration(error):
+            raise
+        return [sentence(error) or repr(error)]
+    return []

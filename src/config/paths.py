@@ -1,0 +1,99 @@
+"""Folders as a person types them: `~` and `$NAME` mean what a shell makes of them, read in this one place.
+
+A folder of a job's node ($SLURM_TMPDIR, $TMPDIR, $PBS_JOBDIR at its beginning) has a value on that node alone: it stays as it
+is until a rank asks for it.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from src.errors import DataError
+from src.files import ROOT
+
+_ON_NODE = re.compile(r"\$\{?(?:(?:SLURM|PBS)_\w+|TMPDIR)\b")
+_VARIABLE = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+
+
+def on_node(text: str) -> bool:
+    """Whether a folder is one of the job's node, which no other machine knows."""
+    return bool(_ON_NODE.match(text))
+
+
+def expand(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The path with `~`, `~user`, `$NAME` and `${NAME}` replaced; `\\$` is a dollar sign.
+
+    Raises:
+        ValueError: with the end of a sentence, where there is no such user or variable.
+    """
+    if on_node(text):
+        return text
+    home = expand_home(text)
+    return _VARIABLE.sub(lambda found: _value(found, environ), home)
+
+
+def expand_home(text: str) -> str:
+    """The path with a `~` or `~user` at its beginning replaced.
+
+    Raises:
+        ValueError: there is no such user.
+    """
+    home = os.path.expanduser(text)
+    if home.startswith("~"):
+        raise ValueError(f"names a user that this machine does not know ({text.split('/')[0]}); use a path")
+    return home
+
+
+def unexpanded(path: str) -> str:
+    """The path as text that `expand` turns into it again."""
+    return path if on_node(path) else path.replace("$", "\\$")
+
+
+def here(path: str) -> str:
+    """A path on the node where this process is.
+
+    Raises:
+        DataError: where the job has no such variable.
+    """
+    if not on_node(path):
+        return path
+    try:
+        return _VARIABLE.sub(lambda found: _value(found, os.environ), path)
+    except ValueError as error:
+        raise DataError(f"{path} {error}.") from error
+
+
+def absolute(path: str) -> Path:
+    """An expanded path; a relative one is below the project's folder, whatever folder the command is typed in."""
+    return Path(path) if on_node(path) else ROOT / path
+
+
+def _value(found: "re.Match[str]", environ: Mapping[str, str]) -> str:
+    if found[0] == "\\$":
+        return "$"
+    name = found[1] or found[2]
+    if name not in environ:
+        raise ValueError(f"names ${name}, which is not set here; set it, or use a path without it")
+    return environ[name]
+
+
+class _Expanded:
+    """What `src.config.strict` calls with a path of the configuration."""
+
+    def __init__(self, home_only: bool = False) -> None:
+        self.home_only = home_only
+
+    def __call__(self, text: str) -> tuple[str, str]:
+        try:
+            return (expand_home if self.home_only else expand)(text), ""
+        except ValueError as error:
+            return text, str(error)
+
+
+Folder = Annotated[str, _Expanded()]
+"""A path that is looked for where the command is typed."""
+
+NodeFolder = Annotated[str, _Expanded(home_only=True)]
+"""A path on the node: its variables are those of the job."""

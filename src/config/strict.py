@@ -1,0 +1,226 @@
+"""Turn a plain tree (dicts, lists, scalars) into dataclasses, strictly, and collect every problem instead of the first.
+
+Only the types that configurations need are known: int, float, bool, str, None, Literal, unions of these, list[...],
+nested dataclasses, and a `Choice`: one of several dataclasses picked by the section's `name`. `Annotated[kind, rule]` adds a rule
+of `src.config.limits` or `src.config.paths` to one of these. No text may be empty: "nothing" is null.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+UNUSABLE = object()
+"""What `convert` returns for a value of a wrong type."""
+
+
+class Choice:
+    """Annotated metadata: the section is one of these dataclasses, picked by its key `name`."""
+
+    def __init__(self, *classes: type) -> None:
+        self.classes = {name: c for c in classes for name in typing.get_args(_hints(c)["name"])}
+
+
+def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
+    """Build `cls` from `tree`; append one sentence to `problems` for whatever does not fit.
+
+    Args:
+        cls: a dataclass; a field with a default (in rows of tables) may be left out.
+        tree: keys and values of the section.
+        problems: receives the sentences.
+        path: dotted name of the section, for the messages.
+
+    Returns:
+        The object, or None where a value is missing or of another type. With numbers out of range and keys that nobody knows
+        there still is an object, for the checks of what else is wrong; it is not one to run.
+    """
+    hints = _hints(cls)
+    optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}  # type: ignore[arg-type]
+    for key in tree:
+        if key not in hints:
+            problems.append(
+                f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints)}"
+            )
+    values = {}
+    for key, hint in hints.items():
+        if key in tree:
+            values[key] = convert(hint, tree[key], problems, _join(path, key))
+        elif key not in optional:
+            values[key] = UNUSABLE
+            problems.append(f"'{_join(path, key)}' is missing; give it a value of type {describe(hint)}.")
+    return None if any(v is UNUSABLE for v in values.values()) else cls(**values)
+
+
+def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
+    """Check `value` against the type `hint`; returns it converted, or appends a problem.
+
+    With a problem the answer is `UNUSABLE`, or where only a rule is broken an allowed value.
+    """
+    for kind, rules in _alternatives(hint):
+        if rules and isinstance(rules[0], Choice):
+            return _pick(rules[0], value, problems, path)
+        fits, converted = _fit(kind, value, problems, path)
+        if fits:
+            for rule in rules if converted is not UNUSABLE else ():
+                converted, words = rule(converted)
+                if words:
+                    problems.append(f"{path}={_shown(value)} {words}.")
+            return converted
+    shown = "null" if value is None else f"'{_shown(value)}'"
+    names = [str(v) for kind, _ in _alternatives(hint) for v in typing.get_args(kind)]
+    near = nearest(str(value), names) if isinstance(value, str) else None
+    problems.append(f"{path}={shown} {_misfit(hint, value)}." + (f" Did you mean '{near}'?" if near else ""))
+    return UNUSABLE
+
+
+def _pick(choice: Choice, value: Any, problems: list[str], path: str) -> Any:
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in choice.classes:
+        shown = _shown(name)
+        problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.classes)}")
+        return UNUSABLE
+    return _section(choice.classes[name], value, problems, path)
+
+
+def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str) -> Any:
+    built = build(cls, value, problems, path)
+    return UNUSABLE if built is None else built
+
+
+def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, Any]:
+    """Whether `value` is of the type `kind`, and what it is then; items of lists and keys of sections have their own problems."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            return False, None
+        return True, _section(typing.cast(type, kind), value, problems, path)
+    if typing.get_origin(kind) is list:
+        if not isinstance(value, list):
+            return False, None
+        item = typing.get_args(kind)[0]
+        items = [convert(item, v, problems, f"{path}[{i}]") for i, v in enumerate(value)]
+        return True, UNUSABLE if any(i is UNUSABLE for i in items) else items
+    return _scalar(kind, value)
+
+
+def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
+    if kind is type(None):
+        return value is None, None
+    if typing.get_origin(kind) is Literal:
+        for option in typing.get_args(kind):
+            # by text, so that precision=32 (a number in YAML) is the choice "32"
+            if _shown(value) == str(option) and isinstance(value, bool) == isinstance(option, bool):
+                return True, option
+        return False, None
+    if isinstance(value, bool) or kind is bool:
+        return kind is bool and isinstance(value, bool), value
+    if kind is float and isinstance(value, int):
+        return True, _as_float(value)
+    if kind is str:
+        # name=2024: YAML reads a number where a word is meant
+        text = _shown(value) if isinstance(value, (int, float)) else value
+        return _is_text(text), text
+    return isinstance(value, kind), value
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value can be a name, a path or an option: not empty, no NUL, and all of it characters."""
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        return False
+    return not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _misfit(hint: Any, value: Any) -> str:
+    """What is wrong with a value of another type."""
+    kinds = [kind for kind, _ in _alternatives(hint)]
+    if str in kinds and isinstance(value, str):
+        if value.strip():
+            return "has a character in it that no name, path or option can have"
+        return "is empty" + ("; nothing is null" if type(None) in kinds else "")
+    quotes = "; in quotes it is one" if str in kinds and hasattr(value, "isoformat") else ""  # a date
+    return f"is not {describe(hint)}{quotes}"
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, in at most one line."""
+    huge = (
+        isinstance(value, int) and value.bit_length() > 10_000
+    )  # Python has no decimals for very many digits
+    text = hex(value) if huge else str(value)
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= 200 else f"{text[:60]}..."
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `word` most likely is a slip of."""
+    import difflib  # only for a refusal
+
+    return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence: the nearest of `known`, or all of them when none is near and they are few."""
+    names = list(known)
+    near = nearest(word, names)
+    if near:
+        return f". Did you mean '{near}'?"
+    return f". Known: {', '.join(names)}." if names and len(names) <= 12 else "."
+
+
+def describe(hint: Any) -> str:
+    """A type in a user's words: 'a whole number or null', 'one of sgd, adamw'."""
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        type(None): "null",
+    }
+    parts = []
+    for kind, _ in _alternatives(hint):
+        if typing.get_origin(kind) is Literal:
+            options = typing.get_args(kind)
+            parts.append(("one of " if len(options) > 1 else "") + ", ".join(str(o) for o in options))
+        elif typing.get_origin(kind) is list:
+            parts.append(f"a list ({describe(typing.get_args(kind)[0])})")
+        else:
+            parts.append(words.get(kind, "a section of keys"))
+    return " or ".join(parts)
+
+
+def _alternatives(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The types of a union, or the one type, each with its rules."""
+    plain, rules = _plain(hint)
+    if rules and isinstance(rules[0], Choice):
+        return [(plain, rules)]
+    kinds = typing.get_args(plain) if _is_union(plain) else (plain,)
+    return [(kind, own or rules) for kind, own in map(_plain, kinds)]
+
+
+def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    if typing.get_origin(hint) is typing.Annotated:
+        kind, *rules = typing.get_args(hint)
+        return kind, tuple(rules)
+    return hint, ()
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

@@ -1,0 +1,138 @@
+"""Run here: this process is the only rank, or it starts one process per device and watches over them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from src.checkpoints.checkpointer import publish_what_is_left
+from src.config.schema import Config
+from src.distributed.devices import local_ranks
+from src.distributed.discover import discover
+from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
+from src.files import ROOT
+from src.files.output import outlive_terminal, protect
+from src.launch.rank import run_rank
+from src.runs.folder import RunDir
+from src.training.stop import SIGNALS
+
+
+def run_here(config: Config, run: RunDir) -> int:
+    """Train in `run` on this machine; returns the exit code of training."""
+    ranks = local_ranks(config)
+    if ranks == 1:
+        return run_rank(run)
+    protect()
+    outlive_terminal()
+    code = watch(start_ranks(run, ranks))
+    if code not in (0, REFUSED):
+        publish_what_is_left(run)
+    return code
+
+
+def refuse_second_start() -> None:
+    """Each process of `torchrun src/train.py` would make a run of its own.
+
+    Raises:
+        ConfigError: where this process already is one rank of several.
+    """
+    topology = discover()
+    if topology.world_size > 1:
+        raise ConfigError(
+            [
+                f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.source}, but the "
+                "project starts its ranks itself: run the command once, with launch=srun|torchrun|mpirun|horovodrun inside "
+                "a job, or trainer.devices=N on one machine."
+            ]
+        )
+
+
+def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
+    """Start `ranks` processes of this program, told who they are by torchrun's variables."""
+    shared = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port(ranks)),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks))),
+    }
+    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
+    return [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            start_new_session=True,
+        )
+        for r in range(ranks)
+    ]
+
+
+def watch(processes: list[subprocess.Popen[bytes]], grace: float = 15.0) -> int:
+    """Wait for all ranks; pass signals on; when one fails, name it and end the others.
+
+    Args:
+        processes: rank 0 first.
+        grace: seconds between the first failure and killing what still runs.
+
+    Returns:
+        0, or the exit code of the first rank that failed (128 + n for signal n, as shells count).
+    """
+
+    def forward(number: int, frame: object) -> None:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    for number in SIGNALS:  # not of a terminal that hangs up, which ends no run
+        signal.signal(number, forward)
+    while True:
+        codes = [p.poll() for p in processes]
+        failed = [(rank, code) for rank, code in enumerate(codes) if code]
+        if failed:
+            rank, code = failed[0]
+            return _end_others(processes, rank, code, grace)
+        if all(code == 0 for code in codes):
+            return 0
+        time.sleep(0.05)
+
+
+def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, grace: float) -> int:
+    deadline = time.monotonic() + grace
+    while time.monotonic() < deadline and any(p.poll() is None for p in processes):
+        time.sleep(0.05)
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code not in (STOPPED, INTERRUPTED, NOT_FINITE):
+        print(
+            f"rank {rank} of {len(processes)} ended with {status}; the other ranks were ended.",
+            file=sys.stderr,
+        )
+    return 128 - code if code < 0 else code
+
+
+def free_port(count: int = 1) -> int:
+    """The first of `count` TCP ports in a row of the loopback interface that nobody uses now.
+
+    TensorFlow's workers listen on a port each: the coordinator's plus their local rank.
+    """
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = _bound(stack, 0)
+            try:
+                for port in range(first + 1, first + count):
+                    _bound(stack, port)
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+def _bound(stack: contextlib.ExitStack, port: int) -> int:
+    s = stack.enter_context(socket.socket())
+    s.bind(("127.0.0.1", port))
+    return int(s.getsockname()[1])

@@ -1,0 +1,179 @@
+"""The run folder: one run, one folder, whatever happens to the run.
+
+results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  tensorboard/  checkpoints/
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from src.errors import CheckpointError
+from src.files.atomic import link_atomic, read_text, write_atomic
+from src.files.marked import Place, make
+from src.files.plain_json import dumps
+from src.files.removal import remove, remove_link, say_once
+
+
+class RunDir:
+    """A run folder that exists.
+
+    Attributes:
+        path: absolute path of the folder.
+        id: its name, such as 20261120-101502-a1b2.
+        steps_done: tells the optimizer steps done by the training that runs in it, from any thread; None before it begins.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.steps_done: Callable[[], int] | None = None
+        self.config = path / "config.yaml"
+        self.overrides = path / "overrides.txt"
+        self.info_file = path / "run.json"
+        self.metrics_csv = path / "metrics.csv"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoints = path / "checkpoints"
+
+    def info(self) -> dict[str, Any]:
+        """The content of run.json; empty where there is none yet.
+
+        Raises:
+            CheckpointError: where it is damaged or can't be read.
+        """
+        try:
+            content = json.loads(read_text(self.info_file))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
+        if not isinstance(content, dict) or not _are_parts(content.get("parts", [])):
+            raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
+        return content
+
+    def update(self, **fields: Any) -> None:
+        """Merge `fields` into run.json. Only one process (rank 0, or the submission) may do so at a time."""
+        write_atomic(self.info_file, dumps({**self.info(), **fields}))
+
+
+REMEDY = "rename it to go on without what it says of the run so far."
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file that could not be read, after its name."""
+    if isinstance(error, OSError):
+        return f"can't be read ({error.strerror or error})"
+    return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
+
+
+def _are_parts(parts: object) -> bool:
+    return isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+
+
+def create(results: Path, name: str) -> RunDir:
+    """Make `results/<name>/<run id>` and point `results/latest` at it.
+
+    Two runs that start in the same second get two folders: the id ends in random digits and mkdir is exclusive.
+
+    Raises:
+        CheckpointError: where the folder can't be made.
+    """
+    try:
+        (results / name).mkdir(parents=True, exist_ok=True)
+        while True:
+            path = results / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                continue
+        run = claim(path)
+        point_latest(results, path)
+    except OSError as error:
+        raise CheckpointError(_no_folder(results / name, error)) from error
+    return run
+
+
+def _no_folder(folder: Path, error: OSError) -> str:
+    """Why no run folder can be made below `folder`."""
+    for path in (folder, *folder.parents):
+        if path.is_symlink() and not path.exists():
+            return (
+                f"no run folder can be made in {folder}: {path} is a link to {os.readlink(path)}, which is not there; "
+                "make that folder, or name another one with paths.results=..."
+            )
+    why = error.strerror or error
+    return f"no run folder can be made in {folder} ({why}); name another one with paths.results=..."
+
+
+def claim(path: Path) -> RunDir:
+    """Make a run folder, if it is not there yet, that `discard` may remove. Raises OSError."""
+    make(_place(path))
+    return RunDir(path)
+
+
+def claim_code(code: Path) -> Place:
+    """Make the folder of a snapshot in a run folder that exists, so that it may be removed. Raises OSError."""
+    place = Place(code.parent, (code.name,), f"{code.name} of run {code.parent.name}")
+    make(place)
+    return place
+
+
+def discard(run: RunDir) -> bool:
+    """Remove a run folder that was made for a job which was then refused; whether it is gone. If not, a line says why.
+
+    A run that has had a job, or a checkpoint, stays.
+    """
+    for used in (run.path / "jobs.txt", run.checkpoints):
+        if os.path.lexists(used):
+            say_once(f"{run.path} is not removed: it has {used.name}.")
+            return False
+    return remove(_place(run.path))
+
+
+def _place(path: Path) -> Place:
+    return Place(path.parent, (path.name,), f"folder of run {path.name}")
+
+
+def point_latest(results: Path, path: Path | None) -> None:
+    """Make the symbolic link `results/latest` name `path`, in one step; None: remove it. What is no link stays."""
+    latest = results / "latest"
+    if path is None:
+        remove_link(latest)
+    elif not link_atomic(latest, os.path.relpath(path, results)):
+        say_once(f"{latest} is no link: it stays as it is, and the newest run is {path}.")
+
+
+def open_run(path: str | Path) -> RunDir:
+    """An existing run folder.
+
+    Raises:
+        CheckpointError: where the path is no run folder.
+    """
+    folder = Path(
+        os.path.realpath(os.path.expanduser(path))
+    )  # pathlib fails for ~nobody and links in a circle
+    if not (folder / "config.yaml").is_file():
+        raise CheckpointError(
+            f"{path} is no run folder (it has no config.yaml); name one like {example(folder)}."
+        )
+    return RunDir(folder)
+
+
+def example(folder: Path) -> str:
+    """A run folder near `folder` to name in a message."""
+    levels = ("*/config.yaml", "*/*/config.yaml")  # results/<name>/<run id>, seen from <name> or from results
+    with suppress(OSError):  # a folder that may not be read, or one that goes away
+        near = sorted(p.parent for level in levels for p in folder.glob(level))
+        if near:
+            return str(near[-1])
+    return "results/latest"
+
+
+def now() -> str:
+    """The time for run.json: ISO 8601, UTC, seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,93 @@
+"""What a run folder holds of a run that is to go on: read as a whole, before anything in it is written."""
+
+import os
+from typing import Any
+
+from src.errors import CheckpointError
+from src.files.atomic import read_text
+from src.runs.folder import RunDir
+
+ALWAYS = ("name", "seed", "framework", "data", "model", "optimizer", "trainer", "paths")
+"""Keys that every run has had; a file that was cut off would make another run of it."""
+
+
+def read_frozen(run: RunDir) -> dict[str, Any]:
+    """The configuration in config.yaml.
+
+    Raises:
+        CheckpointError: where it can't be read.
+    """
+    import yaml
+
+    try:
+        tree = yaml.safe_load(read_text(run.config))
+    except OSError as error:
+        raise CheckpointError(f"{run.config} can't be read ({error.strerror or error}).") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{run.config} is damaged (not UTF-8); {_again(run)}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{run.config} is damaged (no YAML{_line(error)}); {_again(run)}") from error
+    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+        raise CheckpointError(f"{run.config} is damaged (no configuration); {_again(run)}")
+    if gone := [key for key in ALWAYS if key not in tree]:
+        raise CheckpointError(f"{run.config} is damaged (it lacks {', '.join(gone)}); {_again(run)}")
+    return tree
+
+
+def read_overrides(run: RunDir) -> list[str]:
+    """The words that made the run, from overrides.txt.
+
+    Raises:
+        CheckpointError: where it can't be read.
+    """
+    try:
+        return [line for line in read_text(run.overrides).splitlines() if line]
+    except OSError as error:
+        raise CheckpointError(
+            f"{run.overrides} can't be read ({error.strerror or error}); {_again(run)}"
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(f"{run.overrides} is damaged (not UTF-8); {_again(run)}") from error
+
+
+def refuse_damaged(run: RunDir) -> None:
+    """Look at everything that a resume depends on, and change nothing.
+
+    Raises:
+        CheckpointError: with all that is wrong with the run folder.
+    """
+    problems = _odd(run)
+    for read in (read_frozen, read_overrides, RunDir.info):
+        try:
+            read(run)
+        except CheckpointError as error:
+            problems.append(str(error))
+    if not os.access(run.path, os.W_OK | os.X_OK):
+        problems.append(
+            f"{run.path} can't be written: a run goes on in its own folder, so copy it to where you may write."
+        )
+    if problems:
+        raise CheckpointError("\n       ".join(problems))
+
+
+def _odd(run: RunDir) -> list[str]:
+    """Links would lead what is written out of the run folder."""
+    folders = (run.checkpoints, run.tensorboard)
+    files = (run.config, run.overrides, run.info_file, run.metrics_csv, run.path / "jobs.txt")
+    found = [
+        f"{path} is a link to {os.readlink(path)}: a run goes on in its own folder, so put there what it leads to."
+        for path in (*files, *folders)
+        if path.is_symlink()
+    ]
+    return found + [
+        f"{path} is no folder; move it away." for path in folders if path.exists() and not path.is_dir()
+    ]
+
+
+def _again(run: RunDir) -> str:
+    return f"restore {run.path.name} from a copy, or start a new run."
+
+
+def _line(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f" in line {mark.line + 1}" if mark else ""

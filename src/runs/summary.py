@@ -1,0 +1,75 @@
+"""What a person reads when a run ends: the result, where everything is, and what to type next."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from src.config.schema import Config
+from src.files import ROOT
+from src.runs.folder import RunDir
+from src.training.nan_watch import not_finite
+
+
+def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
+    """The closing lines of a run, from its run.json.
+
+    Args:
+        signal: name of the signal that ended the run early, if one did.
+    """
+    info = run.info()
+    metrics = info.get("metrics", {})
+    rows = []
+    if "test/acc" in metrics:
+        rows.append(
+            ("Test accuracy", f"{number(metrics, 'test/acc')}   (test/loss {number(metrics, 'test/loss')})")
+        )
+    if bad := not_finite(metrics):
+        rows.append(("Warning", f"the final {bad} is not a number"))
+    if signal:
+        rows.append(("Stopped", f"by {signal} in epoch {info['epoch'] + 1}, after {info['step']} steps"))
+    rows.append(("Run folder", shown(run.path)))
+    if info.get("checkpoint"):
+        rows.append(("Checkpoint", shown(Path(info["checkpoint"]))))
+    if config.monitor.tensorboard:
+        rows.append(("TensorBoard", f"{tool('tensorboard')} --logdir {shlex.quote(shown(run.path.parent))}"))
+    rows.append(("Next", next_command(run, config, signal)))
+    return "\n" + "\n".join(f"{label + ':':<15}{text}" for label, text in rows)
+
+
+def next_command(run: RunDir, config: Config, signal: str | None) -> str:
+    """A command worth trying after this run."""
+    if signal:
+        return f"{train_command()} resume={shlex.quote(shown(run.path))}"
+    if config.framework == "lightning":
+        return f"{train_command()} framework=keras"
+    return f"{train_command()} -m optimizer.lr=0.001,0.003 seed=1,2"
+
+
+def train_command() -> str:
+    """How to call this program from here."""
+    return f"{tool('python')} {shlex.quote(shown(ROOT / 'src' / 'train.py'))}"
+
+
+def number(metrics: Mapping[str, float | None], name: str) -> str:
+    """A metric to read; run.json has null where it was nan or inf."""
+    value = metrics.get(name)
+    return "nan" if value is None else f"{value:.4f}"
+
+
+def tool(name: str) -> str:
+    """A program of the environment in use: by name where the shell finds it, else by its path."""
+    here = Path(sys.executable).parent
+    on_path = os.environ.get("PATH", "").split(os.pathsep)
+    return name if str(here) in on_path else shlex.quote(shown(here / name))
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it: relative to the current folder where it lies below, else absolute."""
+    path = path if path.is_absolute() else Path(os.path.abspath(path))
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # a folder that was deleted meanwhile
+        return str(path)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,135 @@
+"""What a person sees while a run trains: a bar on a terminal, plain lines in a log file."""
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from src.training.plan import Plan
+from src.training.throughput import Throughput
+
+LINE_EVERY = 10.0
+"""Seconds between two plain lines within an epoch."""
+DRAW_EVERY = 0.25
+"""Seconds between two redraws of the bar."""
+
+
+class Progress:
+    """The display of one run; use it as a context manager. Only rank 0 shows one, the others take `none`.
+
+    Args:
+        kind: auto: a bar if the output is a terminal, else plain lines.
+        plan: the size of the run.
+        world_size: ranks that train at once, for images/s.
+    """
+
+    def __init__(
+        self, kind: Literal["auto", "bar", "plain", "none"], plan: Plan, world_size: int = 1
+    ) -> None:
+        if kind == "auto":
+            kind = "bar" if sys.stdout.isatty() else "plain"
+        self.kind, self.plan = kind, plan
+        self.images = plan.rows * world_size  # per batch, over all ranks
+        self.throughput = Throughput(self.images, world_size)
+        self.metrics: dict[str, float] = {}
+        self.bar = _Bar(plan) if kind == "bar" else None
+        self._restart_clock()
+        self._shown = self._began
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.display.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.display.stop()
+        rates = self.throughput.summary() if kind is None else None
+        if rates:
+            self.note(f"training speed: {rates}")
+
+    def batch(self, epoch: int, batch: int, metrics: Mapping[str, float] | None = None) -> None:
+        """A training batch is done; both numbers count from 0. Costs next to nothing between two displays."""
+        if self.kind == "none":
+            return
+        self.metrics.update(metrics or {})
+        self.throughput.batch(waited=bool(metrics))
+        self._batches += 1
+        self._last = time.monotonic()
+        if self._last - self._shown >= (DRAW_EVERY if self.bar else LINE_EVERY):
+            self._shown = self._last
+            self._show(epoch, batch)
+
+    def validated(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """The end of an epoch, which counts from 0, with its metrics, those of the validation included."""
+        if self.kind == "none":
+            return
+        self.metrics.update(metrics)
+        self._show(epoch, self.plan.train_batches - 1)
+        if self.bar:
+            self.bar.display.console.print(self.line(epoch, self.plan.train_batches - 1), highlight=False)
+        self._restart_clock()
+        self.throughput.pause()
+        self._shown = self._began
+
+    def note(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if self.bar:
+            self.bar.display.console.print(text, highlight=False, markup=False)
+        elif self.kind == "plain":
+            print(text, flush=True)
+
+    def line(self, epoch: int, batch: int) -> str:
+        """`epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 images/s`"""
+        step = min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
+        parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", f"step {step}/{self.plan.total_steps}"]
+        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        if self._last > self._began:
+            parts.append(f"{self._batches * self.images / (self._last - self._began):.0f} images/s")
+        return "  ".join(parts)
+
+    def _show(self, epoch: int, batch: int) -> None:
+        if self.bar:
+            self.bar.draw(_batches_done(self.plan, epoch, batch), self.line(epoch, batch))
+        else:
+            print(self.line(epoch, batch), flush=True)
+
+    def _restart_clock(self) -> None:
+        """images/s is that of training alone: validation and checkpoints at an epoch's end don't count."""
+        self._batches = 0
+        self._began = self._last = time.monotonic()
+
+
+class _Bar:
+    """A rich bar over all batches of the run, redrawn by the training thread itself."""
+
+    def __init__(self, plan: Plan) -> None:
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns: list[Any] = [
+            BarColumn(bar_width=24),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        ]
+        self.display = RichProgress(*columns, auto_refresh=False)
+        self.task = self.display.add_task("", total=plan.total_steps * plan.accumulate)
+
+    def draw(self, batches: int, text: str) -> None:
+        """Show `batches` done of the whole run, and a line of text."""
+        self.display.update(self.task, completed=batches, description=text, refresh=True)
+
+
+def other_devices(before: int, now: int) -> str:
+    """What to tell of a run whose newest checkpoint has the random states of another number of devices."""
+    return (
+        f"the checkpoint is of {before} devices, and {now} go on: batches, weights and optimizer stay as they "
+        "were, but dropout draws other random numbers."
+    )
+
+
+def _batches_done(plan: Plan, epoch: int, batch: int) -> int:
+    return epoch * plan.train_batches + batch + 1

@@ -1,0 +1,51 @@
+"""Flags and overrides, told apart before Hydra reads them."""
+
+import pytest
+
+from src.config.command_line import CommandLine, split
+from src.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "arguments, overrides, flags",
+    [
+        (["seed=1", "-m", "name=a"], ["seed=1", "name=a"], ["-m"]),
+        (["-m", "seed=1,2"], ["seed=1,2"], ["-m"]),
+        (["seed=1", "--cfg", "job", "name=a"], ["seed=1", "name=a"], ["--cfg", "job"]),
+        (["--", "seed=1"], ["seed=1"], []),
+        ([], [], []),
+    ],
+)
+def test_overrides_may_stand_on_both_sides_of_flags(
+    arguments: list[str], overrides: list[str], flags: list[str]
+) -> None:
+    assert split(arguments) == CommandLine(overrides, flags)
+
+
+@pytest.mark.parametrize(
+    "argument, sentence",
+    [
+        ("--nonsense", "'--nonsense' is no flag of this program; see --help."),
+        ("--seed=3", "'--seed=3': a key is given without dashes; use seed=3."),
+        ("--trainer.nodes", "'--trainer.nodes': a key is given without dashes; use trainer.nodes=VALUE."),
+        ("--cfg", "argument --cfg/-c: expected one argument; see --help."),
+        ("--multirun=3", "argument --multirun/-m: ignored explicit argument '3'; see --help."),
+        ("--experimental-rerun=x", "--experimental-rerun is not supported; use resume=RUN."),
+        ("--config-dir=/nowhere", "--config-dir=/nowhere is no folder."),
+        ("--package=x", "--package belongs to --cfg; use --cfg job --package optimizer."),
+        ("--run", "--run RUNDIR stands alone: it is what a job starts. Without it this command runs too."),
+        (
+            "name=\udcf6",
+            "the argument 'name=\\udcf6' is not UTF-8; type it in a terminal whose encoding is UTF-8.",
+        ),
+        (
+            "hydra.run.dir=/x",
+            "'hydra.run.dir=/x' would make Hydra's folders, and run folders are made without them; "
+            "use paths.results=DIR.",
+        ),
+    ],
+)
+def test_what_can_not_be_used_is_one_sentence(argument: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        split(["seed=1", argument])
+    assert refused.value.problems == [sentence]

@@ -1,0 +1,199 @@
+"""What a wrong command line is answered: every problem in one message, exit code 2, nothing written, no traceback."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from src.config.diagnose import compose, diagnose, groups, quoted
+from src.errors import ConfigError
+from src.files import ROOT
+
+Train = Callable[..., "CompletedProcess[str]"]
+
+
+def refused(train: Train, tmp_path: Path, *arguments: str) -> list[str]:
+    done = train(*arguments, f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "results").exists()
+    lines = done.stderr.strip().splitlines()
+    return [
+        line.removeprefix("error: ").removeprefix("  - ") for line in lines if not line.endswith("problems:")
+    ]
+
+
+def test_misspelt_key(train: Train, tmp_path: Path) -> None:
+    (problem,) = refused(train, tmp_path, "trainer.max_epoch=3")
+    assert problem == (
+        "'trainer.max_epoch' is not a key of the configuration. Did you mean 'trainer.max_epochs'?"
+    )
+
+
+def test_misspelt_value(train: Train, tmp_path: Path) -> None:
+    (problem,) = refused(train, tmp_path, "framework=kears")
+    assert problem == "framework='kears' is not one of lightning, keras. Did you mean 'keras'?"
+
+
+@pytest.mark.parametrize(
+    "argument, says",
+    [
+        ("optimiser=sgd", "Did you mean 'optimizer'?"),
+        ("strategy=mirored", "strategy=mirored is not a choice. Did you mean 'mirrored'?"),
+        ("model=resnet19", "Did you mean 'resnet18'?"),
+        ("data.dir=x", "'data.dir' is not a key of the configuration. Known: name, batch_size, workers."),
+        ("+trainer.epochs=3", "'trainer.epochs' is not a key"),
+        ("~seed", "'seed' is missing"),
+        ("foo", "'foo' is not of the form key=value."),
+        ("trainer=3", "trainer"),
+        ("trainer.nodes=2", "name one with cluster=..., or use trainer.nodes=1."),
+        ("trainer.devices=5", "use data.batch_size=95."),
+        ("resume=nowhere", "nowhere is no run folder"),
+        ("m@x=y", "'m' is not a key of the configuration."),
+        ("seed=1,2", "'seed=1,2' is a sweep over several values: add -m to run them all, or quote it"),
+        ("größe=3", "'größe' is not a key of the configuration."),
+        (
+            "from_scratch=true",
+            "from_scratch=true belongs to resume=RUN; a new run begins from scratch anyway.",
+        ),
+        ("trainer.accelerator=gpu", "this machine sees no GPU here; use trainer.accelerator=auto or cpu."),
+    ],
+)
+def test_one_sentence(train: Train, tmp_path: Path, argument: str, says: str) -> None:
+    (problem,) = refused(train, tmp_path, argument)
+    assert says in problem
+
+
+@pytest.mark.parametrize("sweep", ["seed=range(0)", "model=glob(nothing*)"])
+def test_a_sweep_over_nothing(train: Train, tmp_path: Path, sweep: str) -> None:
+    (problem,) = refused(train, tmp_path, "-m", sweep)
+    assert problem == f"'{sweep}' is a sweep over nothing: there is no value in it."
+
+
+def test_a_rank_without_a_run_folder(train: Train, tmp_path: Path) -> None:
+    for arguments, says in (([], "--run takes one run folder"), ([str(tmp_path)], "is no run folder")):
+        done = train("--run", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_everything_at_once(train: Train, tmp_path: Path) -> None:
+    wrong = (
+        "framework=keras strategy=ddp trainer.max_epochs=abc trainer.nodes=0 modell=cnn data.batch_size=0 foo"
+    )
+    found = refused(train, tmp_path, *wrong.split())
+    assert len(found) == 6
+    for part in (
+        "strategy=ddp does not work",
+        "max_epochs='abc'",
+        "trainer.nodes=0",
+        "'model'?",
+        "batch_size=0",
+        "'foo'",
+    ):
+        assert any(part in p for p in found), part
+
+
+def test_groups_are_the_folders() -> None:
+    known = groups()
+    assert {"data", "model", "optimizer", "schedule", "strategy", "cluster", "experiment"} <= set(known)
+    assert known["data"] == ["digits", "imagefolder", "mnist", "synthetic"]
+
+
+def test_help_is_a_page_for_people(train: Train) -> None:
+    done = train("--help")
+    assert done.returncode == 0
+    for part in (
+        "Six commands to try",
+        "data: digits, imagefolder, mnist, synthetic",
+        "max_epochs: 15",
+        "Exit codes",
+    ):
+        assert part in done.stdout
+    commands = [line for line in done.stdout.splitlines() if line.strip().startswith("python src/train.py")]
+    assert len(commands) == 6
+
+
+def test_cfg_job_shows_the_overridden_value(train: Train) -> None:
+    done = train("--cfg", "job", "trainer.max_epochs=7")
+    assert "max_epochs: 7" in done.stdout
+
+
+def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
+    done = train("dry_run=true", "trainer.devices=2", f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 0
+    assert "batch per device  48" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "field=nlp;appl=pytorch",
+        "a b",
+        "it's",
+        'say "hi"',
+        "$(touch x) `id`",
+        "back\\slash",
+        "[open",
+        "a,b c;",
+        "größe",
+        "/home/größe",
+        "日本",
+    ],
+)
+def test_values_mean_what_the_shell_hands_over(value: str) -> None:
+    tree = compose([quoted(f"cluster.comment={value}")])
+    assert tree["cluster"]["comment"] == value
+
+
+@pytest.mark.parametrize(
+    "argument", ["seed=1,2,3", "model.hidden=[1,2]", "resume=null", "--cfg", "name=a-b.c", "+a.b=1"]
+)
+def test_hydra_grammar_is_left_alone(argument: str) -> None:
+    assert quoted(argument) == argument
+
+
+def test_a_list_where_a_name_belongs() -> None:
+    found = diagnose(["data.name=[]"], ConfigError([])).problems
+    assert "data=[] is not a choice. Known: digits, mnist, imagefolder, synthetic." in found
+
+
+@pytest.mark.parametrize(
+    "redirection, code, says",
+    [
+        (">/dev/full", 2, "error: standard output can't be written (No space left on device)."),
+        ("2>/dev/full seed=x", 2, ""),
+        ("<&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">&-", 0, ""),
+        ("| head -1", 0, ""),
+    ],
+)
+def test_odd_streams(tmp_path: Path, redirection: str, code: int, says: str) -> None:
+    command = (
+        f"{sys.executable} {ROOT}/src/train.py dry_run=true paths.results={tmp_path}/größe {redirection}"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shell = ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.strip() == says
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_current_folder_that_was_deleted(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = f"cd {gone} && rmdir {gone} && {sys.executable} {ROOT}/src/train.py dry_run=true"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: the current folder was deleted: cd to one that exists.\n",
+    )

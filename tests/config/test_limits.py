@@ -1,0 +1,49 @@
+"""Rules of numbers and lists: what is refused, in which words, and what stands in for it."""
+
+import math
+
+import pytest
+
+from src.config.limits import Items, Range
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "says"),
+    [
+        (Range(at_least=1), 0, "must be at least 1"),
+        (Range(at_least=0), -1, "must not be negative"),
+        (Range(above=0), 0.0, "must be above 0"),
+        (Range(at_most=1), 1.5, "must be at most 1"),
+        (Range(at_least=0, below=1), 1.0, "must be below 1"),
+        (Range(), math.nan, "must be a finite number"),
+        (Range(above=0), math.inf, "must be a finite number"),
+        (Range(above=0, hint="null turns it off"), -math.inf, "must be a finite number; null turns it off"),
+        (Range(at_most=9), 1 << 2000, "must be at most 9"),
+    ],
+)
+def test_what_is_out_of_range_is_said_and_replaced(rule: Range, value: float, says: str) -> None:
+    stands_in, words = rule(value)
+    assert words == says
+    assert rule(stands_in) == (stands_in, "")
+    assert type(stands_in) is type(value)
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 1, 1.0])
+def test_what_is_in_range_is_kept(value: float) -> None:
+    assert Range(at_least=0, at_most=1)(value) == (value, "")
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "says"),
+    [
+        (Items(example="[8]"), [], "must not be empty, such as [8]"),
+        (Items(count=2, example="[1,2]"), [1], "must have 2 items, such as [1,2]"),
+        (Items(ascending=True, example="[1,2]"), [2, 1], "must be in ascending order, such as [1,2]"),
+        (Items(ascending=True, example="[1,2]"), [1, 1], "must be in ascending order, such as [1,2]"),
+        (Items(ascending=True), [], ""),
+        (Items(count=2), [2, 1], ""),
+        (Items(), [0], ""),
+    ],
+)
+def test_lists(rule: Items, values: list[float], says: str) -> None:
+    assert rule(values) == (values, says)

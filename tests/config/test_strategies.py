@@ -1,0 +1,70 @@
+"""The table of strategies: what it refuses, what `auto` means, and that the choices of `strategy=` are its rows."""
+
+from collections.abc import Callable
+
+import pytest
+
+from src.config.diagnose import compose, groups
+from src.config.schema import Config, load
+from src.config.strategies import MATRIX, STARTERS, resolve_strategy, table
+from src.errors import ConfigError
+from src.files import ROOT
+
+Make = Callable[..., Config]
+
+
+def test_every_row_is_a_choice_and_every_choice_a_row() -> None:
+    rows = {name for cells in MATRIX.values() for name in cells}
+    assert {"auto", *rows} == set(groups()["strategy"])
+
+
+def test_launch_methods_are_known() -> None:
+    for cells in MATRIX.values():
+        for name, cell in cells.items():
+            assert cell.launch, name
+            assert set(cell.launch) <= set(STARTERS), name
+
+
+@pytest.mark.parametrize(
+    "framework, devices, nodes, expected",
+    [
+        ("lightning", 1, 1, "single"),
+        ("lightning", 4, 1, "ddp"),
+        ("lightning", 8, 2, "ddp"),
+        ("keras", 1, 1, "single"),
+        ("keras", 4, 1, "mirrored"),
+        ("keras", 8, 2, "multiworker_mirrored"),
+    ],
+)
+def test_auto(make_config: Make, framework: str, devices: int, nodes: int, expected: str) -> None:
+    config = make_config(f"framework={framework}")
+    assert resolve_strategy(config, devices, nodes) == expected
+    assert expected in MATRIX[framework]
+
+
+@pytest.mark.parametrize(
+    "overrides, says",
+    [
+        (["strategy=single", "trainer.devices=2"], "strategy=single uses one device and 2 are asked for"),
+        (
+            ["strategy=single", "trainer.nodes=2"],
+            "strategy=single is for one node and trainer.nodes=2; use strategy=ddp",
+        ),
+        (
+            ["framework=keras", "strategy=mirrored", "trainer.nodes=2"],
+            "strategy=mirrored is for one node and trainer.nodes=2; use strategy=multiworker_mirrored",
+        ),
+        (["strategy=mirrored"], "use strategy=auto|single|dp|ddp"),
+        (["strategy=dp", "trainer.nodes=2"], "use strategy=ddp|fsdp|horovod"),
+        (["framework=keras", "strategy=fsdp"], "or framework=lightning"),
+    ],
+)
+def test_refused_with_what_works(overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(compose(overrides))
+    assert any(says in p for p in caught.value.problems)
+
+
+def test_the_page_shows_the_table() -> None:
+    """`python -m src.config.strategies` prints what belongs there."""
+    assert table() in (ROOT / "docs" / "strategies.md").read_text()

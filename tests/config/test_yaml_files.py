@@ -1,0 +1,91 @@
+"""YAML files that can't be used: one sentence, with file and line."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from src.config.diagnose import CONFIGS, KEYS
+from src.config.yaml_files import HEADER, broken_files, problem_of_choice, read_mapping, refuse_unusable
+from src.errors import ConfigError, ProjectError
+
+
+@pytest.mark.parametrize(
+    "content, sentence",
+    [
+        (b"trainer:\n\tnodes: 1\n", "{}, line 2: a tab can't indent; use spaces."),
+        (b"a:\n  b: 1\n   c: 2\n", "{}, line 3: mapping values are not allowed here."),
+        (b"seed: 1\nseed: 2\n", "{}, line 2: found duplicate key seed."),
+        (b"seed: *a\n", "{}, line 1: found undefined alias 'a'."),
+        (b"name: gr\xf6\n", "{}, line 1: byte 0xf6 is not UTF-8; save the file as UTF-8."),
+        (b"a\x00", "{}: special characters are not allowed."),
+        (b"- a\n", "{} must hold keys, one `key: value` per line, and holds a list."),
+        (b"", "{} must hold keys, one `key: value` per line, and holds nothing."),
+        (b"text\n", "{} must hold keys, one `key: value` per line, and holds a single value."),
+        (b"1: 2\n", "{}: 1 is not a key of the configuration."),
+        (
+            b"a: 1\n---\nb: 1\n",
+            "{}, line 2: expected a single document in the stream, but found another document.",
+        ),
+    ],
+)
+def test_a_file_that_holds_no_keys(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        read_mapping(path)
+    assert refused.value.problems == [sentence.format(path)]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.yaml can't be read: No such file or directory\."):
+        read_mapping(tmp_path / "none.yaml")
+
+
+def test_an_experiment_without_its_header_line(tmp_path: Path) -> None:
+    path = tmp_path / "experiment" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text("trainer:\n  nodes: 1\n")
+    assert problem_of_choice(path, KEYS) == (
+        f"{path} lacks the header line `{HEADER}`: without it its keys go below 'experiment'. Make that its first line."
+    )
+    path.write_text(f"{HEADER}\ntrainer:\n  nodes: 1\n")
+    assert problem_of_choice(path, KEYS) is None
+    path.write_text("")
+    assert "it is empty" in str(problem_of_choice(path, KEYS))
+    path.write_text(f"{HEADER}\ndefaults: 3\n")
+    assert "defaults must be a list" in str(problem_of_choice(path, KEYS))
+
+
+def test_every_file_of_the_project_is_fine() -> None:
+    paths = [p for p in CONFIGS.rglob("*.yaml") if p.parent != CONFIGS]
+    assert len(paths) > 30
+    assert [problem for p in paths if (problem := problem_of_choice(p, KEYS))] == []
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.yaml")
+    with pytest.raises(ProjectError, match=r"mine\.yaml is a pipe or device: put a YAML file in its place"):
+        refuse_unusable(tmp_path)
+
+
+def test_an_empty_train_yaml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").touch()
+    with pytest.raises(ProjectError, match=r"train\.yaml is empty: restore it"):
+        refuse_unusable(tmp_path)
+
+
+def test_a_broken_default_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "train.yaml").write_text("defaults:\n  - model: cnn\n  - override hydra/sweeper: product\n")
+    (tmp_path / "model" / "cnn.yaml").write_text("- a\n")
+    (problem,) = broken_files(tmp_path, KEYS)
+    assert (
+        problem == f"{tmp_path}/model/cnn.yaml must hold keys, one `key: value` per line, and holds a list."
+    )
+
+
+def test_a_file_among_its_own_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{HEADER}\ndefaults:\n  - mine\n  - _self_\n")
+    assert problem_of_choice(path, KEYS) == f"{path} names itself among its defaults; take that line out."

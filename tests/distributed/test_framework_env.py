@@ -1,0 +1,83 @@
+"""What frameworks are told about a topology."""
+
+import json
+import os
+
+import pytest
+
+from src.distributed.discover import Topology, discover
+from src.distributed.framework_env import environment_for, horovod_environment, tf_config
+from src.errors import TopologyError
+
+UNEVEN = Topology(
+    rank=3,
+    local_rank=1,
+    node_rank=1,
+    world_size=4,
+    local_world_size=2,
+    nodes=3,
+    coordinator_address="gpu01",
+    coordinator_port=10000,
+    source="srun",
+    node_list="gpu[01-03]",
+    tasks_per_node="1,2,1",
+)
+
+
+def test_torchrun_variables_give_the_same_topology_again():
+    again = discover({**environment_for(UNEVEN), "TRAIN_HOSTS": "gpu01:1,gpu02:2,gpu03:1"})
+    same = ("rank", "local_rank", "node_rank", "world_size", "local_world_size", "nodes",
+    "coordinator_address",
+            "coordinator_port")  # fmt: skip
+    assert all(getattr(again, name) == getattr(UNEVEN, name) for name in same)
+    assert again.layout() == UNEVEN.layout()
+
+
+def test_tf_config_lists_every_worker_once():
+    config = json.loads(tf_config(UNEVEN))
+    assert config["cluster"] == {"worker": ["gpu01:10000", "gpu02:10000", "gpu02:10001", "gpu03:10000"]}
+    assert config["task"] == {"type": "worker", "index": 3}
+    assert json.loads(tf_config(UNEVEN, first_port=500))["cluster"]["worker"][2] == "gpu02:501"
+
+
+def test_tf_config_of_one_node_has_a_port_for_each_rank():
+    t = Topology(rank=1, local_rank=1, world_size=2, local_world_size=2, coordinator_port=7000)
+    assert json.loads(tf_config(t))["cluster"]["worker"] == ["127.0.0.1:7000", "127.0.0.1:7001"]
+
+
+def test_tf_config_refuses_a_node_that_is_elsewhere_in_the_list():
+    here = os.uname().nodename.partition(".")[0]
+    hosts = f"{here},other"
+    t = Topology(1, 0, 1, 2, 1, 2, "torchrun", source="torchrun", node_list=hosts, tasks_per_node="1(x2)")
+    with pytest.raises(TopologyError, match=f"made {here} node 1, which is other"):
+        tf_config(t)
+
+
+@pytest.mark.parametrize(
+    ("node_rank", "local_rank", "local_world_size", "cross"),
+    [(0, 0, 1, ("0", "3")), (1, 0, 2, ("1", "3")), (1, 1, 2, ("0", "1")), (2, 0, 1, ("2", "3"))],
+)
+def test_horovod_cross_rank_counts_nodes_that_have_the_local_rank(
+    node_rank, local_rank, local_world_size, cross
+):
+    t = Topology(
+        rank=node_rank + local_rank, local_rank=local_rank, node_rank=node_rank, world_size=4,
+        local_world_size=local_world_size, nodes=3, node_list="a,b,c", tasks_per_node="1,2,1",
+    )  # fmt: skip
+    variables = horovod_environment(t)
+    assert (variables["HOROVOD_CROSS_RANK"], variables["HOROVOD_CROSS_SIZE"]) == cross
+    assert variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
+
+
+def test_horovod_of_even_nodes_needs_no_list_of_hosts():
+    t = Topology(rank=3, local_rank=1, node_rank=1, world_size=4, local_world_size=2, nodes=2)
+    assert horovod_environment(t)["HOROVOD_CROSS_RANK"] == "1"
+
+
+def test_horovod_of_uneven_nodes_does():
+    with pytest.raises(TopologyError, match="TRAIN_HOSTS"):
+        horovod_environment(Topology(rank=2, node_rank=1, world_size=3, nodes=2))
+
+
+def test_horovod_of_one_rank_meets_nobody():
+    assert not any("RENDEZVOUS" in name for name in horovod_environment(Topology()))

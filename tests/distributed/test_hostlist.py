@@ -1,0 +1,113 @@
+"""Host lists against what `scontrol show hostnames` printed for them, and against scontrol itself where it
+runs.
+"""
+
+import shutil
+import subprocess
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from src.distributed.hostlist import expand_hosts, expand_tasks, first_host
+from src.errors import TopologyError
+
+# As printed by Slurm 22.05.
+LISTS = {
+    "node1": ["node1"],
+    "node1,node10,login": ["node1", "node10", "login"],
+    "gpu[0012-0014,20]": ["gpu0012", "gpu0013", "gpu0014", "gpu20"],
+    "gpu[0099-0101]": ["gpu0099", "gpu0100", "gpu0101"],
+    "rack[1-2]node[3-4]": ["rack1node3", "rack1node4", "rack2node3", "rack2node4"],
+    "alvis2-08,alvis3-[01-02]": ["alvis2-08", "alvis3-01", "alvis3-02"],
+    "a[8-11],b[1,3]": ["a8", "a9", "a10", "a11", "b1", "b3"],
+}
+
+
+@pytest.mark.parametrize(("hosts", "names"), LISTS.items())
+def test_expand(hosts, names):
+    assert expand_hosts(hosts) == names
+
+
+@pytest.mark.parametrize(("hosts", "names"), LISTS.items())
+def test_first_host_is_the_first_of_all(hosts, names):
+    assert first_host(hosts) == names[0]
+
+
+def test_first_host_of_a_huge_list_is_found_without_expanding_it():
+    assert first_host("n[0000000001-9999999999]x[1-999999]") == "n0000000001x1"
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("hosts", LISTS)
+def test_scontrol_says_the_same(hosts, require, tmp_path, monkeypatch):
+    require(shutil.which("scontrol"), "apt-get install slurm-client")
+    # No cluster is asked, but scontrol ends unless it finds a configuration that names one.
+    config = tmp_path / "slurm.conf"
+    config.write_text("ClusterName=none\nSlurmctldHost=localhost\n")
+    monkeypatch.setenv("SLURM_CONF", str(config))
+    shown = subprocess.run(["scontrol", "show", "hostnames", hosts], capture_output=True, text=True)
+    assert shown.stdout.split() == expand_hosts(hosts), shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("tasks", "counts"), [("4", [4]), ("2,1", [2, 1]), ("2(x3),1", [2, 2, 2, 1]), ("7,1(x2)", [7, 1, 1])]
+)
+def test_tasks(tasks, counts):
+    assert expand_tasks(tasks) == counts
+
+
+# `scontrol show hostnames` refuses those with brackets too
+BAD = [
+    "",
+    "gpu[01-04",
+    "a,,b",
+    "gpu[]",
+    "gpu[a-b]",
+    "gpu]1[",
+    "n[5-3]",
+    "n[²]",
+    "n[٣]",
+    "n²",
+    "größe",
+    "n[1-2-3]",
+    "n[-1]",
+]
+BAD += ["a b", "a;b", "a/b", "$(id)", "n[1,]", "n[ 1]", f"n[{'9' * 5000}]"]
+
+
+@pytest.mark.parametrize("hosts", BAD)
+def test_bad_hosts_get_one_sentence(hosts):
+    with pytest.raises(TopologyError, match="such as"):
+        expand_hosts(hosts)
+    with pytest.raises(TopologyError, match="such as"):
+        first_host(hosts)
+
+
+@pytest.mark.parametrize(
+    "hosts", ["n[0-99999999999]", "n[1-300]x[1-300]", "n[1-65536],m", "a[1-9999][1-9999][1-9999]"]
+)
+def test_a_list_longer_than_any_job_is_refused_at_once(hosts):
+    with pytest.raises(TopologyError, match="no job has more than 65536"):
+        expand_hosts(hosts)
+
+
+@pytest.mark.parametrize("tasks", ["2(x99999)", "999999", "1(x65536),1"])
+def test_more_tasks_than_any_job_has(tasks):
+    with pytest.raises(TopologyError, match="no job has more than 65536"):
+        expand_tasks(tasks)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="n[]-,x().0123456789²٣ ", max_size=12) | st.text(max_size=8))
+def test_any_text_is_a_list_or_a_sentence(text):
+    for read in (expand_hosts, expand_tasks, first_host):
+        with suppress(TopologyError):
+            assert read(text)
+
+
+@pytest.mark.parametrize("tasks", ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000])
+def test_bad_tasks_get_one_sentence(tasks):
+    with pytest.raises(TopologyError, match="such as"):
+        expand_tasks(tasks)

@@ -1,0 +1,74 @@
+"""A run does not end because nobody reads what it prints."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from src.files import ROOT
+
+PRINTS = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from src.files.output import outlive_terminal, protect
+protect()
+outlive_terminal()
+for line in range(3000):
+    print("epoch", line)
+    print("größe \\udcf6", line, file=sys.stderr)
+os.write(int(sys.argv[1]), b"done")
+"""
+
+
+def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
+    """Exit code of a process that prints a lot, what it wrote when it was through, and what its other stream said."""
+    done, said = tmp_path / "done", tmp_path / "said"
+    (tmp_path / "prints.py").write_text(PRINTS)
+    command = f"{sys.executable} {tmp_path}/prints.py 9 9>{done} {redirection.format(said=said)}"
+    shell = f"{command}; exit ${{PIPESTATUS[0]}}"
+    code = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=60).returncode
+    return code, done.read_text(), said.read_text() if said.exists() else ""
+
+
+@pytest.mark.parametrize(
+    "redirection, says",
+    [
+        (
+            ">/dev/full 2>{said}",
+            "standard output can't be written (No space left on device); going on",
+        ),
+        (
+            "2>{said} | head -1",
+            "standard output can't be written (Broken pipe); going on without it.",
+        ),
+        (
+            "2>/dev/full >{said}",
+            "standard error can't be written (No space left on device); going on",
+        ),
+        (">/dev/full 2>/dev/full", ""),
+        ("2>&-", ""),
+        (">&- 2>&- <&-", ""),
+    ],
+)
+def test_output_that_is_full_or_closed_ends_nothing(redirection: str, says: str, tmp_path: Path) -> None:
+    code, done, said = ended(redirection, tmp_path)
+    assert (code, done) == (0, "done")
+    assert says in said
+    assert said.count("can't be written") <= 1
+
+
+def test_a_terminal_that_hangs_up_ends_nothing() -> None:
+    waits = PRINTS.replace("range(3000)", "range(3)") + "\nos.kill(os.getpid(), 1)\nprint('still here')"
+    shown = subprocess.run([sys.executable, "-c", waits, "1"], capture_output=True, timeout=60)
+    assert shown.returncode == 0
+    assert b"still here" in shown.stdout
+
+
+def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path: Path) -> None:
+    """What libraries print to standard error would end up in a checkpoint."""
+    opens = PRINTS.replace("range(3000)", "range(0)") + "\nprint(open(sys.argv[0]).fileno())"
+    (tmp_path / "opens.py").write_text(opens)
+    shell = f"{sys.executable} {tmp_path}/opens.py 1 2>&-"
+    shown = subprocess.run(["bash", "-c", shell], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert int(shown.stdout.removeprefix("done")) > 2

@@ -1,0 +1,116 @@
+"""A damaged run folder is refused with all that is wrong with it, and nothing in it has changed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src.config.schema import Config
+from src.errors import CheckpointError
+from src.runs.folder import RunDir
+from src.runs.frozen import read_frozen, refuse_damaged
+from src.runs.resume import saved_overrides
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> RunDir:
+    run = make_run("model=mlp")[1]
+    run.update(state="completed", parts=[{"started": "now"}])
+    return run
+
+
+def contents(run: RunDir) -> dict[str, bytes | None]:
+    return {p.name: p.read_bytes() if p.is_file() else None for p in run.path.iterdir()}
+
+
+def refusal(run: RunDir) -> str:
+    """What `resume=` says; it must leave everything as it is."""
+    before = contents(run)
+    with pytest.raises(CheckpointError) as caught:
+        saved_overrides([f"resume={run.path}", "trainer.max_epochs=9"])
+    assert contents(run) == before
+    return str(caught.value)
+
+
+def test_a_good_one_is_read(run: RunDir) -> None:
+    assert saved_overrides([f"resume={run.path}"])[0] == "model=mlp"
+    assert read_frozen(run)["name"] == "digits"
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("config.yaml", b"a: [1\nb: 2", "is damaged (no YAML in line 2); restore"),
+        ("config.yaml", b"\tname: x", "is damaged (no YAML in line 1); restore"),
+        ("config.yaml", b"\xff\xfe\x00", "is damaged (no"),
+        ("config.yaml", b"", "is damaged (no configuration)"),
+        ("config.yaml", b"- 1\n- 2\n", "is damaged (no configuration)"),
+        ("config.yaml", b"[" * 100_000, "is damaged (no YAML"),
+        ("overrides.txt", b"model=mlp\n\xff\xff\n", "is damaged (not UTF-8)"),
+        (
+            "run.json",
+            b"{",
+            "is damaged (no JSON); rename it to go on without what it says of the run so far.",
+        ),
+        ("run.json", b"\xff", "is damaged (not UTF-8); rename it"),
+        ("run.json", b"[1, 2]", "is not what this project writes there; rename it"),
+        ("run.json", b'{"parts": 5}', "is not what this project writes there; rename it"),
+        ("run.json", b"[" * 100_000, "is damaged (no JSON)"),
+    ],
+)
+def test_a_damaged_file_is_named(run: RunDir, name: str, content: bytes, said: str) -> None:
+    (run.path / name).write_bytes(content)
+    message = refusal(run)
+    assert message.startswith(f"{run.path / name} ") and said in message
+
+
+def test_all_that_is_wrong_is_said_at_once(run: RunDir) -> None:
+    run.overrides.unlink()
+    run.info_file.write_text("{")
+    message = refusal(run)
+    assert (
+        "overrides.txt can't be read (No such file or directory)" in message
+        and "run.json is damaged" in message
+    )
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "metrics.csv", "run.json"])
+def test_a_link_that_leads_out_of_the_run_folder_is_refused(run: RunDir, tmp_path: Path, name: str) -> None:
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).symlink_to(tmp_path)
+    assert f"{run.path / name} is a link to {tmp_path}: a run goes on in its own folder" in refusal(run)
+
+
+@pytest.mark.parametrize("name", ["overrides.txt", "run.json"])
+def test_a_pipe_is_not_waited_for(run: RunDir, name: str) -> None:
+    (run.path / name).unlink()
+    os.mkfifo(run.path / name)
+    assert f"{name} is a pipe or device, no ordinary file" in refusal(run)
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(run: RunDir) -> None:
+    run.checkpoints.write_text("")
+    assert f"{run.checkpoints} is no folder; move it away." in refusal(run)
+
+
+def test_a_folder_that_can_not_be_written_is_refused(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, how: False)  # as root every folder can be
+    with pytest.raises(
+        CheckpointError, match=r"can't be written: a run goes on in its own folder, so copy it"
+    ):
+        refuse_damaged(run)
+
+
+def test_a_resume_of_a_damaged_run_is_one_sentence_and_exit_code_2(
+    run: RunDir, train: Callable[..., object]
+) -> None:
+    run.info_file.write_text("{")
+    before = contents(run)
+    done = train(f"resume={run.path}", "trainer.max_epochs=9")
+    assert (done.returncode, contents(run)) == (2, before)  # type: ignore[attr-defined]
+    assert done.stderr == (  # type: ignore[attr-defined]
+        f"error: {run.info_file} is damaged (no JSON); rename it to go on without what it says of the run so far.\n"
+    )

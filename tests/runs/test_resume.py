@@ -1,0 +1,43 @@
+"""What `resume=RUN` lets the new command change."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from src.config.schema import Config
+from src.errors import ConfigError
+from src.runs.folder import RunDir
+from src.runs.resume import saved_overrides
+
+Make = Callable[..., tuple[Config, RunDir]]
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "says"),
+    [
+        (
+            ["model.dropout=0.3"],
+            ["model=mlp", "seed=5", "trainer.nodes=2"],
+            ["model.name=mlp can't be changed by resume= (the run has cnn)", "seed=5 can't"],
+        ),
+        (["data=synthetic", "data.classes=3"], ["data=digits"], ["data.name=digits can't"]),
+        (["optimizer=sgd", "optimizer.momentum=0.5"], ["optimizer=adamw"], ["optimizer.name=adamw can't"]),
+    ],
+)
+def test_another_choice_is_refused_whatever_the_run_was_made_with(
+    make_run: Make, made: Sequence[str], asked: Sequence[str], says: Sequence[str]
+) -> None:
+    _, run = make_run(*made)
+    with pytest.raises(ConfigError) as refused:
+        saved_overrides([f"resume={run.path}", *asked])
+    assert [p[: len(s)] for p, s in zip(refused.value.problems, says, strict=True)] == says
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [["model=cnn"], ["optimizer.lr=0.5", "trainer.max_epochs=3"], ["cluster=slurm", "strategy=ddp"], ["-m"]],
+)
+def test_the_rest_comes_after_what_the_run_was_made_with(make_run: Make, asked: Sequence[str]) -> None:
+    _, run = make_run("model.dropout=0.3")
+    assert saved_overrides([f"resume={run.path}", *asked]) == ["model.dropout=0.3"]
+    assert saved_overrides(asked) == []

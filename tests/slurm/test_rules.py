@@ -1,0 +1,253 @@
+"""Each rule refuses its example with a way out, and lets pass what is right."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm import rules
+from slurm.launch import placeholder_job, with_absolute_paths
+from slurm.rules import folders, limits, notes, options, resources, starting
+from slurm.rules.case import Case
+from src.config.schema import Config
+from src.files import ROOT
+
+MakeConfig = Callable[..., Config]
+NEURON = ("cluster=neuron", "cluster.comment='field=nlp;appl=pytorch'")
+SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}
+
+REFUSED = {
+    "gpus_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
+    "gpus_of_a_node: counts": ("cluster=trillium trainer.devices=3", "1 or 4 GPUs of a node; use trainer.devices=4"),
+    "cpus_of_a_node": ("cluster=ibex trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
+    "memory_of_a_node": ("cluster=ibex trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),
+    "every_node_has_a_rank": ("cluster=slurm trainer.nodes=3 trainer.total_devices=2", "use trainer.nodes=2"),
+    "batch_for_ranks": ("cluster=slurm trainer.devices=5 data.batch_size=64", "use data.batch_size=65"),
+    "longest_job": ("cluster=neuron cluster.time=3-00:00:00", "use cluster.time=48:00:00"),
+    "signal_before_the_end": ("cluster=slurm cluster.time=1", "cluster.signal_seconds=30"),
+    "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
+    "account": ("cluster=alvis", "use cluster.account=NAISS2026-22-123"),
+    "account: form": ("cluster=sockeye cluster.account=mine", "has not the form"),
+    "comment": ("cluster=neuron", "field=nlp;appl=pytorch"),
+    "comment: form": ("cluster=neuron cluster.comment=pytorch", "has not the form"),
+    "memory_refused": ("cluster=neuron cluster.mem=10G", "leave cluster.mem out"),
+    "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
+    "partition: unknown": ("cluster=neuron cluster.partition=gpu", "is none of neuron's partitions"),
+    "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
+    "gpu_type: unknown": ("cluster=alvis cluster.gpu_type=h100", "is no GPU of alvis"),
+    "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
+    "chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
+    "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
+    "extra_options: abbreviated": ("cluster=slurm 'cluster.extra=[\"--part=y\"]'", "--part is short for it"),
+    "extra_options: two": ("cluster=slurm 'cluster.extra=[\"--licenses=x --nodes=9\"]'", "write a list"),
+    "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is no option"),
+    "extra_options: comment": ("cluster=slurm 'cluster.extra=[\"--licenses=x#y\"]'", "has a # in it"),
+    "extra_options: a quote": ("cluster=slurm 'cluster.extra=[\"--licenses=\\\"x\"]'", "quote"),
+    "extra_options: wrap": ("cluster=slurm 'cluster.extra=[\"--wrap=id\"]'", "--wrap replaces the script"),
+    "extra_options: wait": ("cluster=slurm 'cluster.extra=[-W]'", "use wait=true"),
+    "extra_options: elsewhere": ("cluster=slurm 'cluster.extra=[\"-M other\"]'", "not looked for"),
+    "extra_options: array": ("cluster=slurm 'cluster.extra=[\"--arr=1-3\"]'", "use -m"),
+    "extra_options: pbs": ("cluster=pbs 'cluster.extra=[\"-q gpu\"]'", "use cluster.partition=..."),
+    "extra_options: pbs resources": ("cluster=pbs 'cluster.extra=[\"-l select=9\"]'", "-l select itself"),
+    "longest_job: none": ("cluster=neuron cluster.time=0", "no limit at all"),
+    "extra_options: mismatch": ("cluster=slurm 'cluster.extra=[\"--ntasks=3\"]'", "use trainer.devices=..."),
+    "extra_options: short": ("cluster=slurm 'cluster.extra=[-N 3]'", "use trainer.nodes=..."),
+    "extra_options: constraint": (
+        "cluster=slurm cluster.constraint=v100 'cluster.extra=[\"--constraint=cpu_intel\"]'",
+        "use 'cluster.constraint=[v100,cpu_intel]'",
+    ),
+    "extra_options: gpus-per-task": ("cluster=slurm 'cluster.extra=[\"--gpus-per-task=1\"]'", "hides a node's other GPUs"),
+    "extra_options: export": ("cluster=slurm 'cluster.extra=[\"--export=A,B\"]'", "use --export=ALL,A,B"),
+    "extra_options: no option": ("cluster=slurm cluster.extra=[licenses]", "is no option"),
+    "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
+    "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
+    "launch: pbs": ("cluster=pbs launch=srun", "use launch=mpirun"),
+    "launch: torchrun on pbs": ("cluster=pbs launch=torchrun trainer.nodes=2", "use launch=mpirun"),
+    "launch: uneven on pbs": ("cluster=pbs trainer.nodes=2 trainer.total_devices=3", "use trainer.devices"),
+    "container: image": ("cluster=slurm container=pyxis", "use container.image=FILE"),
+    "container: missing": ("cluster=slurm container=pyxis container.image=/no/image.sqsh", "enroot import"),
+    "container: mpirun": (
+        "cluster=slurm container=pyxis container.image=docker://x launch=mpirun trainer.devices=2",
+        "use launch=srun",
+    ),
+    "container: horovodrun": (
+        "cluster=slurm container=apptainer container.image=docker://x launch=horovodrun trainer.devices=2",
+        "use launch=srun or launch=mpirun",
+    ),
+    "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
+    "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
+    "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
+    "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train cannot be listed"),
+    "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
+    "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is no environment (it has no bin/activate)"),
+    "environment: home": ("cluster=slurm cluster.venv='\"~/nope\"'", "cluster.venv=/"),
+    "environment: conda": ("cluster=slurm cluster.conda=/nope/env", "it has no conda-meta"),
+    "writable": ("cluster=slurm paths.results=/etc/passwd/results", "use paths.results=FOLDER"),
+}  # fmt: skip
+
+
+def case(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Case:
+    import shlex
+
+    config = with_absolute_paths(make_config(*shlex.split(line)))
+    members = range(2) if "sweep" in line else None
+    return Case(config, placeholder_job(config, None, members), Path(folder), SCRATCH)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_rule_refuses_its_example_and_names_the_way_out(make_config: MakeConfig, name: str) -> None:
+    line, way_out = REFUSED[name]
+    modules = (resources, limits, options, starting, folders)
+    [rule] = [r for m in modules for r in m.RULES if r.__name__ == name.split(":")[0]]
+    found = list(rule(case(make_config, line)))
+    assert len(found) == 1
+    assert way_out in found[0]
+
+
+HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
+
+
+@pytest.mark.parametrize(
+    ("built", "line", "way_out"),
+    [
+        (None, HOROVOD, "run `make horovod` (builds once, some minutes). Without Horovod: strategy=ddp|fsdp"),
+        (None, f"{HOROVOD} framework=keras", "strategy=multiworker_mirrored launch=auto"),
+        (None, "cluster=slurm trainer.devices=1 launch=horovodrun", "run `make horovod`"),
+        ("torch2.13.0", f"{HOROVOD} launch=mpirun", "built without MPI"),
+        ("tf2.21.0.openmpi4.1.4", HOROVOD, "was built without torch"),
+        ("torch2.13.0", f"{HOROVOD} framework=keras", "was built without tensorflow"),
+        ("torch2.13.0", HOROVOD, None),
+        ("torch2.13.0.openmpi4.1.4", f"{HOROVOD} launch=mpirun", None),
+        (None, "cluster=slurm trainer.devices=2 strategy=ddp", None),
+        (None, f"{HOROVOD} container=apptainer container.image=docker://x", None),
+        (None, f"{HOROVOD} cluster.conda=base", None),
+        (None, f"{HOROVOD} cluster.venv=$SLURM_TMPDIR/venv", None),
+        (None, f"{HOROVOD} cluster.modules=[Horovod]", None),
+        (None, f"{HOROVOD} 'cluster.setup=[source env.sh]'", None),
+    ],
+)
+def test_horovod_must_be_there_unless_the_ranks_have_another_python(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    built: str | None,
+    line: str,
+    way_out: str | None,
+) -> None:
+    asked = case(make_config, line)
+    packages(tmp_path, built)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    found = rules.problems(asked)
+    assert len(found) == (way_out is not None), found
+    assert way_out is None or way_out in found[0]
+    assert rules.problems(asked, elsewhere=True) == []
+
+
+def packages(folder: Path, built: str | None) -> None:
+    """An import path with torch and TensorFlow, and a Horovod that was `built` so; None: without one."""
+    versions = {"torch": "2.13.0", "tensorflow": "2.21.0"} | ({"horovod": f"0.28.1+{built}"} if built else {})
+    for name, version in versions.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (folder / "horovod").mkdir()
+    noted = {"pytorch": "2.13.0"} if "torch" in (built or "") else {"tensorflow": "2.21.0"}
+    (folder / "horovod/metadata.json").write_text(json.dumps(noted))
+
+
+def test_every_rule_has_an_example() -> None:
+    rules = {r.__name__ for m in (resources, limits, options, starting, folders) for r in m.RULES}
+    assert rules == {name.split(":")[0] for name in REFUSED}
+
+
+FINE = [
+    "cluster=slurm",
+    "cluster=slurm cluster.conda=base",
+    "cluster=slurm cluster.venv=$SLURM_TMPDIR/env",
+    "cluster=slurm cluster.venv=/nope/env 'cluster.setup=[make the environment]'",
+    "cluster=slurm cluster.local_disk=/nvme cluster.venv=/nvme/env",
+    "cluster=slurm cluster.local_disk=/nvme data=imagefolder data.dir=/nvme/pictures",
+    "cluster=slurm data=imagefolder data.dir=$SLURM_TMPDIR/pictures",
+    "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:/in] data=imagefolder data.dir=/in/x",
+    "cluster=slurm cluster.mem=0 cluster.time=0",
+    'cluster=slurm \'cluster.extra=["--licenses=x","-w n1","--exclusive","--gres-flags=x"]\'',
+    "cluster=slurm trainer.nodes=2 trainer.total_devices=3",
+    "cluster=pbs trainer.nodes=2",
+    "cluster=technion trainer.nodes=2 trainer.total_devices=3",
+    "cluster=neuron trainer.nodes=4 cluster.comment='\"field=nlp;appl=pytorch\"'",
+    "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
+    "cluster=sockeye cluster.account=st-pi-1-gpu paths.results=/scratch/x",
+    "cluster=sockeye_pbs cluster.account=st-pi-1-gpu paths.results=/scratch/x",
+    "cluster=narval cluster.account=def-pi",
+    "cluster=fir cluster.account=rrg-pi",
+    "cluster=nibi cluster.account=def-pi",
+    "cluster=rorqual cluster.account=def-pi",
+    "cluster=trillium cluster.account=def-pi trainer.devices=4 cluster.chain=3 paths.results=/scratch/me/x",
+    "cluster=ibex trainer.devices=8",
+]
+
+
+@pytest.mark.parametrize("line", FINE)
+def test_what_is_right_passes(make_config: MakeConfig, line: str) -> None:
+    import dataclasses
+
+    right = case(make_config, line, folder="/scratch/me/project")
+    rules = resources.RULES + limits.RULES + options.RULES + starting.RULES + folders.RULES
+    rules = tuple(r for r in rules if r.__name__ != "writable" or "/scratch" not in line)
+    assert [p for r in rules for p in r(right)] == []
+    assert dataclasses.is_dataclass(right)
+
+
+def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
+    found = rules.problems(case(make_config, "cluster=trillium trainer.devices=3 cluster.mem=1G"))
+    assert len(found) >= 4
+    assert rules.problems(case(make_config, "cluster=trillium trainer.devices=3"), elsewhere=True) != []
+
+
+def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
+    asked = case(make_config, "cluster=narval")
+    by_profile = Case(asked.config, asked.job, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"})
+    assert list(limits.account(asked)) != []
+    assert list(limits.account(by_profile)) == []
+
+
+NOTED = {
+    "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
+    "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
+    "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
+    "cpus_for_gpus": ("cluster=fir cluster.cpus_per_task=2", "5 or 6 is the rule of thumb"),
+    "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
+}
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_notes(make_config: MakeConfig, name: str) -> None:
+    line, words = NOTED[name]
+    noted = rules.notes(case(make_config, line))
+    assert any(words in n for n in noted)
+    assert {r.__name__ for r in notes.RULES} == {n.split(":")[0] for n in NOTED}
+
+
+@pytest.mark.needs_root
+def test_a_user_without_a_name_is_a_number() -> None:
+    """In a container or with a broken directory service nobody knows the user's name."""
+    program = "import os, pwd, getpass; from slurm.rules.case import user; os.setuid(54321); print(user())"
+    command = [
+        "env",
+        "-u",
+        "USER",
+        "-u",
+        "LOGNAME",
+        "-u",
+        "LNAME",
+        "-u",
+        "USERNAME",
+        sys.executable,
+        "-c",
+        program,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "54321\n", done.stderr

@@ -1,0 +1,57 @@
+"""One rank of a Keras run, for tests: trains, then writes down what this rank itself has.
+
+python tests/training/keras/ranks.py RUN OUT [STEP]     STEP: send this process SIGUSR1 after that step
+"""
+
+import inspect
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+sys.path[0] = str(Path(__file__).resolve().parents[3])
+
+from src.distributed.discover import discover  # noqa: E402
+from src.launch.rank import frozen  # noqa: E402
+from src.runs.folder import open_run  # noqa: E402
+from src.training.stop import Stop  # noqa: E402
+
+
+def main(folder: str, out: str, signal_after: str | None = None) -> None:
+    """Train in the run folder; OUT/<rank>.npz gets the weights, OUT/<rank>.txt the collectives of a step."""
+    from src.training.keras import run as side
+    from src.training.keras.callbacks import Loop
+
+    after_step = Loop.on_train_batch_end
+
+    def on_train_batch_end(self: Loop, batch: int, logs: object = None) -> None:
+        if signal_after and self.state.step + 1 == int(signal_after):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        after_step(self, batch, logs)
+
+    def write_down(loop: Loop, *_: object) -> None:
+        model = loop.classifier
+        np.savez(Path(out) / f"{topology.rank}.npz", **{v.path: v.numpy() for v in model.trainable_variables})
+        graph = inspect.getclosurevars(model.train_function).nonlocals["run"]
+        (Path(out) / f"{topology.rank}.txt").write_text("\n".join(collectives(graph)))
+
+    Loop.on_train_batch_end, side.test = on_train_batch_end, write_down
+    run, topology = open_run(folder), discover()
+    outcome = side.train(frozen(run), run, topology, Stop().install())
+    print(outcome.state, outcome.step, outcome.epoch)
+
+
+def collectives(function: object) -> list[str]:
+    """Operations that talk to other processes, in the graph of a tf.function and in all it calls."""
+    (concrete,) = function._list_all_concrete_functions()
+    graph = concrete.graph.as_graph_def()
+    nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
+    found = Counter(node.op for node in nodes if node.op.startswith(("Collective", "Nccl")))
+    return [f"{operation} {count}" for operation, count in sorted(found.items())]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

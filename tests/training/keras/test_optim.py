@@ -1,0 +1,121 @@
+"""The learning rate is that of `src.training.schedules`, the optimizers compute what their docstrings say."""
+
+import numpy as np
+import pytest
+
+from src.config.schema import Config
+from src.training.plan import Plan
+from src.training.schedules import factor
+
+STEPS_PER_EPOCH, TOTAL_STEPS = 13, 91
+PLAN = Plan(
+    rows=8,
+    train_batches=STEPS_PER_EPOCH,
+    accumulate=1,
+    steps_per_epoch=STEPS_PER_EPOCH,
+    max_epochs=7,
+    total_steps=TOTAL_STEPS,
+    val_batches=1,
+    test_batches=1,
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["schedule=constant"],
+        ["schedule=constant", "schedule.warmup_epochs=2"],
+        ["schedule=cosine"],
+        ["schedule=cosine", "schedule.warmup_epochs=0", "schedule.final=0.1"],
+        ["schedule=cosine", "schedule.warmup_epochs=7"],
+        ["schedule=step", "schedule.milestones=[2,3.5]", "schedule.warmup_epochs=1.5"],
+        ["schedule=step", "schedule.milestones=[]"],
+    ],
+    ids=" ".join,
+)
+def test_learning_rate_agrees_with_the_neutral_formula(make_config, overrides: list[str]) -> None:
+    from src.training.keras.optim import LearningRate
+
+    schedule = make_config(*overrides).schedule
+    rate = LearningRate(1.0, schedule, STEPS_PER_EPOCH, TOTAL_STEPS)
+    for step in range(TOTAL_STEPS + 5):
+        assert float(rate(step)) == pytest.approx(
+            factor(schedule, step, STEPS_PER_EPOCH, TOTAL_STEPS), abs=1e-6
+        )
+
+
+def stepped(config: Config, gradients: list[np.ndarray], replicas: int = 1) -> np.ndarray:
+    """A variable that starts as ones, after one step for each gradient."""
+    import keras
+    import tensorflow as tf
+
+    from src.training.keras.optim import make_optimizer
+
+    variable = keras.Variable(np.ones_like(gradients[0]))
+    optimizer = make_optimizer(config, PLAN, replicas)
+    optimizer.build([variable])
+    for gradient in gradients:
+        optimizer.apply([tf.constant(gradient)])
+    return variable.numpy()
+
+
+GRADIENTS = [np.array(g, np.float32) for g in ([0.5, -2.0, 0.1], [0.3, 1.0, -0.1], [-0.2, 0.4, 0.0])]
+
+
+@pytest.mark.parametrize("momentum, nesterov", [(0.0, False), (0.9, False), (0.9, True)])
+def test_sgd_decays_through_the_gradient(make_config, momentum: float, nesterov: bool) -> None:
+    config = make_config(
+        "optimizer=sgd",
+        "optimizer.weight_decay=0.1",
+        f"optimizer.momentum={momentum}",
+        f"optimizer.nesterov={nesterov}",
+        "schedule=cosine",  # the learning rate changes: momentum must not remember the old one
+    )
+    weight, gathered = np.ones(3), np.zeros(3)
+    for step, gradient in enumerate(GRADIENTS):
+        gradient = gradient + 0.1 * weight
+        gathered = momentum * gathered + gradient
+        lr = 0.1 * factor(config.schedule, step, STEPS_PER_EPOCH, TOTAL_STEPS)
+        weight = weight - lr * (gradient + momentum * gathered if nesterov else gathered)
+    np.testing.assert_allclose(stepped(config, GRADIENTS), weight, rtol=1e-6)
+
+
+def test_adamw_decays_apart_from_the_gradient(make_config) -> None:
+    config = make_config(
+        "optimizer=adamw", "optimizer.lr=0.01", "optimizer.weight_decay=0.1", "schedule=constant"
+    )
+    weight, first, second = np.ones(3), np.zeros(3), np.zeros(3)
+    for step, gradient in enumerate(GRADIENTS, start=1):
+        weight = weight * (1 - 0.01 * 0.1)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        change = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+        weight = weight - 0.01 * change
+    np.testing.assert_allclose(stepped(config, GRADIENTS), weight, rtol=1e-5)
+
+
+def test_gradients_are_clipped_by_their_global_norm(make_config) -> None:
+    config = make_config(
+        "optimizer=sgd",
+        "optimizer.lr=1",
+        "optimizer.momentum=0",
+        "optimizer.weight_decay=0",
+        "schedule=constant",
+        "trainer.gradient_clip_val=0.5",
+    )
+    gradient = np.array([3.0, 4.0], np.float32)
+    np.testing.assert_allclose(stepped(config, [gradient]), 1 - 0.5 * gradient / 5, rtol=1e-6)
+
+
+def test_learning_rate_is_scaled_by_the_ranks(make_config) -> None:
+    plain = ["optimizer=sgd", "optimizer.lr=1", "optimizer.momentum=0", "optimizer.weight_decay=0"]
+    config = make_config(*plain, "optimizer.scale_lr=linear", "schedule=constant")
+    np.testing.assert_allclose(stepped(config, GRADIENTS[:1], replicas=4), 1 - 4 * GRADIENTS[0], rtol=1e-6)
+
+
+def test_float16_scales_the_loss(make_config) -> None:
+    import keras
+
+    from src.training.keras.optim import make_optimizer
+
+    optimizer = make_optimizer(make_config("trainer.precision=16-mixed"), PLAN, 1)
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)

@@ -1,0 +1,52 @@
+# ruff: noqa: E402
+"""One rank of a run, which a test starts with torchrun's variables.
+
+    python ddp_rank.py FOLDER OVERRIDE...
+
+Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the network's weights.
+With SIGNAL_AT=<rank>:<n>, that rank gets SIGTERM while it reads its n-th batch.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).resolve().parent)]
+
+import torch
+from conftest import SignalAt
+
+from src.config.diagnose import compose
+from src.config.schema import load
+from src.distributed.discover import discover
+from src.runs.folder import RunDir
+from src.training.lightning import run as side
+from src.training.stop import Stop
+
+torch.set_num_threads(1)
+topology = discover()
+networks = []
+build_model, open_splits = side.build_model, side.open_splits
+
+
+def remember(*arguments: Any) -> torch.nn.Module:
+    """The network that is trained, to look at its weights afterwards."""
+    networks.append(build_model(*arguments))
+    return networks[-1]
+
+
+def with_signal(*arguments: Any) -> Any:
+    """The data, with SIGTERM at the chosen place."""
+    rank, read = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
+    splits = open_splits(*arguments)
+    return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
+
+
+side.build_model, side.open_splits = remember, with_signal
+folder = Path(sys.argv[1])
+outcome = side.train(load(compose(sys.argv[2:])), RunDir(folder), topology, Stop().install())
+weights = [p.flatten().tolist() for p in networks[0].parameters()]
+(folder / f"rank-{topology.rank}.json").write_text(json.dumps({**asdict(outcome), "weights": weights}))

@@ -1,0 +1,54 @@
+"""Lightning sees the ranks that the topology names."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from src.config.schema import Config
+from src.config.strategies import MATRIX
+from src.distributed.discover import Topology
+from src.training.lightning.strategies.make import MAKERS
+from src.training.lightning.trainer import make_trainer
+from src.training.plan import make_plan
+
+MakeConfig = Callable[..., Config]
+
+
+def test_every_strategy_of_the_table_can_be_made() -> None:
+    assert set(MAKERS) == set(MATRIX["lightning"])
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_places_of_an_uneven_job(
+    rank: int, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks on the first node and one on the second: Lightning's own arithmetic would say 2 or 4 ranks."""
+    monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)  # is put back afterwards
+    place = {"local_rank": 0, "node_rank": rank // 2, "local_world_size": 2 - rank // 2}
+    topology = Topology(
+        rank=rank, world_size=3, nodes=2, coordinator_address="node0", coordinator_port=29500, **place
+    )
+    config = make_config("strategy=ddp", "data.batch_size=96")
+    trainer = make_trainer(config, make_plan(config, 960, 96, 96, 3), topology, torch.device("cpu"))
+    trainer.strategy.set_world_ranks()
+    assert (trainer.world_size, trainer.global_rank, trainer.local_rank) == (3, rank, 0)
+    assert (trainer.node_rank, trainer.num_nodes) == (rank // 2, 2)
+    assert trainer.is_global_zero is (rank == 0)
+
+
+def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning would take a step without --ntasks-per-node for a mistake, and handle signals of its own."""
+    for name, value in {
+        "NTASKS": "3",
+        "NTASKS_PER_NODE": "2",
+        "JOB_ID": "1",
+        "JOB_NAME": "train",
+        "PROCID": "2",
+    }.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    config = make_config()
+    plan = make_plan(config, 960, 96, 96, 1)
+    trainer = make_trainer(config, plan, Topology(), torch.device("cpu"))
+    assert (trainer.world_size, trainer.global_rank) == (1, 0)

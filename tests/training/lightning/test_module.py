@@ -1,0 +1,50 @@
+"""The loss and the running totals."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from src.config.schema import Config
+from src.data.digits import open_digits
+from src.data.torch_loader import torch_loader
+from src.models.lightning import build_model
+from src.training.lightning.module import Classifier, Totals
+from src.training.plan import make_plan
+
+
+def classifier(make_config: Callable[..., Config]) -> Classifier:
+    config = make_config("model=mlp", "model.dropout=0")
+    network = build_model(config.model, (8, 8, 1), 10)
+    return Classifier(network, config, make_plan(config, 1000, 100, 100, 1), 1)
+
+
+def test_padding_counts_nowhere(make_config: Callable[..., Config]) -> None:
+    """Over an epoch with a padded last batch: totals are those of each sample once."""
+    module, train = classifier(make_config), open_digits().train
+    batches = list(torch_loader(train, batch_size=100, seed=0, train=False))
+    assert len(batches) * 100 > len(train)
+    for number, batch in enumerate(batches):
+        module.validation_step(batch, number)
+    image = torch.cat([b[0] for b in batches])[: len(train)]
+    label = torch.cat([b[1] for b in batches])[: len(train)]
+    loss, right, count = module.eval_totals.take(torch.device("cpu")).tolist()
+    logits = module(image)
+    assert count == len(train)
+    assert right == (logits.argmax(1) == label).sum().item()
+    torch.testing.assert_close(loss / count, cross_entropy(logits, label).item(), rtol=1e-5, atol=0)
+
+
+def test_the_loss_of_a_padded_batch_is_the_mean_over_its_samples(make_config: Callable[..., Config]) -> None:
+    module, train = classifier(make_config), open_digits().train
+    *_, (image, label, weight) = torch_loader(train, batch_size=100, seed=0, train=False)
+    real = len(train) % 100
+    expected = cross_entropy(module(image[:real]), label[:real])
+    torch.testing.assert_close(module.training_step((image, label, weight), 0), expected)
+
+
+def test_taking_totals_begins_anew() -> None:
+    totals, one = Totals(), torch.ones(1)
+    totals.add(torch.tensor([[0.0, 1.0]]), torch.tensor([1]), one, one)
+    assert totals.take(torch.device("cpu")).tolist() == [1.0, 1.0, 1.0]
+    assert totals.take(torch.device("cpu")).tolist() == [0.0, 0.0, 0.0]

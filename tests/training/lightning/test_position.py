@@ -1,0 +1,52 @@
+"""Where a run goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src.checkpoints.store import Saved
+from src.config.schema import Config
+from src.training.lightning.position import position, validation_due
+from src.training.plan import make_plan
+
+MakeConfig = Callable[..., Config]
+
+
+def saved(step: int, epoch: int, batch: int) -> Saved:
+    return Saved(
+        path=Path(), step=step, epoch=epoch, batch=batch, metrics={}, value=None, framework="lightning"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "checkpoint", "expected"),
+    [
+        ([], None, (0, 0)),
+        ([], saved(13, 1, 3), (1, 3)),
+        ([], saved(20, 2, 0), (2, 0)),
+        ([], saved(20, 1, 10), (1, 10)),  # its validation is left
+        (["trainer.limit_val_batches=0"], saved(20, 1, 10), (2, 0)),  # there is none any more
+        (["trainer.limit_train_batches=5"], saved(6, 0, 6), (1, 0)),  # this epoch is over by now
+        (["trainer.max_epochs=1"], saved(13, 1, 3), (1, 0)),  # so is the run
+        (["trainer.max_steps=13"], saved(13, 1, 3), (2, 0)),
+        (["trainer.max_steps=14"], saved(13, 1, 3), (1, 3)),
+        ([], saved(50, 4, 10), (4, 10)),
+        ([], saved(50, 5, 0), (5, 0)),
+    ],
+)
+def test_position(
+    overrides: list[str], checkpoint: Saved | None, expected: tuple[int, int], make_config: MakeConfig
+) -> None:
+    config = make_config("data.batch_size=100", "trainer.max_epochs=5", *overrides)
+    plan = make_plan(config, 1000, 100, 100, 1)
+    assert position(checkpoint, config.trainer, plan) == expected
+
+
+def test_validation_is_due_every_few_epochs_and_at_the_end(make_config: MakeConfig) -> None:
+    config = make_config("data.batch_size=100", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
+    plan = make_plan(config, 1000, 100, 100, 1)
+    due = [validation_due(config.trainer, plan, epoch, 10 * (epoch + 1)) for epoch in range(5)]
+    assert due == [False, True, False, True, True]
+    none = make_plan(make_config("data.batch_size=100", "trainer.limit_val_batches=0"), 1000, 100, 100, 1)
+    assert not validation_due(config.trainer, none, 4, 50)

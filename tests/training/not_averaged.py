@@ -1,0 +1,39 @@
+# ruff: noqa: E402
+"""One rank of a strategy that is broken: gradients are not averaged. Tests show that they would notice.
+
+python tests/not_averaged.py RUN     with torchrun's variables
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from src.launch.rank import frozen, run_rank
+from src.runs.folder import open_run
+
+config = frozen(open_run(sys.argv[1]))
+match config.framework, config.strategy.name:
+    case "lightning", "ddp":
+        from src.training.lightning.strategies.make import OneDevicePerRank
+
+        OneDevicePerRank.configure_ddp = lambda self: None
+    case "lightning", "fsdp":
+        from src.training.lightning.strategies import fsdp
+
+        fsdp.shard = lambda network, device: None
+    case "lightning", "horovod":
+        from src.training.lightning.strategies.horovod_gradients import GradientExchange
+
+        GradientExchange._send = lambda self, parameter: None
+    case "keras", "horovod":
+        from src.training.keras.strategies.horovod import HorovodStrategy
+
+        HorovodStrategy.average = lambda self, gradients: gradients
+    case "keras", "mirrored" | "multiworker_mirrored":
+        from src.training.keras.strategies.tf_distribute import Distributed
+
+        Distributed.average = lambda self, gradients: gradients
+    case other:
+        sys.exit(f"nothing to break in {other}")
+sys.exit(run_rank(sys.argv[1]))

@@ -1,0 +1,87 @@
+"""metrics.csv."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from src.training.metrics_csv import COLUMNS, CsvLog
+
+HEADER = "step,epoch,lr,train/loss,train/acc,val/loss,val/acc,test/loss,test/acc"
+
+
+def test_a_row_has_a_place_for_every_metric(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "metrics.csv")
+    log.write(20, 1, {"train/loss": 0.25, "train/acc": 0.5, "lr": 1e-3})
+    log.write(30, 2, {"val/loss": 1 / 3})
+    assert log.path.read_text().splitlines() == [HEADER, "20,1,0.001,0.25,0.5,,,,", "30,2,,,,0.333333,,,"]
+
+
+def test_a_second_log_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    CsvLog(tmp_path / "metrics.csv").write(1, 1, {})
+    CsvLog(tmp_path / "metrics.csv").write(2, 1, {})
+    assert [line.split(",")[0] for line in (tmp_path / "metrics.csv").read_text().splitlines()] == [
+        "step",
+        "1",
+        "2",
+    ]
+
+
+def test_resume_drops_what_will_be_written_again(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "metrics.csv")
+    for step in (10, 20, 30):
+        log.write(step, 1, {"train/loss": 1.0})
+    with open(log.path, "a") as file:
+        file.write("40,2,0.0")  # killed while writing
+    log.resume(20)
+    log.write(30, 2, {})
+    rows = [line.split(",") for line in log.path.read_text().splitlines()]
+    assert [row[:2] for row in rows] == [["step", "epoch"], ["10", "1"], ["20", "1"], ["30", "2"]]
+    assert all(len(row) == len(COLUMNS) for row in rows)
+
+
+def test_resume_at_the_start_leaves_the_header(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "metrics.csv")
+    log.write(10, 1, {})
+    log.resume(0)
+    assert log.path.read_text() == HEADER + "\n"
+    assert (tmp_path / "metrics.csv.before-1").read_text() == HEADER + "\n10,1,,,,,,,\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"step,epoch,mine\n1,2,3\n", b"step,epoch,lr\n"])
+def test_what_is_no_log_is_kept(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(content)
+    log = CsvLog(path)
+    log.resume(5)
+    assert path.read_text() == HEADER + "\n"
+    assert (tmp_path / "metrics.csv.damaged-1").read_bytes() == content
+    assert "it is kept as" in capsys.readouterr().err
+
+
+def test_rows_do_not_go_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / ".bashrc").write_text("mine")
+    (tmp_path / "metrics.csv").symlink_to(tmp_path / ".bashrc")
+    CsvLog(tmp_path / "metrics.csv").write(1, 1, {})
+    assert (tmp_path / ".bashrc").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ["", HEADER[:20]])
+def test_a_log_that_was_just_begun_is_one(tmp_path: Path, content: str) -> None:
+    (tmp_path / "metrics.csv").write_text(content)
+    assert CsvLog(tmp_path / "metrics.csv").path.read_text() == HEADER + "\n"
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_gets_its_rows_when_there_is_room(small_disk: Path) -> None:
+    log = CsvLog(small_disk / "metrics.csv")
+    log.write(10, 1, {"train/loss": 0.5})
+    filler = small_disk / "filler"
+    with suppress(OSError):
+        filler.write_bytes(b"x" * (2 << 20))
+    for step in range(20, 5000, 10):  # more than the last page of the file has room for
+        log.write(step, 1, {"train/loss": 0.25, "lr": 0.001})
+    filler.unlink()
+    log.write(5000, 1, {})
+    steps = [line.split(",")[0] for line in log.path.read_text().splitlines()]
+    assert steps == ["step", *map(str, range(10, 5001, 10))]

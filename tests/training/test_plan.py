@@ -1,0 +1,50 @@
+"""Batches, steps and epochs of a run."""
+
+from collections.abc import Callable
+
+import pytest
+
+from src.config.schema import Config
+from src.errors import ConfigError
+from src.training.plan import limited, make_plan
+
+Make = Callable[..., Config]
+
+
+def test_whole_run(make_config: Make) -> None:
+    plan = make_plan(make_config("data.batch_size=10", "trainer.max_epochs=3"), 95, 21, 20, world_size=2)
+    assert (plan.rows, plan.train_batches, plan.val_batches, plan.test_batches) == (5, 10, 3, 2)
+    assert (plan.steps_per_epoch, plan.max_epochs, plan.total_steps) == (10, 3, 30)
+
+
+def test_accumulation_leaves_out_an_incomplete_window(make_config: Make) -> None:
+    plan = make_plan(make_config("data.batch_size=10", "trainer.accumulate_grad_batches=4"), 95, 20, 20, 1)
+    assert (plan.train_batches, plan.steps_per_epoch) == (8, 2)
+
+
+def test_max_steps_ends_in_the_middle_of_an_epoch(make_config: Make) -> None:
+    plan = make_plan(make_config("data.batch_size=10", "trainer.max_steps=13"), 100, 20, 20, 1)
+    assert (plan.total_steps, plan.max_epochs) == (13, 2)
+
+
+def test_fast_dev_run_is_one_batch_of_each(make_config: Make) -> None:
+    plan = make_plan(
+        make_config("trainer.fast_dev_run=true", "trainer.accumulate_grad_batches=8"), 1000, 200, 0, 1
+    )
+    assert (plan.total_steps, plan.train_batches, plan.val_batches, plan.test_batches) == (1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "limit, expected", [(1.0, 10), (0.25, 2), (0.01, 1), (0.0, 0), (3, 3), (30, 10), (0, 0), (1, 1)]
+)
+def test_limits(limit: int | float, expected: int) -> None:
+    assert limited(10, limit, fast_dev_run=False) == expected
+
+
+def test_refusals_come_together(make_config: Make) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(
+            make_config("data.batch_size=50", "trainer.accumulate_grad_batches=9"), 100, 20, 20, world_size=3
+        )
+    assert len(caught.value.problems) == 2
+    assert "use data.batch_size=51" in caught.value.problems[0]

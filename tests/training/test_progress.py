@@ -1,0 +1,132 @@
+"""What a person sees: lines in a file, a bar on a terminal."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from dataclasses import replace
+
+import pytest
+
+from src.files import ROOT
+from src.training import progress as module
+from src.training.plan import Plan
+from src.training.progress import Progress
+
+PLAN = Plan(
+    rows=32,
+    train_batches=10,
+    accumulate=2,
+    steps_per_epoch=5,
+    max_epochs=3,
+    total_steps=15,
+    val_batches=1,
+    test_batches=1,
+)
+
+
+class Clock:
+    """A clock that goes on by hand; `time.monotonic` itself would make the test as long as what it shows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+
+def epoch(progress: Progress, number: int, clock: Clock, seconds: float = 0.1) -> None:
+    """Ten batches; the last one has metrics."""
+    for batch in range(PLAN.train_batches):
+        clock.now += seconds
+        progress.batch(number, batch, {"train/loss": 0.5, "lr": 0.01} if batch == 9 else None)
+    clock.now += 100  # a long validation
+    progress.validated(number, {"train/loss": 0.5, "lr": 0.01, "val/loss": 0.25})
+
+
+def test_a_plain_line_for_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Images per second are those of training: 10 batches of 32 on 2 ranks in 1 s, whatever validation took."""
+    clock = Clock(monkeypatch)
+    with Progress("plain", PLAN, world_size=2) as progress:
+        epoch(progress, 0, clock)
+        epoch(progress, 1, clock)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert lines == [
+        "epoch 1/3  step 5/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 images/s",
+        "epoch 2/3  step 10/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 images/s",
+    ]
+
+
+def test_a_long_epoch_shows_life_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    with Progress("plain", PLAN) as progress:
+        epoch(progress, 0, clock, seconds=4.0)
+    steps = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert steps == ["1/15", "3/15", "4/15", "5/15"]
+
+
+def test_max_steps_may_end_the_last_epoch_early(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    with Progress("plain", replace(PLAN, total_steps=13)) as progress:
+        epoch(progress, 2, clock)
+    assert "step 13/13" in capsys.readouterr().out
+
+
+def test_none_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock(monkeypatch)
+    with Progress("none", PLAN) as progress:
+        epoch(progress, 0, clock)
+        progress.note("going on")
+    assert capsys.readouterr().out == ""
+
+
+BAR = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from src.training.plan import Plan
+from src.training.progress import Progress
+plan = {PLAN!r}
+with Progress("auto", plan) as progress:
+    progress.note("going on from step 0")
+    for batch in range(10):
+        progress.batch(0, batch, {{"train/loss": 0.5}})
+    progress.validated(0, {{"val/acc": 0.75}})
+"""
+
+
+def test_auto_is_a_bar_on_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 160, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen(
+        [sys.executable, "-c", BAR], stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := read(ours):
+            shown += chunk
+    assert process.returncode == 0
+    text = shown.decode()
+    assert "━" in text
+    assert "going on from step 0" in text
+    assert "epoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75" in text
+
+
+def read(terminal: int) -> bytes:
+    """What the terminal shows next; Linux reports the end of it as an error."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
+
+
+def test_auto_is_plain_in_a_file() -> None:
+    out = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True).stdout
+    assert out.startswith("going on from step 0\nepoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")
