@@ -118,7 +118,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     """
     c = config.cluster
     if unreadable := facts.problems(c):
-        raise ConfigError(unreadable)
+        raise ConfigError(*unreadable)
     devices = devices_per_node(config)
     strategy = resolve_strategy(config, sum(devices), len(devices))
     one_rank_drives_all = not cell(config.framework, strategy).ranks

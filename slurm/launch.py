@@ -80,7 +80,7 @@ def load_all(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], check: C
         except ConfigError as error:
             problems += [p if len(trees) == 1 else f"{' '.join(typed)}: {p}" for p in error.problems]
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     return configs
 
 
@@ -128,10 +128,8 @@ def case_of(configs: Sequence[Config], run: RunDir | None) -> Case:
     ]
     if differing:
         raise ConfigError(
-            [
-                f"a sweep is one job array, whose members all ask for the same, and these differ in {', '.join(differing)}; "
-                "submit them one by one."
-            ]
+            f"a sweep is one job array, whose members all ask for the same, and these differ in {', '.join(differing)}; "
+            "submit them one by one."
         )
     return Case(configs[0], jobs[0])
 
@@ -174,10 +172,8 @@ def refuse_sweeper(config: Config, wants_results: bool) -> None:
     """
     if wants_results and not config.wait:
         raise ConfigError(
-            [
-                "this sweeper decides by the results of the members, but a submission returns before they ran; "
-                "use wait=true, or hydra/sweeper=product."
-            ]
+            "this sweeper decides by the results of the members, but a submission returns before they ran; "
+            "use wait=true, or hydra/sweeper=product."
         )
 
 
@@ -192,7 +188,7 @@ def show(case: Case) -> None:
     problems = rules.problems(case, elsewhere=not test)
     print(dry_run.report(script, case.job, rules.notes(case)), flush=True)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     if test and case.config.cluster.scheduler == "slurm":
         print(f"sbatch --test-only: {client.test_only(script)}")
     elif test:

@@ -33,11 +33,9 @@ def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -
     if len(found) != 1:
         what = f"fits {' and '.join(found)}" if found else "is no login node of a preset"
         raise ConfigError(
-            [
-                f"cluster=current: this machine ({hosts[0]}) {what}; name one of {', '.join(known)}, or write a preset with "
-                "`python slurm/new_cluster.py NAME` (cluster.site.hosts is what is compared).",
-                *broken,
-            ]
+            f"cluster=current: this machine ({hosts[0]}) {what}; name one of {', '.join(known)}, or write a preset with "
+            "`python slurm/new_cluster.py NAME` (cluster.site.hosts is what is compared).",
+            *broken,
         )
     return [f"cluster={found[0]}" if o == "cluster=current" else o for o in overrides]
 

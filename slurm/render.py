@@ -82,7 +82,7 @@ def option(value: object) -> str:
     """
     text = str(value)
     if re.search(r"[\n\r\0]", text):
-        raise ConfigError([f"{text!r} has a line break in it, which a line of a batch script can't have."])
+        raise ConfigError(f"{text!r} has a line break in it, which a line of a batch script can't have.")
     if re.fullmatch(r"[\w@%+=:,./&|()\[\]*~^-]*", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

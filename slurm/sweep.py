@@ -41,7 +41,7 @@ def refuse_unlike(trees: Sequence[Mapping[str, Any]], submitted: bool = True) ->
     else:
         problems += _elsewhere(trees[0]["cluster"], len(trees) > 1, submitted)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
 
 
 def refuse_foreign_launcher(launcher: object, ours: tuple[type, ...]) -> None:
@@ -52,9 +52,7 @@ def refuse_foreign_launcher(launcher: object, ours: tuple[type, ...]) -> None:
     """
     if not isinstance(launcher, ours):
         raise ConfigError(
-            [
-                f"hydra/launcher: {type(launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
-            ]
+            f"hydra/launcher: {type(launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
         )
 
 

@@ -172,7 +172,7 @@ def asked(arguments: list[str], words: list[str]) -> Config:
     refuse_unusable(CONFIGS)
     line = split(arguments)
     if line.flags:
-        raise ConfigError([f"{' '.join(line.flags)}: this command takes key=value only; see --help."])
+        raise ConfigError(f"{' '.join(line.flags)}: this command takes key=value only; see --help.")
     words += [quoted(w) for w in line.overrides]
     if "cluster=current" in words:
         from slurm.presets import name_current

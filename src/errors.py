@@ -15,8 +15,6 @@
 `src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
 """
 
-from collections.abc import Sequence
-
 REFUSED = 2
 """Exit code of a request that was refused: one message was printed and nothing was written."""
 
@@ -47,7 +45,7 @@ class ConfigError(ProjectError):
         problems: one sentence each.
     """
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, *problems: str) -> None:
         self.problems = [p for p in problems if p.strip()] or [UNNAMED]
         many = len(self.problems) > 1
         head = f"{len(self.problems)} problems:\n" if many else ""

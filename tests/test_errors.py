@@ -6,10 +6,10 @@ from src.errors import UNNAMED, ConfigError
 
 
 def test_one_problem_is_one_line_and_several_are_a_list() -> None:
-    assert str(ConfigError(["a is wrong."])) == "a is wrong."
-    assert str(ConfigError(["a", "b"])) == "2 problems:\n  - a\n  - b"
+    assert str(ConfigError("a is wrong.")) == "a is wrong."
+    assert str(ConfigError("a", "b")) == "2 problems:\n  - a\n  - b"
 
 
 @pytest.mark.parametrize("nothing", [[], [""], [" "]])
 def test_no_refusal_is_without_a_word(nothing: list[str]) -> None:
-    assert ConfigError(nothing).problems == [UNNAMED]
+    assert ConfigError(*nothing).problems == [UNNAMED]

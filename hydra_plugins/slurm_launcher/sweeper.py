@@ -35,4 +35,4 @@ def refuse_empty(sweeps: list[Override]) -> None:
     from src.errors import ConfigError
 
     if empty := [empty_sweep(str(o.input_line)) for o in sweeps if not list(o.sweep_string_iterator())]:
-        raise ConfigError(empty)
+        raise ConfigError(*empty)

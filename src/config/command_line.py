@@ -47,7 +47,7 @@ def split(arguments: Sequence[str]) -> CommandLine:
     parser = _parser()
     parsed = parser.parse_intermixed_args(list(arguments))
     if problems := [*_flag_problems(vars(parsed)), *_folder_problems(parsed.overrides)]:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     flags, overrides = [], list(parsed.overrides)
     waiting = list(overrides)
     for argument in arguments:
@@ -69,8 +69,8 @@ def _parser() -> "ArgumentParser":
 def _refuse(message: str) -> NoReturn:
     unknown = message.removeprefix("unrecognized arguments: ")
     if unknown == message:
-        raise ConfigError([f"{message}; see --help."])
-    raise ConfigError([_unknown_flag(flag) for flag in unknown.split(" ")])
+        raise ConfigError(f"{message}; see --help.")
+    raise ConfigError(*[_unknown_flag(flag) for flag in unknown.split(" ")])
 
 
 def _unknown_flag(flag: str) -> str:
@@ -108,7 +108,7 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
     odd = [a for a in arguments if not a.isascii() and a != a.encode("utf-8", "replace").decode()]
     if odd:
         raise ConfigError(
-            [
+            *[
                 f"the argument '{a.encode('utf-8', 'backslashreplace').decode()}' is not UTF-8; "
                 "type it in a terminal whose encoding is UTF-8."
                 for a in odd

@@ -57,7 +57,7 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
         stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
-    return ConfigError(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()])
+    return ConfigError(*(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()]))
 
 
 def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:

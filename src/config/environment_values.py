@@ -41,11 +41,11 @@ def plain(config: Any) -> dict[str, Any]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
     problems = [f"'{key}' is missing; a run needs it." for key in EARLY if key not in tree]
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     tree["paths"] = _filled(tree["paths"], "paths", problems)
     tree["data"] = {k: _filled(v, "data.dir", problems) if k == "dir" else v for k, v in tree["data"].items()}
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     return tree
 
 

@@ -161,7 +161,7 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         found = [*cross_checks(config), *(p for check in checks for p in check(config))]
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     return config
 
 

@@ -28,12 +28,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.load(read_text(path), Loader=get_yaml_loader())
     except yaml.YAMLError as error:
-        raise ConfigError([yaml_sentence(error, str(path))]) from error
+        raise ConfigError(yaml_sentence(error, str(path))) from error
     if not isinstance(tree, dict):
         held = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
-        raise ConfigError([f"{path} must hold keys, one `key: value` per line, and holds {held}."])
+        raise ConfigError(f"{path} must hold keys, one `key: value` per line, and holds {held}.")
     if odd := [key for key in tree if not isinstance(key, str)]:
-        raise ConfigError([f"{path}: {odd[0]!r} is not a key of the configuration."])
+        raise ConfigError(f"{path}: {odd[0]!r} is not a key of the configuration.")
     return tree
 
 
@@ -46,13 +46,13 @@ def read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError([f"{path} can't be read: {error.strerror}."]) from error
+        raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
         raise ConfigError(
-            [f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8."]
+            f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8."
         ) from error
 
 

@@ -37,7 +37,7 @@ def import_horovod(framework: str) -> Any:
     """`horovod.torch` or `horovod.tensorflow`; ConfigError where the build is missing or does not fit."""
     problem = horovod_problem(framework)
     if problem:
-        raise ConfigError([problem])
+        raise ConfigError(problem)
     # What Horovod does when ranks wait for one that does not come: speak, then end with an error.
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "30")
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")

@@ -42,11 +42,9 @@ def refuse_second_start() -> None:
     topology = discover()
     if topology.world_size > 1:
         raise ConfigError(
-            [
-                f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.source}, but the "
-                "project starts its ranks itself: run the command once, with launch=srun|torchrun|mpirun|horovodrun inside "
-                "a job, or trainer.devices=N on one machine."
-            ]
+            f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.source}, but the "
+            "project starts its ranks itself: run the command once, with launch=srun|torchrun|mpirun|horovodrun inside "
+            "a job, or trainer.devices=N on one machine."
         )
 
 

@@ -54,7 +54,7 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
         if not a.startswith("-") and _parsed(a, "this command").is_sweep_override()
     ]
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     return saved
 
 
@@ -75,7 +75,7 @@ def saved_lines(run: RunDir) -> list[str]:
         if override.is_sweep_override() or override.package or not known:
             problems.append(f"{run.overrides}: {line!r} is not a choice of this project, so it is not used.")
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     return lines
 
 
@@ -87,7 +87,7 @@ def _parsed(line: str, where: str) -> Any:
     try:
         return OverridesParser.create().parse_override(line)
     except HydraException as error:
-        raise ConfigError([f"{where}: {line!r} is not of the form key=value."]) from error
+        raise ConfigError(f"{where}: {line!r} is not of the form key=value.") from error
 
 
 def refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
@@ -144,7 +144,7 @@ def _frozen(run: RunDir) -> dict[str, Any]:
 
 def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigError:
     return ConfigError(
-        [
+        *[
             f"{k}={v} can't be changed by resume= (the run has {frozen.get(k)}); start a new run instead."
             for k, v in refused.items()
         ]

@@ -52,7 +52,7 @@ def refuse_foreign(folder: Path, flat: Mapping[str, Any], known: Mapping[str, An
     }
     if foreign:
         raise ConfigError(
-            [
+            *[
                 f"the run folder {folder} brings {k}={v!r}, which runs as you and is not of this project's configuration: "
                 "read it, and add trust=true to run it."
                 for k, v in foreign.items()

@@ -57,7 +57,7 @@ def make_plan(config: Config, train_length: int, val_length: int, test_length: i
             "made; accumulate less, use a smaller data.batch_size or a larger trainer.limit_train_batches."
         )
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(*problems)
     steps = train // accumulate
     epochs = 1 if t.fast_dev_run else t.max_epochs
     total = min(epochs * steps, t.max_steps or epochs * steps)

@@ -161,7 +161,7 @@ def test_hydra_grammar_is_left_alone(argument: str) -> None:
 
 
 def test_a_list_where_a_name_belongs() -> None:
-    found = diagnose(["data.name=[]"], ConfigError([])).problems
+    found = diagnose(["data.name=[]"], ConfigError()).problems
     assert "data=[] is not a choice. Known: digits, mnist, imagefolder, synthetic." in found
 
 

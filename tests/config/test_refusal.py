@@ -68,7 +68,7 @@ def test_the_diagnosis_itself_can_not_fail(monkeypatch: pytest.MonkeyPatch) -> N
     first = raised(lambda: compose(["seed=${nothing}"]))
     monkeypatch.setattr("src.config.diagnose._all_problems", lambda arguments, sweep: broken())
     assert str(diagnose(["seed=${nothing}"], first)) == "seed: Interpolation key 'nothing' not found"
-    assert str(diagnose(["a=1"], ConfigError(["a is odd."]))).startswith("2 problems:\n  - a is odd.")
+    assert str(diagnose(["a=1"], ConfigError("a is odd."))).startswith("2 problems:\n  - a is odd.")
 
 
 def test_a_long_value_does_not_hide_the_sentence() -> None:

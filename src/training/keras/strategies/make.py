@@ -112,7 +112,7 @@ def use_devices(config: Config, first: int, count: int) -> list[str]:
     """
     gpus = [] if config.trainer.accelerator == "cpu" else tf.config.list_physical_devices("GPU")
     if config.trainer.accelerator == "gpu" and not gpus:
-        raise ConfigError([no_gpu("TensorFlow")])
+        raise ConfigError(no_gpu("TensorFlow"))
     if len(gpus) > count:
         gpus = gpus[first : first + count]
     if gpus != tf.config.get_visible_devices("GPU"):  # may be changed before the first operation only

@@ -20,20 +20,16 @@ def pick_device(config: Config, topology: Topology) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and gpus == 0):
         if config.trainer.precision == "16-mixed":
             raise ConfigError(
-                [
-                    "trainer.precision=16-mixed needs a GPU, and this rank computes on the CPU; "
-                    "use trainer.precision=bf16-mixed."
-                ]
+                "trainer.precision=16-mixed needs a GPU, and this rank computes on the CPU; "
+                "use trainer.precision=bf16-mixed."
             )
         return torch.device("cpu")
     if gpus == 0:
-        raise ConfigError([no_gpu("torch")])
+        raise ConfigError(no_gpu("torch"))
     index = 0 if gpus == 1 else topology.local_rank
     if index >= gpus:
         raise ConfigError(
-            [
-                f"local rank {index} has no GPU: this node shows {gpus} and has "
-                f"{topology.local_world_size} ranks; use trainer.devices={gpus}."
-            ]
+            f"local rank {index} has no GPU: this node shows {gpus} and has "
+            f"{topology.local_world_size} ranks; use trainer.devices={gpus}."
         )
     return torch.device("cuda", index)

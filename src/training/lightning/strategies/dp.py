@@ -54,9 +54,7 @@ def devices_of(first: torch.device, count: int) -> list[torch.device]:
         return [first] * count
     if count > torch.cuda.device_count():
         raise ConfigError(
-            [
-                f"strategy=dp is to use {count} GPUs and this process sees {torch.cuda.device_count()}; "
-                f"use trainer.devices={torch.cuda.device_count()}."
-            ]
+            f"strategy=dp is to use {count} GPUs and this process sees {torch.cuda.device_count()}; "
+            f"use trainer.devices={torch.cuda.device_count()}."
         )
     return [torch.device("cuda", number) for number in range(count)]

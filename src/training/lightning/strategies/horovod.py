@@ -168,7 +168,7 @@ class HorovodStrategy(ParallelStrategy):
         op = OPERATION.search(str(reduce_op or "sum").lower())  # "mean", ReduceOp.SUM, <RedOpType.AVG: 1>
         if not op:
             raise ConfigError(
-                [f"strategy=horovod can't reduce by {reduce_op}: use sum, mean, min, max or product."]
+                f"strategy=horovod can't reduce by {reduce_op}: use sum, mean, min, max or product."
             )
         with self._collective():
             reduced = hvd.allreduce(addable(tensor), name=f"reduce.{op[0]}", op=OPERATIONS[op[0]])
@@ -213,7 +213,7 @@ def refuse_group(group: Any) -> None:
     """Process groups belong to torch.distributed."""
     if group is not None and group is not getattr(torch.distributed.group, "WORLD", None):
         raise ConfigError(
-            ["strategy=horovod has no process groups: reduce over all ranks, or use strategy=ddp."]
+            "strategy=horovod has no process groups: reduce over all ranks, or use strategy=ddp."
         )
 
 
@@ -221,8 +221,6 @@ def refuse_torch_sync_batchnorm(model: nn.Module, asked: bool) -> None:
     """Without torch.distributed torch's SyncBatchNorm would silently be a plain BatchNorm."""
     if asked or any(isinstance(m, nn.SyncBatchNorm) for m in model.modules()):
         raise ConfigError(
-            [
-                "torch's SyncBatchNorm does not work with strategy=horovod: build the model with "
-                "horovod.torch.SyncBatchNorm (GPUs only), or use strategy=ddp."
-            ]
+            "torch's SyncBatchNorm does not work with strategy=horovod: build the model with "
+            "horovod.torch.SyncBatchNorm (GPUs only), or use strategy=ddp."
         )

@@ -84,11 +84,9 @@ class GradientExchange:
             return
         if parameter in self.pending:
             raise ConfigError(
-                [
-                    f"the gradient of {self.names[parameter]} came twice in one backward, while it was on "
-                    "its way to the other ranks: use torch.utils.checkpoint with use_reentrant=False, or "
-                    "strategy=ddp."
-                ]
+                f"the gradient of {self.names[parameter]} came twice in one backward, while it was on "
+                "its way to the other ranks: use torch.utils.checkpoint with use_reentrant=False, or "
+                "strategy=ddp."
             )
         self._send(parameter)
 
