@@ -7,7 +7,7 @@ from pathlib import Path
 from slurm import units
 from slurm.job import Job
 from src.files import ROOT
-from src.runs.summary import shown, tool
+from src.runs.summary import command_path, display_path
 
 
 def table(job: Job) -> str:
@@ -61,12 +61,12 @@ def report(script: str, job: Job, notes: Sequence[str]) -> str:
 
 def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]) -> str:
     """What a person reads after a submission: the job, where everything is, what to type next."""
-    jobs = f"{tool('python')} {shlex.quote(shown(ROOT / 'src' / 'jobs.py'))}"
+    jobs = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
     many = len(runs) > 1
-    folder = f"{job.run}-*" if many else shown(runs[0])
+    folder = f"{job.run}-*" if many else display_path(runs[0])
     name = runs[0].name.rpartition("-")[0] if many else runs[0].name
     results = runs[0].parent.parent
-    name += "" if results == ROOT / "results" else f" --results {shlex.quote(shown(results))}"
+    name += "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
     array = f", an array of {len(runs)}" if many else ""
     rows = {

@@ -17,7 +17,7 @@ COMMIT = ("-c", "core.warnAmbiguousRefs=false", "rev-parse", "--revs-only", "HEA
 
 
 @dataclass(frozen=True)
-class Known:
+class GitState:
     """What git knows without a look at the tracked files.
 
     Attributes:
@@ -35,13 +35,13 @@ class Known:
     differs: bool
 
 
-class Question:
+class GitQuery:
     """Git is asked and works beside us until `answer` is called."""
 
     def __init__(self, root: Path) -> None:
         self._processes = [_start(root, *words) for words in (LIST, COMMIT)]
 
-    def answer(self) -> Known | None:
+    def answer(self) -> GitState | None:
         """What git knows; None without git, or where the folder is in no repository."""
         (listed, failed), (named, _) = [_end(p) for p in self._processes]
         if failed:
@@ -53,7 +53,7 @@ class Question:
         commit, tree = [*named.split(), None, None][:2]
         algorithm = "sha256" if commit and len(commit) == 64 else "sha1"
         staged = len(files) != len(tracked) or tree_name(algorithm, files) != tree
-        return Known(tracked, untracked, commit, algorithm, bool(untracked) or staged)
+        return GitState(tracked, untracked, commit, algorithm, bool(untracked) or staged)
 
 
 def _file(line: str) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from slurm import facts, units
 from src.config.cluster import Cluster, Container, NodeType
 from src.config.schema import Config
-from src.config.strategies import MATRIX, STARTERS, Cell, resolve_strategy
+from src.config.strategies import LAUNCHERS, SUPPORTED, Support, resolve_strategy
 from src.errors import ConfigError
 
 CPUS_OF_UNKNOWN_NODES = 4
@@ -180,7 +180,7 @@ def launch_method(config: Config, strategy: str) -> str:
     """`launch`, or what `auto` means: the preset's method if the strategy knows it, else the strategy's first."""
     if config.launch != "auto":
         return config.launch
-    known = cell(config.framework, strategy).launch if cell(config.framework, strategy).ranks else STARTERS
+    known = cell(config.framework, strategy).launch if cell(config.framework, strategy).ranks else LAUNCHERS
     usable = [m for m in known if config.cluster.scheduler != "pbs" or m != "srun"]
     return config.cluster.launch if config.cluster.launch in usable or not usable else usable[0]
 
@@ -201,9 +201,9 @@ def interpreter(config: Config) -> str:
     return "python" if config.cluster.conda or config.cluster.venv else sys.executable
 
 
-def cell(framework: str, strategy: str) -> Cell:
+def cell(framework: str, strategy: str) -> Support:
     """What the strategy can do; of one that the framework does not have, the schema speaks, so here it can do all."""
-    return MATRIX[framework].get(strategy, Cell(True, True, STARTERS, ""))
+    return SUPPORTED[framework].get(strategy, Support(True, True, LAUNCHERS, ""))
 
 
 def _cpus(c: Cluster, node: NodeType | None) -> int:

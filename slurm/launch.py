@@ -10,7 +10,7 @@ from slurm import client, dry_run, queue, rules, runs, submit, sweep
 from slurm.allocation import Allocation, fill_from_allocation, find_allocation, fits
 from slurm.job import Job, make_job
 from slurm.render import render
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 from src.config.paths import absolute
 from src.config.schema import Config, Paths, load
 from src.errors import ConfigError, SchedulerError, SubmitError
@@ -49,21 +49,21 @@ def start(
     here = find_allocation(os.environ)
     configs = load_all(trees, overrides, lambda config: refusals(config, run, members, here))
     refuse_sweeper(configs[0], wants_results)
-    case = case_of([fill_from_allocation(c, here) for c in configs], run)
+    request = request_of([fill_from_allocation(c, here) for c in configs], run)
     if run and is_complete(run, configs[0]):
         print(complete(run, configs[0]))
         return [None]
     if run and not configs[0].from_scratch:
         refuse_unreadable(run)
     if configs[0].dry_run:
-        show(case)
+        show(request)
         return [None] * len(configs)
     if run:
         refuse_second_job(run, bool(here))
     protect()  # a job that is submitted must not look like a failure because nobody reads that it is
     if here:
-        sys.exit(submit.run_in_allocation(trees[0], overrides[0], case.job, run))
-    return submit.submit(trees, overrides, case.job, run, configs, rules.notes(case))
+        sys.exit(submit.run_in_allocation(trees[0], overrides[0], request.job, run))
+    return submit.submit(trees, overrides, request.job, run, configs, rules.notes(request))
 
 
 def load_all(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], check: Check) -> list[Config]:
@@ -96,12 +96,12 @@ def refusals(
     """What keeps one member from being submitted; of a dry run only what leaves no job to show."""
     try:
         config = with_absolute_paths(fill_from_allocation(config, here))
-        case = Case(config, placeholder_job(config, run, members))
+        request = Request(config, placeholder_job(config, run, members))
     except ConfigError as error:
         return error.problems
     if config.dry_run:
         return []
-    return rules.problems(case) + (fits(case.job, here) if here else [])
+    return rules.problems(request) + (fits(request.job, here) if here else [])
 
 
 def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] | None) -> Job:
@@ -110,7 +110,7 @@ def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] |
     return make_job(config, folder, f"{folder}/code", members)
 
 
-def case_of(configs: Sequence[Config], run: RunDir | None) -> Case:
+def request_of(configs: Sequence[Config], run: RunDir | None) -> Request:
     """The one job of all members.
 
     Raises:
@@ -131,7 +131,7 @@ def case_of(configs: Sequence[Config], run: RunDir | None) -> Case:
             f"a sweep is one job array, whose members all ask for the same, and these differ in {', '.join(differing)}; "
             "submit them one by one."
         )
-    return Case(configs[0], jobs[0])
+    return Request(configs[0], jobs[0])
 
 
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
@@ -177,19 +177,19 @@ def refuse_sweeper(config: Config, wants_results: bool) -> None:
         )
 
 
-def show(case: Case) -> None:
+def show(request: Request) -> None:
     """Print the dry run; with dry_run=test ask the scheduler too.
 
     Raises:
         ConfigError, SubmitError: what would stop a submission.
     """
-    script = render(case.job)
-    test = case.config.dry_run == "test"
-    problems = rules.problems(case, elsewhere=not test)
-    print(dry_run.report(script, case.job, rules.notes(case)), flush=True)
+    script = render(request.job)
+    test = request.config.dry_run == "test"
+    problems = rules.problems(request, elsewhere=not test)
+    print(dry_run.report(script, request.job, rules.notes(request)), flush=True)
     if problems:
         raise ConfigError(*problems)
-    if test and case.config.cluster.scheduler == "slurm":
+    if test and request.config.cluster.scheduler == "slurm":
         print(f"sbatch --test-only: {client.test_only(script)}")
     elif test:
         print("PBS has no way to test a script without submitting it.")

@@ -5,7 +5,7 @@ from typing import Any
 
 from slurm.runs import Submitted
 from src.runs import lock
-from src.runs.summary import shown, train_command
+from src.runs.summary import display_path, train_command
 
 
 def state(run: Submitted) -> tuple[str, str, dict[str, Any]]:
@@ -36,7 +36,7 @@ def how_to_stop(run: Submitted) -> str:
 def how_to_go_on(run: Submitted) -> str:
     """What `resubmit` says of a run that has no batch script."""
     why = "ran on this machine" if run.scheduler is None else "has no batch script any more"
-    return f"{run.run.id} {why}; go on with `{train_command()} resume={shlex.quote(shown(run.run.path))}`."
+    return f"{run.run.id} {why}; go on with `{train_command()} resume={shlex.quote(display_path(run.run.path))}`."
 
 
 def _is_here(holder: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from slurm.runs import Submitted
 from slurm.submit import kept, record
 from slurm.takeback import Attempt
 from src.errors import SubmitError, UnclearError
-from src.runs.summary import shown, train_command
+from src.runs.summary import display_path, train_command
 from src.runs.trust import refuse_foreign_script
 
 
@@ -84,5 +84,5 @@ def refuse_renamed(run: Submitted, script: Path) -> None:
     if Path(written).resolve() != base.resolve():
         raise SubmitError(
             f"{run.run.path} was moved: its batch script still trains in {written}; go on with "
-            f"`{train_command()} resume={shlex.quote(shown(run.run.path))}`."
+            f"`{train_command()} resume={shlex.quote(display_path(run.run.path))}`."
         )

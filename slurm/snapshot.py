@@ -36,7 +36,7 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def take(root: Path, code: Path, results: Path, asked: git.Question | None = None) -> Snapshot:
+def take(root: Path, code: Path, results: Path, asked: git.GitQuery | None = None) -> Snapshot:
     """Copy the project but its tests into `code`: files that git tracks, and new ones that it does not ignore.
 
     Args:
@@ -49,7 +49,7 @@ def take(root: Path, code: Path, results: Path, asked: git.Question | None = Non
         SubmitError: a file of the project can't be read, or the disk does not take the copy; a part of it may be there.
     """
     try:
-        return _take(root, code, results, (asked or git.Question(root)).answer())
+        return _take(root, code, results, (asked or git.GitQuery(root)).answer())
     except PermissionError as error:
         raise SubmitError(
             f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
@@ -59,7 +59,7 @@ def take(root: Path, code: Path, results: Path, asked: git.Question | None = Non
         raise SubmitError(f"the project's files can't be copied to {code}: {error}.") from error
 
 
-def _take(root: Path, code: Path, results: Path, known: git.Known | None) -> Snapshot:
+def _take(root: Path, code: Path, results: Path, known: git.GitState | None) -> Snapshot:
     left: dict[str, str] = {}
     if known is None:
         names = _code(results, root, _walk(root, left))

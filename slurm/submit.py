@@ -24,7 +24,7 @@ from src.launch.local import write_frozen
 from src.runs.folder import RunDir, claim, claim_code, create, now, point_latest
 from src.runs.from_scratch import put_back, set_aside
 from src.runs.resume import flatten
-from src.runs.summary import shown
+from src.runs.summary import display_path
 from src.runs.trust import remember, remember_script
 
 Tree = Mapping[str, Any]
@@ -81,7 +81,7 @@ def make_folders(
     Returns:
         The job with its real folders, the run folders, what the snapshot is of.
     """
-    asked = git.Question(ROOT)
+    asked = git.GitQuery(ROOT)
     base = run or create(results, job.name)
     code = fresh(base.path / "code")
     if run:
@@ -157,7 +157,7 @@ def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
     for run in runs:
         if run.info().get("state") == "queued":
             run.update(submission=str(error))
-    folder = shown(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
+    folder = display_path(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
     return error.adding(f"The run folder is kept: {folder}")
 
 

@@ -27,7 +27,7 @@ from src.distributed.devices import local_devices  # noqa: E402
 from src.distributed.horovod_install import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
 from src.errors import REFUSED, ConfigError  # noqa: E402
 from src.files import ROOT  # noqa: E402
-from src.launch.local import here_problems, no_scheduler  # noqa: E402
+from src.launch.local import local_problems, no_scheduler  # noqa: E402
 from src.runs.folder import RunDir  # noqa: E402
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
@@ -60,7 +60,7 @@ def facts(config: Config) -> Iterator[Fact]:
         where = shutil.which(tool)
         yield Fact(tool, where or "", "" if where else "not on PATH: this is no login node of the cluster")
     yield _results(absolute(config.paths.results))
-    problems = here_problems(config) if config.cluster.scheduler == "none" else _site_problems(config)
+    problems = local_problems(config) if config.cluster.scheduler == "none" else _site_problems(config)
     for problem in problems:
         yield Fact("request", "", problem)
 

@@ -1,14 +1,14 @@
 """What must hold before a job is submitted: every rule is checked, and all problems are listed together.
 
-A rule takes a `Case` and yields one sentence for each thing that is wrong: what, why, what to type instead.
+A rule takes a `Request` and yields one sentence for each thing that is wrong: what, why, what to type instead.
 """
 
 from slurm.rules import folders, installed, limits, options, resources, starting
 from slurm.rules import notes as notes_
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 
 
-def problems(case: Case, elsewhere: bool = False) -> list[str]:
+def problems(request: Request, elsewhere: bool = False) -> list[str]:
     """Everything that would make the job fail or waste what it asks for; empty where it can be submitted.
 
     Args:
@@ -16,9 +16,9 @@ def problems(case: Case, elsewhere: bool = False) -> list[str]:
     """
     here = () if elsewhere else folders.RULES + installed.RULES
     rules = (*resources.RULES, *limits.RULES, *options.RULES, *starting.RULES, *here)
-    return [sentence for rule in rules for sentence in rule(case)]
+    return [sentence for rule in rules for sentence in rule(request)]
 
 
-def notes(case: Case) -> list[str]:
+def notes(request: Request) -> list[str]:
     """What a user should know and may ignore."""
-    return [sentence for rule in notes_.RULES for sentence in rule(case)] + list(case.site.notes)
+    return [sentence for rule in notes_.RULES for sentence in rule(request)] + list(request.site.notes)

@@ -4,51 +4,51 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 from src.config.folders import results_problems
 from src.config.paths import absolute
 from src.launch.ahead import data_problems, node_only
 
 
-def submit_folder(case: Case) -> Iterator[str]:
+def submit_folder(request: Request) -> Iterator[str]:
     """Some sites take jobs only from below certain folders."""
-    folders = [_expand(f, case.environ) for f in case.site.submit_below]
-    if folders and not any(_below(case.folder, f) for f in folders):
+    folders = [_expand(f, request.environ) for f in request.site.submit_below]
+    if folders and not any(_below(request.folder, f) for f in folders):
         yield (
-            f"{case.cluster} takes jobs only from below {' or '.join(folders)}, and this is {case.folder}; move the project there "
+            f"{request.cluster} takes jobs only from below {' or '.join(folders)}, and this is {request.folder}; move the project there "
             "(cluster.site.submit_below=[] turns this check off)."
         )
 
 
-def write_folder(case: Case) -> Iterator[str]:
+def write_folder(request: Request) -> Iterator[str]:
     """Run folders must be where jobs can write."""
-    folders = [_expand(f, case.environ) for f in case.site.write_below]
-    results = Path(case.config.paths.results)
+    folders = [_expand(f, request.environ) for f in request.site.write_below]
+    results = Path(request.config.paths.results)
     if folders and not any(_below(results, f) for f in folders):
         yield (
-            f"jobs on {case.cluster} can write only below {' or '.join(folders)}, and run folders go to {results}; "
+            f"jobs on {request.cluster} can write only below {' or '.join(folders)}, and run folders go to {results}; "
             f"use paths.results={folders[0]}/results (cluster.site.write_below=[] turns this check off)."
         )
 
 
-def writable(case: Case) -> Iterator[str]:
+def writable(request: Request) -> Iterator[str]:
     """The run folder can be made."""
-    if case.config.resume is None:
-        yield from results_problems(Path(case.config.paths.results), case.config.name)
+    if request.config.resume is None:
+        yield from results_problems(Path(request.config.paths.results), request.config.name)
 
 
-def data(case: Case) -> Iterator[str]:
+def data(request: Request) -> Iterator[str]:
     """The data set is there and is enough for a batch; what only a job's node has is not looked for."""
-    folder, c = getattr(case.config.data, "dir", ""), case.config
+    folder, c = getattr(request.config.data, "dir", ""), request.config
     mounts = c.container.mounts if c.container.name != "none" else []
     look = not node_only(folder, c.cluster.local_disk, mounts)
-    yield from data_problems(c, sum(case.job.devices), look)
+    yield from data_problems(c, sum(request.job.devices), look)
 
 
-def environment(case: Case) -> Iterator[str]:
+def environment(request: Request) -> Iterator[str]:
     """A virtual environment and a conda environment given as a folder, unless the job itself makes them."""
-    c = case.config.cluster
-    if case.config.container.name != "none" or c.setup:
+    c = request.config.cluster
+    if request.config.container.name != "none" or c.setup:
         return
     conda = c.conda if c.conda and "/" in c.conda else None  # else a name, which conda knows
     for key, folder, inside in (("venv", c.venv, "bin/activate"), ("conda", conda, "conda-meta")):

@@ -4,42 +4,42 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm import units
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 
 
-def node_is_special(case: Case) -> Iterator[str]:
+def node_is_special(request: Request) -> Iterator[str]:
     """What the network or processor of this kind of node lacks."""
-    node = case.job.node
-    if node and node.about and (case.job.nodes > 1 or "aarch64" in node.about):
+    node = request.job.node
+    if node and node.about and (request.job.nodes > 1 or "aarch64" in node.about):
         yield node.about
 
 
-def memory_for_gpus(case: Case) -> Iterator[str]:
+def memory_for_gpus(request: Request) -> Iterator[str]:
     """Rule of thumb: twice the GPUs' memory."""
-    job, node = case.job, case.job.node
+    job, node = request.job, request.job.node
     if job.gpus and job.mem and node and node.gpu_mem:
         advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
         if job.mem < advised and job.mem < units.megabytes(node.mem or "0"):
             yield f"{units.short_size(job.mem)} of memory is below twice the GPUs' memory ({units.short_size(advised)}), the rule of thumb."
 
 
-def cpus_for_gpus(case: Case) -> Iterator[str]:
+def cpus_for_gpus(request: Request) -> Iterator[str]:
     """Rule of thumb: five or six CPUs feed one GPU."""
-    job, node = case.job, case.job.node
+    job, node = request.job, request.job.node
     possible = node.cpus // node.gpus if node and node.cpus else 0
     if job.gpus and job.cpus_per_task < min(5, possible):
         yield f"{job.cpus_per_task} CPUs per GPU may starve the input pipeline: 5 or 6 is the rule of thumb, {possible} can be had."
 
 
-def downloads(case: Case) -> Iterator[str]:
+def downloads(request: Request) -> Iterator[str]:
     """Jobs without internet can't fetch a data set or an image."""
-    data = case.config.data
+    data = request.config.data
     if (
-        not case.site.internet
+        not request.site.internet
         and getattr(data, "download", False)
         and not Path(getattr(data, "dir", "")).is_dir()
     ):
-        yield f"jobs on {case.cluster} have no internet: fetch {data.name} on the login node first."
+        yield f"jobs on {request.cluster} have no internet: fetch {data.name} on the login node first."
 
 
 RULES = (node_is_special, memory_for_gpus, cpus_for_gpus, downloads)

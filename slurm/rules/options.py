@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 
 OWN = {
     "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node",
@@ -74,11 +74,11 @@ KEYS = {
 }
 
 
-def extra_options(case: Case) -> Iterator[str]:
+def extra_options(request: Request) -> Iterator[str]:
     """`cluster.extra` adds options; it must not repeat or undo those of the script."""
-    check = _slurm if case.config.cluster.scheduler == "slurm" else _pbs
-    for text in case.config.cluster.extra:
-        for sentence in _not_one_option(text) or check(text, case):
+    check = _slurm if request.config.cluster.scheduler == "slurm" else _pbs
+    for text in request.config.cluster.extra:
+        for sentence in _not_one_option(text) or check(text, request):
             yield f"cluster.extra: {sentence}"
 
 
@@ -99,12 +99,12 @@ def _not_one_option(text: str) -> list[str]:
     return []
 
 
-def _slurm(text: str, case: Case) -> Iterator[str]:
+def _slurm(text: str, request: Request) -> Iterator[str]:
     written, value = _option(text)
     option = _completed(written)
     short = "" if option == written else f" (--{written} is short for it)"
     if option == "constraint":
-        yield f"of two --constraint the last wins; use 'cluster.constraint=[{case.job.constraint or 'a'},{value}]'."
+        yield f"of two --constraint the last wins; use 'cluster.constraint=[{request.job.constraint or 'a'},{value}]'."
     elif option == "gpus-per-task":
         yield "--gpus-per-task hides a node's other GPUs from a rank (no NVLink between ranks); leave it out."
     elif option == "export" and "ALL" not in value.split(","):
@@ -116,7 +116,7 @@ def _slurm(text: str, case: Case) -> Iterator[str]:
         yield f"the script gives --{option} itself{short}, and two could contradict each other; use {key}=..."
 
 
-def _pbs(text: str, case: Case) -> Iterator[str]:
+def _pbs(text: str, request: Request) -> Iterator[str]:
     letter, value = text[1], text[2:].strip()
     if letter in OWN_PBS and not text.startswith("--"):
         use = f"use {OWN_PBS[letter]}=..." if OWN_PBS[letter] else "leave it out."
@@ -141,12 +141,15 @@ def _completed(option: str) -> str:
     return min((name for name in known if name.startswith(option)), default=option)
 
 
-def one_line(case: Case) -> Iterator[str]:
+def one_line(request: Request) -> Iterator[str]:
     """A line break in a value would end its line of the script."""
-    c = case.config.cluster
+    c = request.config.cluster
     values = {f"cluster.{k}": v for k, v in vars(c).items() if isinstance(v, str)}
     values |= {f"cluster.{k}": " ".join(v) for k, v in {"extra": c.extra, "modules": c.modules}.items()}
-    values |= {"cluster.constraint": case.job.constraint or "", "paths.results": case.config.paths.results}
+    values |= {
+        "cluster.constraint": request.job.constraint or "",
+        "paths.results": request.config.paths.results,
+    }
     for key, value in values.items():
         if re.search(r"[\n\r\0]", value):
             yield f"{key}={value!r} has a line break in it, which a line of a batch script can't have; leave it out."

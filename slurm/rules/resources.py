@@ -3,63 +3,63 @@
 from collections.abc import Iterator
 
 from slurm import units
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 
 
-def gpus_of_a_node(case: Case) -> Iterator[str]:
+def gpus_of_a_node(request: Request) -> Iterator[str]:
     """No more GPUs per node than a node has, and only numbers that can be asked for."""
-    node, wanted = case.job.node, max(case.job.devices)
-    if node is None or not case.job.gpus:
+    node, wanted = request.job.node, max(request.job.devices)
+    if node is None or not request.job.gpus:
         return
     if wanted > node.gpus:
-        more = f" trainer.nodes={-(-sum(case.job.devices) // node.gpus)}"
+        more = f" trainer.nodes={-(-sum(request.job.devices) // node.gpus)}"
         yield (
-            f"trainer.devices={wanted} GPUs per node, but {_node(case)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
+            f"trainer.devices={wanted} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
         )
-    elif node.counts and not set(case.job.devices) <= set(node.counts):
+    elif node.counts and not set(request.job.devices) <= set(node.counts):
         choices = " or ".join(map(str, node.counts))
-        yield f"trainer.devices={wanted}, but {case.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
+        yield f"trainer.devices={wanted}, but {request.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
 
 
-def cpus_of_a_node(case: Case) -> Iterator[str]:
+def cpus_of_a_node(request: Request) -> Iterator[str]:
     """No more CPUs than a node has."""
-    job, node = case.job, case.job.node
+    job, node = request.job, request.job.node
     wanted = max(job.ranks) * job.cpus_per_task
     if node and node.cpus and wanted > node.cpus:
         yield (
-            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {wanted} CPUs per node, but {_node(case)} "
+            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {wanted} CPUs per node, but {_node(request)} "
             f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // max(job.ranks))}."
         )
 
 
-def memory_of_a_node(case: Case) -> Iterator[str]:
+def memory_of_a_node(request: Request) -> Iterator[str]:
     """No more memory than a node has."""
-    job, node = case.job, case.job.node
+    job, node = request.job, request.job.node
     if job.mem and node and node.mem and job.mem > units.megabytes(node.mem):
         each = units.megabytes(node.mem) // max(job.devices) // 1024
         yield (
-            f"{units.short_size(job.mem)} of memory per node, but {_node(case)} gives {node.mem}; "
+            f"{units.short_size(job.mem)} of memory per node, but {_node(request)} gives {node.mem}; "
             f"use cluster.mem={node.mem} or cluster.mem_per_gpu={each}G."
         )
 
 
-def one_amount_of_memory(case: Case) -> Iterator[str]:
+def one_amount_of_memory(request: Request) -> Iterator[str]:
     """Per node or per GPU, not both."""
-    c = case.config.cluster
+    c = request.config.cluster
     if c.mem is not None and c.mem_per_gpu is not None:
         yield f"cluster.mem={c.mem} and cluster.mem_per_gpu={c.mem_per_gpu} contradict each other; set one of them to null."
 
 
-def every_node_has_a_rank(case: Case) -> Iterator[str]:
+def every_node_has_a_rank(request: Request) -> Iterator[str]:
     """An uneven job still gives each node something to do."""
-    if min(case.job.devices) < 1:
-        total, nodes = case.config.trainer.total_devices, case.config.trainer.nodes
+    if min(request.job.devices) < 1:
+        total, nodes = request.config.trainer.total_devices, request.config.trainer.nodes
         yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
 
 
-def batch_for_ranks(case: Case) -> Iterator[str]:
+def batch_for_ranks(request: Request) -> Iterator[str]:
     """The global batch must be shared evenly."""
-    devices, batch = sum(case.job.devices), case.job.batch
+    devices, batch = sum(request.job.devices), request.job.batch
     if devices and batch % devices:
         fits = max(1, round(batch / devices)) * devices
         yield (
@@ -67,8 +67,8 @@ def batch_for_ranks(case: Case) -> Iterator[str]:
         )
 
 
-def _node(case: Case) -> str:
-    node, name = case.job.node, case.cluster
+def _node(request: Request) -> str:
+    node, name = request.job.node, request.cluster
     what = node and (node.gpu_type or node.partition)
     return f"a node of {name}" + (f" ({what})" if what else "")
 

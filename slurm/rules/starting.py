@@ -4,26 +4,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm.job import cell
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 
 
-def launch(case: Case) -> Iterator[str]:
+def launch(request: Request) -> Iterator[str]:
     """The launch method must fit the strategy, the scheduler and the container."""
-    job = case.job
+    job = request.job
     known = cell(job.framework, job.strategy).launch
     if job.world_size > 1 and job.launch not in known:  # anything can start one rank
         yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
-    if case.config.cluster.scheduler == "pbs" and job.launch == "srun":
+    if request.config.cluster.scheduler == "pbs" and job.launch == "srun":
         yield "launch=srun needs Slurm, and this is PBS; use launch=mpirun."
-    if case.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
+    if request.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
         yield "launch=torchrun starts one torchrun per node through srun, which PBS does not have; use launch=mpirun."
-    if case.config.cluster.scheduler == "pbs" and not job.even:
+    if request.config.cluster.scheduler == "pbs" and not job.even:
         yield f"trainer.total_devices={sum(job.devices)}: an uneven job is not written for PBS; use trainer.devices."
 
 
-def container(case: Case) -> Iterator[str]:
+def container(request: Request) -> Iterator[str]:
     """An image that is there, and a launch method that can start ranks in it."""
-    c, job = case.config.container, case.job
+    c, job = request.config.container, request.job
     if c.name == "none":
         return
     if c.image is None:
@@ -32,7 +32,7 @@ def container(case: Case) -> Iterator[str]:
         make = "enroot import -o" if c.name == "pyxis" else "apptainer build"
         yield f"container.image={c.image} is not there; check the path or make it: `{make} {c.image} docker://...`."
     if c.name == "pyxis" and (
-        job.launch not in ("srun", "torchrun") or case.config.cluster.scheduler != "slurm"
+        job.launch not in ("srun", "torchrun") or request.config.cluster.scheduler != "slurm"
     ):
         yield f"container=pyxis is part of srun, and launch={job.launch} does not start ranks by srun; use launch=srun."
     if c.name == "apptainer" and job.launch == "horovodrun":

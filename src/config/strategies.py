@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 FrameworkName = Literal["lightning", "keras"]
 StrategyName = Literal["auto", "single", "ddp", "dp", "fsdp", "horovod", "mirrored", "multiworker_mirrored"]
 LaunchName = Literal["auto", "srun", "torchrun", "mpirun", "horovodrun"]
-STARTERS: tuple[str, ...] = typing.get_args(LaunchName)[1:]
+LAUNCHERS: tuple[str, ...] = typing.get_args(LaunchName)[1:]
 
 
 @dataclass(frozen=True)
-class Cell:
+class Support:
     """What one strategy can do in one framework.
 
     Attributes:
@@ -35,21 +35,21 @@ class Cell:
     about: str
 
 
-MATRIX: dict[str, dict[str, Cell]] = {
+SUPPORTED: dict[str, dict[str, Support]] = {
     "lightning": {
-        "single": Cell(False, False, STARTERS, "one process, one device"),
-        "dp": Cell(False, False, STARTERS, "torch DataParallel: one process for all devices of a node"),
-        "ddp": Cell(True, True, STARTERS[:3], "torch DistributedDataParallel: one process per device"),
-        "fsdp": Cell(
-            True, True, STARTERS[:3], "torch FSDP2: the same, and each keeps a part of the model only"
+        "single": Support(False, False, LAUNCHERS, "one process, one device"),
+        "dp": Support(False, False, LAUNCHERS, "torch DataParallel: one process for all devices of a node"),
+        "ddp": Support(True, True, LAUNCHERS[:3], "torch DistributedDataParallel: one process per device"),
+        "fsdp": Support(
+            True, True, LAUNCHERS[:3], "torch FSDP2: the same, and each keeps a part of the model only"
         ),
-        "horovod": Cell(True, True, STARTERS, "Horovod's all-reduce: one process per device"),
+        "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
     "keras": {
-        "single": Cell(False, False, STARTERS, "one process, one device"),
-        "mirrored": Cell(False, False, STARTERS, "tf.distribute: one process for all devices of a node"),
-        "multiworker_mirrored": Cell(True, True, STARTERS[:3], "tf.distribute: one process per device"),
-        "horovod": Cell(True, True, STARTERS, "Horovod's all-reduce: one process per device"),
+        "single": Support(False, False, LAUNCHERS, "one process, one device"),
+        "mirrored": Support(False, False, LAUNCHERS, "tf.distribute: one process for all devices of a node"),
+        "multiworker_mirrored": Support(True, True, LAUNCHERS[:3], "tf.distribute: one process per device"),
+        "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
 }
 
@@ -72,12 +72,12 @@ def resolve_strategy(config: Config, devices: int, nodes: int) -> str:
 
 def problems(config: Config) -> list[str]:
     """One sentence for each contradiction of framework, strategy and number of devices."""
-    table = MATRIX[config.framework]
+    table = SUPPORTED[config.framework]
     name, trainer = config.strategy.name, config.trainer
     if name == "auto":
         return []
     if name not in table:
-        others = [f for f, cells in MATRIX.items() if name in cells]
+        others = [f for f, cells in SUPPORTED.items() if name in cells]
         fix = f", or framework={others[0]}" if others else ""
         options = "|".join(["auto", *table])
         return [
@@ -98,7 +98,7 @@ def table() -> str:
         "| framework | strategy | devices | nodes | `launch=` | what it is |",
         "|---|---|---|---|---|---|",
     ]
-    for framework, cells in MATRIX.items():
+    for framework, cells in SUPPORTED.items():
         for name, cell in cells.items():
             devices = "one" if name == "single" else "several"
             nodes = "several" if cell.several_nodes else "one"

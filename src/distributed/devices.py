@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from src.config.schema import Config
-from src.config.strategies import MATRIX, resolve_strategy
+from src.config.strategies import SUPPORTED, resolve_strategy
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
@@ -34,5 +34,5 @@ def local_devices(config: Config) -> int:
 def local_ranks(config: Config) -> int:
     """Processes a run starts on this machine: one per device, or one for all where the strategy works that way."""
     devices = local_devices(config)
-    cell = MATRIX[config.framework][resolve_strategy(config, devices, nodes=1)]
+    cell = SUPPORTED[config.framework][resolve_strategy(config, devices, nodes=1)]
     return devices if cell.ranks else 1

@@ -29,7 +29,7 @@ from src.errors import ConfigError, ProjectError, TopologyError
 START_TIMEOUT = 300.0
 """Seconds until all ranks must have started: a full file server can make the imports of some very slow."""
 
-LOST = re.compile(r"Horovod has been shut down|gloo/transport/")
+BROKEN_COLLECTIVE = re.compile(r"Horovod has been shut down|gloo/transport/")
 """What Horovod, or Gloo within it, says where an exchange broke off."""
 
 
@@ -69,17 +69,17 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT) 
 
 
 @contextmanager
-def naming_the_loss(topology: Topology) -> Iterator[None]:
+def explaining_lost_ranks(topology: Topology) -> Iterator[None]:
     """Turns the error of an exchange that broke off into one sentence; TensorFlow wraps it in its own."""
     try:
         yield
     except Exception as error:
-        if not LOST.search(str(error)):
+        if not BROKEN_COLLECTIVE.search(str(error)):
             raise
-        raise lost(topology) from error
+        raise lost_rank_error(topology) from error
 
 
-def lost(topology: Topology) -> ProjectError:
+def lost_rank_error(topology: Topology) -> ProjectError:
     """What to tell when an exchange broke off."""
     starter = {"local": "the program", "none": "its starter"}.get(topology.source, topology.source)
     return ProjectError(

@@ -16,7 +16,7 @@ from src.runs.completed import complete, is_complete
 from src.runs.folder import RunDir, create, open_run, point_latest
 from src.runs.from_scratch import refuse_unreadable, set_aside
 from src.runs.resume import ONE_COMMAND, flatten, resumed
-from src.runs.summary import shown
+from src.runs.summary import display_path
 from src.runs.trust import remember
 
 
@@ -31,13 +31,13 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         ConfigError: with all problems, before anything is written.
         CheckpointError: where another job trains in the run folder, or none of its checkpoints can be read.
     """
-    from src.launch.processes import refuse_second_start, run_here
+    from src.launch.processes import refuse_nested_launch, run_here
     from src.runs.lock import RunLock
 
     run = open_run(tree["resume"]) if tree["resume"] else None
     tree = resumed(tree, run, overrides) if run else dict(tree)
-    config = load(tree, here_problems)
-    refuse_second_start()
+    config = load(tree, local_problems)
+    refuse_nested_launch()
     if run:
         RunLock(run).refuse_if_held()
         if is_complete(run, config):
@@ -52,7 +52,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
     new = run is None
     if run and config.from_scratch and (kept := set_aside(run)):
-        print(f"from_scratch=true: what the run had is kept in {shown(kept)}.", flush=True)
+        print(f"from_scratch=true: what the run had is kept in {display_path(kept)}.", flush=True)
     run = run or create(results, config.name)
     freeze(run, tree, overrides)
     run.update(**identity(config), state="queued")
@@ -107,7 +107,7 @@ def identity(config: Config) -> dict[str, Any]:
     }
 
 
-def here_problems(config: Config) -> list[str]:
+def local_problems(config: Config) -> list[str]:
     """What one machine can't do: several nodes, a batch that its devices can't share, folders, data or a Horovod that are not there."""
     devices = local_devices(config)
     problems = [

@@ -33,7 +33,7 @@ def run_here(config: Config, run: RunDir) -> int:
     return code
 
 
-def refuse_second_start() -> None:
+def refuse_nested_launch() -> None:
     """Each process of `torchrun src/train.py` would make a run of its own.
 
     Raises:

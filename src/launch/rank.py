@@ -18,8 +18,7 @@ from src.runs.folder import RunDir, now, open_run
 from src.runs.frozen import read_frozen
 from src.runs.lock import RunLock
 from src.runs.outcome import Outcome
-from src.runs.summary import summary
-from src.training.nan_watch import not_finite
+from src.runs.summary import not_finite, summary
 from src.training.stop import Stop
 
 
@@ -46,7 +45,7 @@ def run_rank(run: RunDir | str | Path) -> int:
             print(f"{run.path} is complete.", flush=True)
             return 0
         if config.monitor.ranks:
-            print(who(topology) + "\n", end="", flush=True)  # in one piece: other ranks write too
+            print(describe_rank(topology) + "\n", end="", flush=True)  # in one piece: other ranks write too
         with RunLock(run) if topology.rank == 0 else nullcontext():
             return _run_locked(config, run, topology, stop)
     except ProjectError as error:
@@ -95,7 +94,7 @@ def record_start(run: RunDir, topology: Topology) -> None:
     attempts.begin(run, running_job(), hosts())
 
 
-def who(topology: Topology) -> str:
+def describe_rank(topology: Topology) -> str:
     """One line about this rank."""
     return (
         f"rank {topology.rank} of {topology.world_size}: local rank {topology.local_rank} of "

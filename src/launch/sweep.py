@@ -13,7 +13,7 @@ from slurm.sweep import refuse_unlike
 from src.config.paths import absolute
 from src.files import ROOT
 from src.files.output import protect
-from src.launch.local import freeze, here_problems, identity, resolved_numbers
+from src.launch.local import freeze, identity, local_problems, resolved_numbers
 from src.runs.folder import create
 
 
@@ -27,7 +27,7 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
         ConfigError: the problems of all members, before anything is written.
     """
     refuse_unlike(trees, submitted=False)
-    configs = load_all(trees, overrides, here_problems)
+    configs = load_all(trees, overrides, local_problems)
     if configs[0].dry_run:
         print(
             "\n\n".join(

@@ -5,7 +5,7 @@ import shlex
 from src.config.schema import Config
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
-from src.runs.summary import shown, summary, train_command
+from src.runs.summary import display_path, summary, train_command
 
 
 def is_complete(run: RunDir, config: Config) -> bool:
@@ -27,7 +27,7 @@ def _more(before: int | None, now: int | None) -> bool:
 
 def complete(run: RunDir, config: Config) -> str:
     """What to tell of it."""
-    trainer, folder = config.trainer, shown(run.path)
+    trainer, folder = config.trainer, display_path(run.path)
     more = (
         f"max_steps={2 * trainer.max_steps}" if trainer.max_steps else f"max_epochs={2 * trainer.max_epochs}"
     )

@@ -1,5 +1,6 @@
 """What a person reads when a run ends: the result, where everything is, and what to type next."""
 
+import math
 import os
 import shlex
 import sys
@@ -9,7 +10,6 @@ from pathlib import Path
 from src.config.schema import Config
 from src.files import ROOT
 from src.runs.folder import RunDir
-from src.training.nan_watch import not_finite
 
 
 def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
@@ -29,19 +29,32 @@ def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
         rows.append(("Warning", f"the final {bad} is not a number"))
     if signal:
         rows.append(("Stopped", f"by {signal} in epoch {info['epoch'] + 1}, after {info['step']} steps"))
-    rows.append(("Run folder", shown(run.path)))
+    rows.append(("Run folder", display_path(run.path)))
     if info.get("checkpoint"):
-        rows.append(("Checkpoint", shown(Path(info["checkpoint"]))))
+        rows.append(("Checkpoint", display_path(Path(info["checkpoint"]))))
     if config.monitor.tensorboard:
-        rows.append(("TensorBoard", f"{tool('tensorboard')} --logdir {shlex.quote(shown(run.path.parent))}"))
+        rows.append(
+            (
+                "TensorBoard",
+                f"{command_path('tensorboard')} --logdir {shlex.quote(display_path(run.path.parent))}",
+            )
+        )
     rows.append(("Next", next_command(run, config, signal)))
     return "\n" + "\n".join(f"{label + ':':<15}{text}" for label, text in rows)
+
+
+def not_finite(metrics: Mapping[str, float | None]) -> str | None:
+    """The first loss that is nan or inf; in run.json it is null."""
+    for name, value in metrics.items():
+        if name.endswith("/loss") and (value is None or not math.isfinite(value)):
+            return name
+    return None
 
 
 def next_command(run: RunDir, config: Config, signal: str | None) -> str:
     """A command worth trying after this run."""
     if signal:
-        return f"{train_command()} resume={shlex.quote(shown(run.path))}"
+        return f"{train_command()} resume={shlex.quote(display_path(run.path))}"
     if config.framework == "lightning":
         return f"{train_command()} framework=keras"
     return f"{train_command()} -m optimizer.lr=0.001,0.003 seed=1,2"
@@ -49,7 +62,7 @@ def next_command(run: RunDir, config: Config, signal: str | None) -> str:
 
 def train_command() -> str:
     """How to call this program from here."""
-    return f"{tool('python')} {shlex.quote(shown(ROOT / 'src' / 'train.py'))}"
+    return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'train.py'))}"
 
 
 def number(metrics: Mapping[str, float | None], name: str) -> str:
@@ -58,14 +71,14 @@ def number(metrics: Mapping[str, float | None], name: str) -> str:
     return "nan" if value is None else f"{value:.4f}"
 
 
-def tool(name: str) -> str:
+def command_path(name: str) -> str:
     """A program of the environment in use: by name where the shell finds it, else by its path."""
     here = Path(sys.executable).parent
     on_path = os.environ.get("PATH", "").split(os.pathsep)
-    return name if str(here) in on_path else shlex.quote(shown(here / name))
+    return name if str(here) in on_path else shlex.quote(display_path(here / name))
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A path as a person would type it: relative to the current folder where it lies below, else absolute."""
     path = path if path.is_absolute() else Path(os.path.abspath(path))
     try:

@@ -3,12 +3,12 @@
 Looked at where metrics are read anyway, every `trainer.log_every_n_steps` steps and at an epoch's end: no wait for a device.
 """
 
-import math
 import sys
 from collections.abc import Mapping
 from typing import Literal
 
 from src.errors import NotFiniteError
+from src.runs.summary import not_finite
 
 ADVICE = (
     "try a lower optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 where it is 16-mixed"
@@ -52,11 +52,3 @@ class NanWatch:
 def judged(metrics: Mapping[str, float], monitor: str) -> float | None:
     """The value that says whether a checkpoint is the best; None where weights that give such a loss must not be it."""
     return None if not_finite(metrics) else metrics.get(monitor)
-
-
-def not_finite(metrics: Mapping[str, float | None]) -> str | None:
-    """The first loss that is nan or inf; in run.json it is null."""
-    for name, value in metrics.items():
-        if name.endswith("/loss") and (value is None or not math.isfinite(value)):
-            return name
-    return None

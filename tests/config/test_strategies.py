@@ -6,7 +6,7 @@ import pytest
 
 from src.config.diagnose import compose, groups
 from src.config.schema import Config, load
-from src.config.strategies import MATRIX, STARTERS, resolve_strategy, table
+from src.config.strategies import LAUNCHERS, SUPPORTED, resolve_strategy, table
 from src.errors import ConfigError
 from src.files import ROOT
 
@@ -14,15 +14,15 @@ Make = Callable[..., Config]
 
 
 def test_every_row_is_a_choice_and_every_choice_a_row() -> None:
-    rows = {name for cells in MATRIX.values() for name in cells}
+    rows = {name for cells in SUPPORTED.values() for name in cells}
     assert {"auto", *rows} == set(groups()["strategy"])
 
 
 def test_launch_methods_are_known() -> None:
-    for cells in MATRIX.values():
+    for cells in SUPPORTED.values():
         for name, cell in cells.items():
             assert cell.launch, name
-            assert set(cell.launch) <= set(STARTERS), name
+            assert set(cell.launch) <= set(LAUNCHERS), name
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_launch_methods_are_known() -> None:
 def test_auto(make_config: Make, framework: str, devices: int, nodes: int, expected: str) -> None:
     config = make_config(f"framework={framework}")
     assert resolve_strategy(config, devices, nodes) == expected
-    assert expected in MATRIX[framework]
+    assert expected in SUPPORTED[framework]
 
 
 @pytest.mark.parametrize(

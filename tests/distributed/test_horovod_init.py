@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from src.distributed.discover import Topology
-from src.distributed.horovod_init import _variables, interface_towards, naming_the_loss, start_horovod
+from src.distributed.horovod_init import _variables, explaining_lost_ranks, interface_towards, start_horovod
 from src.distributed.horovod_install import horovod_problem
 from src.errors import ProjectError, TopologyError
 
@@ -132,7 +132,7 @@ def test_lost_rank_is_one_sentence(told):
     """TensorFlow hides Horovod's error in a longer one of another class; other errors stay what they are."""
     topology = Topology(rank=1, world_size=4, source="srun")
     message = r"rank 1 of 4 ends, .* the messages of srun and of Horovod name it"
-    with pytest.raises(ProjectError, match=message), naming_the_loss(topology):
+    with pytest.raises(ProjectError, match=message), explaining_lost_ranks(topology):
         raise RuntimeError(told)
-    with pytest.raises(RuntimeError, match="Mismatched"), naming_the_loss(topology):
+    with pytest.raises(RuntimeError, match="Mismatched"), explaining_lost_ranks(topology):
         raise RuntimeError("Mismatched allgather tensor shapes")

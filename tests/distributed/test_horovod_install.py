@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from src.distributed.horovod_install import HOROVOD_VERSION, horovod_problem, horovod_version
-from src.launch.local import here_problems
+from src.launch.local import local_problems
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_version_is_what_packaging_makes_of_it(torch):
 def test_a_run_on_this_machine_is_refused_without_it(make_config, request):
     asked = make_config("strategy=horovod", "trainer.devices=2")
     request.getfixturevalue("environment")("torch", "2.13.0")
-    [problem] = here_problems(asked)
+    [problem] = local_problems(asked)
     assert problem.startswith("Horovod is not installed: run `make horovod`")
     assert problem.endswith("Without Horovod: strategy=auto.")
 

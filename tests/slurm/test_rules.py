@@ -11,7 +11,7 @@ import pytest
 from slurm import rules
 from slurm.launch import placeholder_job, with_absolute_paths
 from slurm.rules import folders, limits, notes, options, resources, starting
-from slurm.rules.case import Case
+from slurm.rules.request import Request
 from src.config.schema import Config
 from src.files import ROOT
 
@@ -89,12 +89,12 @@ REFUSED = {
 }  # fmt: skip
 
 
-def case(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Case:
+def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Request:
     import shlex
 
     config = with_absolute_paths(make_config(*shlex.split(line)))
     members = range(2) if "sweep" in line else None
-    return Case(config, placeholder_job(config, None, members), Path(folder), SCRATCH)
+    return Request(config, placeholder_job(config, None, members), Path(folder), SCRATCH)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -102,7 +102,7 @@ def test_a_rule_refuses_its_example_and_names_the_way_out(make_config: MakeConfi
     line, way_out = REFUSED[name]
     modules = (resources, limits, options, starting, folders)
     [rule] = [r for m in modules for r in m.RULES if r.__name__ == name.split(":")[0]]
-    found = list(rule(case(make_config, line)))
+    found = list(rule(request(make_config, line)))
     assert len(found) == 1
     assert way_out in found[0]
 
@@ -137,7 +137,7 @@ def test_horovod_must_be_there_unless_the_ranks_have_another_python(
     line: str,
     way_out: str | None,
 ) -> None:
-    asked = case(make_config, line)
+    asked = request(make_config, line)
     packages(tmp_path, built)
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     found = rules.problems(asked)
@@ -194,7 +194,7 @@ FINE = [
 def test_what_is_right_passes(make_config: MakeConfig, line: str) -> None:
     import dataclasses
 
-    right = case(make_config, line, folder="/scratch/me/project")
+    right = request(make_config, line, folder="/scratch/me/project")
     rules = resources.RULES + limits.RULES + options.RULES + starting.RULES + folders.RULES
     rules = tuple(r for r in rules if r.__name__ != "writable" or "/scratch" not in line)
     assert [p for r in rules for p in r(right)] == []
@@ -202,14 +202,14 @@ def test_what_is_right_passes(make_config: MakeConfig, line: str) -> None:
 
 
 def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
-    found = rules.problems(case(make_config, "cluster=trillium trainer.devices=3 cluster.mem=1G"))
+    found = rules.problems(request(make_config, "cluster=trillium trainer.devices=3 cluster.mem=1G"))
     assert len(found) >= 4
-    assert rules.problems(case(make_config, "cluster=trillium trainer.devices=3"), elsewhere=True) != []
+    assert rules.problems(request(make_config, "cluster=trillium trainer.devices=3"), elsewhere=True) != []
 
 
 def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
-    asked = case(make_config, "cluster=narval")
-    by_profile = Case(asked.config, asked.job, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"})
+    asked = request(make_config, "cluster=narval")
+    by_profile = Request(asked.config, asked.job, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"})
     assert list(limits.account(asked)) != []
     assert list(limits.account(by_profile)) == []
 
@@ -226,7 +226,7 @@ NOTED = {
 @pytest.mark.parametrize("name", NOTED)
 def test_notes(make_config: MakeConfig, name: str) -> None:
     line, words = NOTED[name]
-    noted = rules.notes(case(make_config, line))
+    noted = rules.notes(request(make_config, line))
     assert any(words in n for n in noted)
     assert {r.__name__ for r in notes.RULES} == {n.split(":")[0] for n in NOTED}
 
@@ -234,7 +234,7 @@ def test_notes(make_config: MakeConfig, name: str) -> None:
 @pytest.mark.needs_root
 def test_a_user_without_a_name_is_a_number() -> None:
     """In a container or with a broken directory service nobody knows the user's name."""
-    program = "import os, pwd, getpass; from slurm.rules.case import user; os.setuid(54321); print(user())"
+    program = "import os, pwd, getpass; from slurm.rules.request import user; os.setuid(54321); print(user())"
     command = [
         "env",
         "-u",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurm.testbed.cluster import Testbed
-from src.config.strategies import MATRIX
+from src.config.strategies import SUPPORTED
 from src.distributed.horovod_install import horovod_problem
 from tests.slurm.login import Login, log, wait_for
 from tests.weights import final_weights, fingerprints, info, largest_difference
@@ -39,7 +39,7 @@ SAME = (
 
 CELLS = [
     (framework, strategy, launch)
-    for framework, cells in MATRIX.items()
+    for framework, cells in SUPPORTED.items()
     for strategy, cell in cells.items()
     if strategy != "single"
     for launch in cell.launch
@@ -72,11 +72,11 @@ def single(login: Login) -> dict[str, dict[str, np.ndarray]]:
         login.train(*SAME, f"framework={framework}", "strategy=single")
         return final_weights((login.results / "latest").resolve())
 
-    return {framework: weights(framework) for framework in MATRIX}
+    return {framework: weights(framework) for framework in SUPPORTED}
 
 
 def test_the_covering_choice_has_all_strategies_and_launch_methods() -> None:
-    several = {(f, s) for f, s, _ in CELLS if MATRIX[f][s].several_nodes}
+    several = {(f, s) for f, s, _ in CELLS if SUPPORTED[f][s].several_nodes}
     assert {(f, s) for f, s, _ in COVERING} == several
     assert {launch for _, _, launch in COVERING} == {launch for _, _, launch in CELLS}
 
@@ -126,7 +126,7 @@ def test_matrix(
 def nodes(cell: tuple[str, str, str]) -> int:
     """Two, or one where the strategy is for one node."""
     framework, strategy, _ = cell
-    return 2 if MATRIX[framework][strategy].several_nodes else 1
+    return 2 if SUPPORTED[framework][strategy].several_nodes else 1
 
 
 @pytest.mark.slow

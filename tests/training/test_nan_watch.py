@@ -11,7 +11,8 @@ import pytest
 
 from src.errors import NotFiniteError
 from src.files.plain_json import dumps
-from src.training.nan_watch import NanWatch, judged, not_finite
+from src.runs.summary import not_finite
+from src.training.nan_watch import NanWatch, judged
 
 Train = Callable[..., "CompletedProcess[str]"]
 

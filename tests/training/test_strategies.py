@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.config.strategies import MATRIX
+from src.config.strategies import SUPPORTED
 from src.distributed.horovod_install import horovod_problem
 from src.launch.processes import free_port
 from src.runs.folder import RunDir
@@ -28,7 +28,7 @@ SAME = (
 )
 """Everything whose result must not depend on the number of devices."""
 
-CELLS = [(framework, name) for framework, cells in MATRIX.items() for name in cells if name != "single"]
+CELLS = [(framework, name) for framework, cells in SUPPORTED.items() for name in cells if name != "single"]
 AS_ONE_PROCESS = ("dp",)
 """Computes the loss of the whole batch in one place: there is no average that could be missing."""
 NOT_AVERAGED = [
@@ -69,7 +69,7 @@ def test_two_devices_train_as_one(framework, strategy, train, single, require, t
     done = train(*SAME, *options, f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert info(tmp_path / "latest")["strategy"] == strategy
-    ranks = 2 if MATRIX[framework][strategy].ranks else 1
+    ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
     assert done.stdout.count("started by") == ranks
     # fsdp's ranks have no whole weights
     assert len(fingerprints(done.stdout)) == (0 if strategy == "fsdp" else 1)
@@ -83,7 +83,7 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
     needs_horovod(require, framework, strategy)
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
     _, run = make_run(*SAME, *options)
-    ranks = 2 if MATRIX[framework][strategy].ranks else 1
+    ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
     output = start_broken(run, ranks)
     assert largest_difference(final_weights(run.path), single(framework)) > 1e-3
     if ranks > 1 and strategy != "fsdp":

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from src.distributed.discover import Topology
-from src.distributed.horovod_init import import_horovod, naming_the_loss, start_horovod
+from src.distributed.horovod_init import explaining_lost_ranks, import_horovod, start_horovod
 from src.training.keras.strategies.make import Strategy
 
 hvd = import_horovod("tensorflow")
@@ -35,7 +35,7 @@ class HorovodStrategy(Strategy):
 
     def naming_a_lost_rank(self) -> AbstractContextManager[object]:
         """See Strategy."""
-        return naming_the_loss(self.topology)
+        return explaining_lost_ranks(self.topology)
 
     def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """See Strategy. Dense gradients travel as one group; sparse ones (embeddings) are gathered as such."""

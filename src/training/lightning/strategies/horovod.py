@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from src.distributed.discover import Topology
-from src.distributed.horovod_init import naming_the_loss, start_horovod
+from src.distributed.horovod_init import explaining_lost_ranks, start_horovod
 from src.errors import ConfigError
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.horovod_gradients import GradientExchange, addable, hvd, sendable
@@ -127,7 +127,7 @@ class HorovodStrategy(ParallelStrategy):
         """Wait for the averages, which began to travel during backward."""
         super().post_backward(closure_loss)
         if self.exchange:
-            with naming_the_loss(self.topology):
+            with explaining_lost_ranks(self.topology):
                 self.exchange.finish()
 
     @contextmanager
@@ -144,7 +144,7 @@ class HorovodStrategy(ParallelStrategy):
     @contextmanager
     def _collective(self) -> Iterator[None]:
         """Lightning validates under inference_mode, which does not reach the thread where Horovod allocates."""
-        with torch.inference_mode(False), torch.no_grad(), naming_the_loss(self.topology):
+        with torch.inference_mode(False), torch.no_grad(), explaining_lost_ranks(self.topology):
             yield
 
     def barrier(self, name: str | None = None) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from src.distributed.discover import discover
-from src.distributed.horovod_init import naming_the_loss
+from src.distributed.horovod_init import explaining_lost_ranks
 from src.training.keras.module import Classifier
 from src.training.keras.strategies.horovod import HorovodStrategy
 
@@ -75,7 +75,7 @@ def run(case: str, folder: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     data = batches(case, topology.rank, topology.world_size)
-    with naming_the_loss(topology):
+    with explaining_lost_ranks(topology):
         model.fit(data, verbose=0, shuffle=False, callbacks=[Kill()])
     before = [v.numpy() for v in model.non_trainable_variables]
     strategy.average_variables(model.moving_statistics())

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from src.config.schema import Config
-from src.config.strategies import MATRIX
+from src.config.strategies import SUPPORTED
 from src.distributed.discover import Topology
 from src.training.lightning.strategies.make import MAKERS
 from src.training.lightning.trainer import make_trainer
@@ -17,7 +17,7 @@ MakeConfig = Callable[..., Config]
 
 
 def test_every_strategy_of_the_table_can_be_made() -> None:
-    assert set(MAKERS) == set(MATRIX["lightning"])
+    assert set(MAKERS) == set(SUPPORTED["lightning"])
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -23,7 +23,7 @@ def user() -> str:
 
 
 @dataclass(frozen=True)
-class Case:
+class Request:
     """What the rules look at.
 
     Attributes:
@@ -48,4 +48,4 @@ class Case:
         return self.config.cluster.name
 
 
-Rule = Callable[[Case], Iterator[str]]
+Rule = Callable[[Request], Iterator[str]]
