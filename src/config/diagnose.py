@@ -12,14 +12,14 @@ from typing import Any
 from src.config.environment_values import plain
 from src.config.refusal import about_configuration, sentence
 from src.config.schema import Config, load
-from src.config.strict import did_you_mean
+from src.config.strict import did_you_mean, keys
 from src.config.yaml_files import broken_files, problem_of_choice
 from src.errors import ConfigError
 from src.files import ROOT
 
 CONFIGS = ROOT / "configs"
 
-KEYS = frozenset(Config.__dataclass_fields__) - {"name"}
+KEYS = keys(Config) - {"name"}
 """The configuration's own keys; a choice has a name too."""
 
 DEEPEST = 20

@@ -53,13 +53,13 @@ class Framework:
     def start(self, results: Path, node: Path) -> RunDir:
         """A new run folder."""
         from src.config.diagnose import compose
-        from src.launch.local import freeze
+        from src.config.schema import load
+        from src.distributed.layout import local_layout
+        from src.launch.local import make_run
 
-        local, wish = f"checkpoint.local={node}", f"framework={self.name}"
-        tree = compose([*SMALL, wish, local, f"paths.results={results}", *self.overrides])
-        run = create(results, tree["name"])
-        freeze(run, tree, [])
-        return run
+        folders = [f"checkpoint.local={node}", f"paths.results={results}"]
+        config = load(compose([*SMALL, f"framework={self.name}", *folders, *self.overrides]))
+        return make_run(config, [], local_layout(config))
 
     def train(self, run: RunDir) -> int:
         """What each start of the run does; returns the exit code."""

@@ -83,13 +83,12 @@ def trained(folder: Path, ranks: int, *overrides: str) -> list[dict[str, np.ndar
 
 def new_run(folder: Path, *overrides: str, base: tuple[str, ...] = CONFIG) -> RunDir:
     from src.config.diagnose import compose
-    from src.launch.local import freeze
-    from src.runs.folder import create
+    from src.config.schema import load
+    from src.distributed.layout import local_layout
+    from src.launch.local import make_run
 
-    tree = compose([*base, *overrides, f"paths.results={folder / 'results'}"])
-    run = create(folder / "results", tree["name"])
-    freeze(run, tree, [])
-    return run
+    config = load(compose([*base, *overrides, f"paths.results={folder / 'results'}"]))
+    return make_run(config, [], local_layout(config))
 
 
 def test_two_devices_of_one_process(single, tmp_path: Path) -> None:
