@@ -165,7 +165,7 @@ def asked(arguments: list[str], words: list[str]) -> Config:
         ProjectError: with all problems.
     """
     from src.config.command_line import here, split
-    from src.config.diagnose import CONFIGS, compose, quoted
+    from src.config.compose import CONFIGS, compose, quoted
     from src.config.yaml_files import refuse_unusable
 
     here()

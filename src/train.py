@@ -108,7 +108,7 @@ def one_rank(arguments: list[str]) -> int:
 def command(arguments: list[str], typed: list[str]) -> int:
     """Read the command line, tell its overrides in `typed`, then do what it asks."""
     from src.config.command_line import here, split
-    from src.config.diagnose import CONFIGS, quoted
+    from src.config.compose import CONFIGS, quoted
     from src.config.yaml_files import refuse_unusable
     from src.runs.resume import saved_overrides
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from src.config.diagnose import groups
+from src.config.compose import groups
 from src.data.digits import FILE
 from src.files import ROOT
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from src.config.diagnose import compose, groups, quoted
+from src.config.compose import compose, groups, quoted
 from src.errors import ConfigError
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import read_frozen, read_overrides, refuse_damaged

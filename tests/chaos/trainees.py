@@ -52,7 +52,7 @@ class Framework:
 
     def start(self, results: Path, node: Path) -> RunDir:
         """A new run folder."""
-        from src.config.diagnose import compose
+        from src.config.compose import compose
         from src.launch.local import freeze
 
         local, wish = f"checkpoint.local={node}", f"framework={self.name}"

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.environment_values import filled
 from src.config.schema import Config, load
 from src.errors import ConfigError

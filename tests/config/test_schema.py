@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from src.config.diagnose import compose, groups
+from src.config.compose import compose, groups
 from src.config.limits import Items, Range
 from src.config.schema import METRICS, Config, load
 from src.errors import ConfigError

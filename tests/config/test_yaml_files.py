@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from src.config.diagnose import CONFIGS, KEYS
+from src.config.compose import CONFIGS
+from src.config.diagnose import KEYS
 from src.config.yaml_files import HEADER, broken_files, problem_of_choice, read_mapping, refuse_unusable
 from src.errors import ConfigError, ProjectError
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from slurm.job import make_job
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import load
 from src.errors import ConfigError
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from slurm.sweep import refuse_unlike
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.errors import ConfigError, SubmitError
 from tests.conftest import Command
 

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import Config, load
 from src.data.sets import open_splits
 from src.data.torch_loader import torch_loader
