@@ -153,9 +153,8 @@ def _misfit(hint: Any, value: Any) -> str:
 
 def _shown(value: Any) -> str:
     """A value in a message, in at most one line."""
-    huge = (
-        isinstance(value, int) and value.bit_length() > 10_000
-    )  # Python has no decimals for very many digits
+    # Python refuses to convert an integer of very many digits to decimal
+    huge = isinstance(value, int) and value.bit_length() > 10_000
     text = hex(value) if huge else str(value)
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= 200 else f"{text[:60]}..."

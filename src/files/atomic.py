@@ -86,9 +86,8 @@ def link_atomic(link: Path, target: str) -> bool:
     """Make a symbolic link, in one step where there is one; False where the name is of something else, which stays."""
     if os.path.lexists(link) and not link.is_symlink():
         return False
-    temporary = link.with_name(
-        f"{temporary_name(link).name}-{os.urandom(2).hex()}"
-    )  # threads make some at once
+    # the random end: threads of this process may make the same link at once
+    temporary = link.with_name(f"{temporary_name(link).name}-{os.urandom(2).hex()}")
     temporary.symlink_to(target)
     temporary.replace(link)
     return True

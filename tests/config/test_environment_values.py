@@ -19,9 +19,8 @@ Make = Callable[..., tuple[Config, RunDir]]
 
 @pytest.fixture(autouse=True)
 def token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(
-        "TOKEN", "val/loss"
-    )  # stands in for a secret; a metric's name, so that it is a good value too
+    # stands in for a secret; the name of a metric, so that it is a valid value too
+    monkeypatch.setenv("TOKEN", "val/loss")
     yield
 
 
