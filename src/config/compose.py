@@ -60,4 +60,4 @@ def quoted(argument: str) -> str:
 
 def empty_sweep(text: str) -> str:
     """The sentence for range(0), or a pattern that matches no choice."""
-    return f"'{text}' is a sweep over nothing: there is no value in it."
+    return f"'{text}' is an empty sweep: it has no values."

@@ -89,7 +89,7 @@ def _parse(text: str, problems: list[str]) -> Any:
         problems.append(f"'{text}' names no key: it is not of the form key=value.")
         return None
     elif _depth(override.value()) > DEEPEST:
-        problems.append(f"{override.key_or_group} has more brackets in brackets than any value can have.")
+        problems.append(f"{override.key_or_group} has more nested brackets than any value can have.")
         return None
     return override
 
@@ -108,7 +108,7 @@ def _check_sweep(
     if not sweep:
         problems.append(
             f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
-            f"('{override.key_or_group}=\"...\"') where it is one value."
+            f"('{override.key_or_group}=\"...\"') if it is one value."
         )
     elif not override.is_discrete_sweep():
         problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
@@ -122,7 +122,7 @@ def _check_sweep(
 def _check_choice(text: str, override: Any, choices: list[str], problems: list[str]) -> bool:
     before, group = len(problems), override.key_or_group
     if override.is_add():
-        problems.append(f"'{text}': {group} is in the configuration already; write it without +.")
+        problems.append(f"'{text}': {group} is already in the configuration; write it without +.")
     for value in _values(override, choices):
         for choice in value if isinstance(value, list) else [value]:
             _check_file(group, choice, choices, problems)

@@ -39,10 +39,8 @@ def sentence(error: Exception) -> str | None:
 def _endless(error: RecursionError) -> str:
     """Hydra follows `defaults` from file to file; OmegaConf follows a value into its lists and sections."""
     if any(Path(f.filename).name == "defaults_list.py" for f in traceback.extract_tb(error.__traceback__)):
-        return (
-            "the configuration leads back to itself: look for a file whose `defaults` name the file itself."
-        )
-    return "a value of the configuration has too many brackets in brackets."
+        return "the configuration includes itself: look for a file whose `defaults` name that file."
+    return "a value of the configuration has too many nested brackets."
 
 
 def composed_sentence(error: BaseException) -> str:

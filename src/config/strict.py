@@ -51,7 +51,7 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
             values[key] = convert(hint, tree[key], problems, _join(path, key))
         elif key not in optional:
             values[key] = UNUSABLE
-            problems.append(f"'{_join(path, key)}' is missing; give it a value of type {describe(hint)}.")
+            problems.append(f"'{_join(path, key)}' is missing; give it {describe(hint)}.")
     return None if any(v is UNUSABLE for v in values.values()) else cls(**values)
 
 
@@ -145,9 +145,9 @@ def _misfit(hint: Any, value: Any) -> str:
     kinds = [kind for kind, _ in _alternatives(hint)]
     if str in kinds and isinstance(value, str):
         if value.strip():
-            return "has a character in it that no name, path or option can have"
-        return "is empty" + ("; nothing is null" if type(None) in kinds else "")
-    quotes = "; in quotes it is one" if str in kinds and hasattr(value, "isoformat") else ""  # a date
+            return "contains a character that names, paths and options can't have"
+        return "is empty" + ("; use null for no value" if type(None) in kinds else "")
+    quotes = "; put it in quotes" if str in kinds and hasattr(value, "isoformat") else ""  # a date
     return f"is not {describe(hint)}{quotes}"
 
 
@@ -182,7 +182,7 @@ def describe(hint: Any) -> str:
         int: "a whole number",
         float: "a number",
         bool: "true or false",
-        str: "a text",
+        str: "a string",
         type(None): "null",
     }
     parts = []

@@ -71,7 +71,7 @@ def take(path: Path) -> Path:
 def move(path: Path, name: Path) -> None:
     """Rename a file or folder. Raises FileExistsError where something has that name."""
     if os.path.lexists(name):
-        raise FileExistsError(f"{name} is there already")
+        raise FileExistsError(f"{name} already exists")
     path.rename(name)
 
 
@@ -110,7 +110,7 @@ def _permissions(path: Path) -> int | None:
         return None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
-        raise FileExistsError(f"{path} is {kind}, no ordinary file")
+        raise FileExistsError(f"{path} is {kind}, not an ordinary file")
     return stat.S_IMODE(mode)
 
 

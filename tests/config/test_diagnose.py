@@ -72,7 +72,7 @@ def test_one_sentence(train: Train, tmp_path: Path, argument: str, says: str) ->
 @pytest.mark.parametrize("sweep", ["seed=range(0)", "model=glob(nothing*)"])
 def test_a_sweep_over_nothing(train: Train, tmp_path: Path, sweep: str) -> None:
     (problem,) = refused(train, tmp_path, "-m", sweep)
-    assert problem == f"'{sweep}' is a sweep over nothing: there is no value in it."
+    assert problem == f"'{sweep}' is an empty sweep: it has no values."
 
 
 def test_a_rank_without_a_run_folder(train: Train, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_bugs_keep_their_traceback() -> None:
         ("data=null", "data=null: a run needs one of digits, imagefolder, mnist, synthetic."),
         (
             "+experiment=debug",
-            "'+experiment=debug': experiment is in the configuration already; write it without +.",
+            "'+experiment=debug': experiment is already in the configuration; write it without +.",
         ),
     ],
 )
