@@ -179,9 +179,8 @@ def _copy_path(source: str, target: str, algorithm: str) -> tuple[str, str] | No
 
 def _copy_file(source: str, target: str, algorithm: str) -> tuple[str, str]:
     """Copy bytes and permissions with as few calls as possible: shared disks are slow to answer each."""
-    read = os.open(
-        source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    )  # a FIFO would wait for who writes to it
+    # O_NONBLOCK: opening a FIFO would wait for a writer
+    read = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(read)
         if kind := special(status.st_mode):

@@ -24,7 +24,7 @@ from slurm.job import devices_per_node  # noqa: E402
 from slurm.launch import refusals  # noqa: E402
 from slurm.presets import name_current  # noqa: E402
 from src.config.command_line import here, split  # noqa: E402
-from src.config.diagnose import CONFIGS, compose, quoted  # noqa: E402
+from src.config.compose import CONFIGS, compose, quoted  # noqa: E402
 from src.config.refusal import refusal  # noqa: E402
 from src.config.schema import Config, load  # noqa: E402
 from src.config.yaml_files import refuse_unusable  # noqa: E402

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import Config, load
 from src.distributed.layout import local_layout
 from src.files import ROOT

@@ -36,7 +36,7 @@ class ProductSweeper(BasicSweeper):
 
 def refuse_empty(sweeps: list[Override]) -> None:
     """Raises ConfigError where one of them has no value: Hydra would make no member, or fail."""
-    from src.config.diagnose import empty_sweep
+    from src.config.compose import empty_sweep
     from src.errors import ConfigError
 
     if empty := [empty_sweep(str(o.input_line)) for o in sweeps if not list(o.sweep_string_iterator())]:

@@ -14,9 +14,8 @@ def horovod(request: Request) -> Iterator[str]:
     job = request.job
     if other_environment(request) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
-    from src.distributed.horovod_install import (
-        horovod_problem,  # reads what is installed: not for every submission
-    )
+    # reads what is installed: not for every submission
+    from src.distributed.horovod_install import horovod_problem
 
     if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
         several = [n for n, c in SUPPORTED[job.framework].items() if c.several_nodes and n != "horovod"]

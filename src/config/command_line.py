@@ -77,28 +77,28 @@ def _unknown_flag(flag: str) -> str:
     key = flag.lstrip("-")
     if "=" in key or "." in key:
         return f"'{flag}': a key is given without dashes; use {key}{'' if '=' in key else '=VALUE'}."
-    return f"'{flag}' is no flag of this program; see --help."
+    return f"'{flag}' is not a flag of this program; see --help."
 
 
 def _flag_problems(given: dict[str, object]) -> list[str]:
     problems = []
     if given["run"]:
         problems.append(
-            "--run RUNDIR stands alone: it is what a job starts. Without it this command runs too."
+            "--run RUNDIR takes no other arguments: a job starts its ranks with it; leave --run out."
         )
     if given["experimental_rerun"]:
         problems.append("--experimental-rerun is not supported; use resume=RUN.")
     if given["package"] and not given["cfg"]:
-        problems.append("--package belongs to --cfg; use --cfg job --package optimizer.")
+        problems.append("--package needs --cfg; use --cfg job --package optimizer.")
     folder = given["config_dir"]
     if folder and not Path(str(folder)).expanduser().is_dir():
-        problems.append(f"--config-dir={folder} is no folder.")
+        problems.append(f"--config-dir={folder} is not a folder.")
     return problems
 
 
 def _folder_problems(overrides: Sequence[str]) -> list[str]:
     return [
-        f"'{o}' would make Hydra's folders, and run folders are made without them; use paths.results=DIR."
+        f"'{o}' sets a folder of Hydra's own, which this project does not use; use paths.results=DIR."
         for o in overrides
         if o.lstrip("+~").startswith(HYDRA_FOLDERS)
     ]

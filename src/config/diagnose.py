@@ -4,20 +4,16 @@ Hydra stops at the first fault, and a value of the wrong type hides contradictio
 looks at each argument by itself, then composes the rest so that the schema can speak too.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from src.config.environment_values import plain
-from src.config.refusal import about_configuration, sentence
+from src.config.compose import CONFIGS, compose, empty_sweep, groups, parse_override
 from src.config.schema import Config, load
+from src.config.sentences import about_configuration, sentence
 from src.config.strict import did_you_mean, keys
 from src.config.yaml_files import broken_files, problem_of_choice
 from src.errors import ConfigError
-from src.files import ROOT
-
-CONFIGS = ROOT / "configs"
 
 KEYS = keys(Config) - {"name"}
 """The configuration's own keys; a choice has a name too."""
@@ -27,17 +23,6 @@ DEEPEST = 20
 
 Compose = Callable[[tuple[str, ...]], dict[str, Any]]
 """`compose`, which takes a while, remembering what it has composed."""
-
-
-def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """The composed configuration as a plain tree, outside of a Hydra application."""
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-
-    GlobalHydra.instance().clear()
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        cfg = hydra.compose("train", overrides=list(overrides))
-        return plain(cfg)
 
 
 def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
@@ -90,46 +75,8 @@ def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> l
     return problems + _schema_problems(_first_choices(good), composed)
 
 
-def groups() -> dict[str, list[str]]:
-    """The config groups and the choices of each."""
-    folders = (p for p in CONFIGS.rglob("*") if p.is_dir())
-    return {str(d.relative_to(CONFIGS)): sorted(f.stem for f in d.glob("*.yaml")) for d in folders}
-
-
-def quoted(argument: str) -> str:
-    """The argument as Hydra reads it: a value that is no word of Hydra's grammar is quoted as it stands.
-
-    So `cluster.comment="field=nlp;appl=pytorch"`, whose quotes the shell takes, means what it says.
-    """
-    key, equals, value = argument.partition("=")
-    if (
-        argument.startswith("-")
-        or not equals
-        or re.fullmatch(r"[\w./+-]{,1000}", value, re.ASCII)  # Python reads no number of 5,000 digits
-        or _parsed(argument)
-    ):
-        return argument
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return candidate if _parsed(candidate := f'{key}="{escaped}"') else argument
-
-
-def empty_sweep(text: str) -> str:
-    """The sentence for range(0), or a pattern that fits no choice."""
-    return f"'{text}' is a sweep over nothing: there is no value in it."
-
-
-def _parsed(text: str) -> Any:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        return OverridesParser.create().parse_override(text)
-    except (HydraException, ValueError, RecursionError):
-        return None
-
-
 def _parse(text: str, problems: list[str]) -> Any:
-    override = _parsed(text)
+    override = parse_override(text)
     if override is None:
         key, equals, _ = text.partition("=")
         odd = equals and not key.isascii()
@@ -142,7 +89,7 @@ def _parse(text: str, problems: list[str]) -> Any:
         problems.append(f"'{text}' names no key: it is not of the form key=value.")
         return None
     elif _depth(override.value()) > DEEPEST:
-        problems.append(f"{override.key_or_group} has more brackets in brackets than any value can have.")
+        problems.append(f"{override.key_or_group} has more nested brackets than any value can have.")
         return None
     return override
 
@@ -161,7 +108,7 @@ def _check_sweep(
     if not sweep:
         problems.append(
             f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
-            f"('{override.key_or_group}=\"...\"') where it is one value."
+            f"('{override.key_or_group}=\"...\"') if it is one value."
         )
     elif not override.is_discrete_sweep():
         problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
@@ -175,7 +122,7 @@ def _check_sweep(
 def _check_choice(text: str, override: Any, choices: list[str], problems: list[str]) -> bool:
     before, group = len(problems), override.key_or_group
     if override.is_add():
-        problems.append(f"'{text}': {group} is in the configuration already; write it without +.")
+        problems.append(f"'{text}': {group} is already in the configuration; write it without +.")
     for value in _values(override, choices):
         for choice in value if isinstance(value, list) else [value]:
             _check_file(group, choice, choices, problems)

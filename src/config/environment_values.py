@@ -53,8 +53,8 @@ def filled(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """The configuration with the values of the variables; a sentence in `problems` for what can't have one."""
     for key in WRITTEN:
         problems += [
-            f"{where}={text!r} would be written into the run folder with the variable's value; where the value is no secret type "
-            "it (the shell fills in $NAME), and in cluster.setup the job's shell does: 'export NAME=$NAME'."
+            f"{where}={text!r} would be written into the run folder with the variable's value; if that is not a secret, "
+            "use $NAME, which your shell fills in; in cluster.setup the job's shell does it: 'export NAME=$NAME'."
             for where, text in _named(tree.get(key), key)
         ]
     return {k: v if k in WRITTEN else _filled(v, k, problems) for k, v in tree.items()}

@@ -40,11 +40,11 @@ def unwritable(folder: Path) -> str:
 
 def _unusable(place: Path) -> str:
     if not place.exists():
-        return f"{place} is a link to {os.readlink(place)}, which is not there"
+        return f"{place} is a link to {os.readlink(place)}, which does not exist"
     if not place.is_dir():
         return f"{place} is a file, not a folder"
     if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-        return f"{place} is not writable for you"
+        return f"you can't write to {place}"
     disk = os.statvfs(place)
     if disk.f_bavail * disk.f_frsize < ROOM or (disk.f_files and not disk.f_favail):
         return f"the disk of {place} is full"

@@ -74,7 +74,7 @@ class Items:
         elif self.count is not None and len(values) != self.count:
             words = f"must have {self.count} items"
         elif not values:
-            words = "must not be empty"
+            words = "must have at least one item"
         return values, words and words + f", such as {self.example}"
 
 

@@ -1,14 +1,10 @@
 """Tells a refused request from a bug: the first is one message, the second keeps its traceback."""
 
-import traceback
 from collections.abc import Sequence
-from json import JSONDecodeError
-from pathlib import Path
 
-from src.errors import ConfigError, ProjectError
-
-COMPOSING = ("hydra", "omegaconf", "yaml", "antlr4", "argparse")
-"""Packages that read what the user wrote: an error that they raise is about that."""
+from src.config.diagnose import diagnose
+from src.config.sentences import about_configuration, sentence
+from src.errors import ConfigError
 
 LONGEST = 300
 """Characters of one word that are shown: a value of a hundred thousand would hide the sentence."""
@@ -18,84 +14,17 @@ def refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> s
     """The message for a request that can't be fulfilled; None for a bug.
 
     Args:
-        overrides: what was typed, from which every other problem is told too.
+        overrides: what was typed: a refused configuration is searched for all its other problems too.
         sweep: with `-m`.
     """
     if isinstance(error, ConfigError) or about_configuration(error):
-        from src.config.diagnose import diagnose
-
         return shortened(str(diagnose(overrides, error, sweep)))
-    told = sentence(error)
-    return None if told is None else shortened(told)
-
-
-def about_configuration(error: Exception) -> bool:
-    """Whether reading and composing the configuration raised it, rather than our own code."""
-    if type(error).__module__.split(".")[0] in COMPOSING:
-        return True
-    return not isinstance(error, (ProjectError, OSError)) and raised_in(error) in COMPOSING
-
-
-def sentence(error: Exception) -> str | None:
-    """One sentence for one error; None for a bug."""
-    import yaml
-
-    if isinstance(error, ProjectError):
-        return str(error)
-    if isinstance(error, yaml.YAMLError):
-        from src.config.yaml_files import yaml_sentence
-
-        return yaml_sentence(error)
-    if isinstance(error, OSError) and not about_configuration(error):  # some of Hydra's own are OSErrors
-        what = error.strerror or str(error)
-        return f"{error.filename}: {what}." if error.filename else f"{what} ({place(error)})."
-    if isinstance(error, (UnicodeError, JSONDecodeError)):
-        return f"{error} ({place(error)})."
-    if isinstance(error, RecursionError) and about_configuration(error):
-        return _endless(error)
-    return composed_sentence(error) if about_configuration(error) else None
-
-
-def _endless(error: RecursionError) -> str:
-    """Hydra follows `defaults` from file to file; OmegaConf follows a value into its lists and sections."""
-    if any(Path(f.filename).name == "defaults_list.py" for f in traceback.extract_tb(error.__traceback__)):
-        return (
-            "the configuration leads back to itself: look for a file whose `defaults` name the file itself."
-        )
-    return "a value of the configuration has too many brackets in brackets."
-
-
-def composed_sentence(error: BaseException) -> str:
-    """Hydra's or OmegaConf's message in one line: without the search path, with the key, and with its cause."""
-    text = str(error).split("\nConfig search path")[0].split("\nSee https:")[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
-    said = " ".join(line for line in lines if not line.startswith(("full_key:", "object_type=")))
-    cause = error.__cause__
-    if cause is not None and str(cause) and str(cause).split("\n")[0] not in said:
-        said = f"{said}{': ' if said else ''}{composed_sentence(cause)}"
-    start = f"{key}: " if key and key not in said else ""
-    return f"{start}{said or type(error).__name__}"
-
-
-def raised_in(error: BaseException) -> str:
-    """The package whose code raised it; recursion and decoding break off in what that calls."""
-    frames = traceback.extract_tb(error.__traceback__)
-    names = [p for f in frames for p in Path(f.filename).parts if p in COMPOSING]
-    if isinstance(error, (RecursionError, UnicodeError)):
-        return names[-1] if names else ""
-    parts = Path(frames[-1].filename).parts if frames else ()
-    return next((p for p in parts if p in COMPOSING), "")
-
-
-def place(error: BaseException) -> str:
-    """Where in the project's code it came up: for an error that names no file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "at the start"
+    message = sentence(error)
+    return None if message is None else shortened(message)
 
 
 def shortened(message: str) -> str:
-    """Without the middle of words that are longer than anybody reads, and fit for any terminal."""
+    """Without the middle of words that are longer than anybody reads, and printable on any terminal."""
     words = message.split(" ")
     short = [w if len(w) <= LONGEST else f"{w[:80]} ... {w[-40:]}" for w in words]
     return " ".join(short).encode("utf-8", "backslashreplace").decode()

@@ -51,9 +51,8 @@ class Trainer:
 
     nodes: Nodes
     devices: Gpus | Literal["auto"]  # processes = GPUs per node
-    total_devices: (
-        Annotated[int, Range(at_least=1, at_most=2**20)] | None
-    )  # over all nodes: an uneven job, where it is no multiple of nodes
+    # over all nodes; an uneven job if it is not a multiple of nodes
+    total_devices: Annotated[int, Range(at_least=1, at_most=2**20)] | None
     accelerator: Literal["auto", "cpu", "gpu"]
     precision: Literal["32", "bf16-mixed", "16-mixed"]
     max_epochs: Count
@@ -66,9 +65,8 @@ class Trainer:
     gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None  # global norm
     check_val_every_n_epoch: Count
     log_every_n_steps: Count
-    detect_nan: Literal[
-        "warn", "stop", "off"
-    ]  # what a loss of nan or inf does, see src/training/nan_watch.py
+    # what a loss of nan or inf does, see src/training/nan_watch.py
+    detect_nan: Literal["warn", "stop", "off"]
     early_stopping: EarlyStopping
 
 
@@ -79,9 +77,8 @@ class Checkpoint:
     every_n_epochs: Count
     every_n_steps: Count | None
     every_n_seconds: Annotated[float, Range(above=0, hint="null turns it off")] | None
-    interval: (
-        Literal["auto"] | None
-    )  # auto: from the measured cost of a checkpoint, see src/checkpoints/interval.py
+    # auto: from the measured cost of a checkpoint, see src/checkpoints/interval.py
+    interval: Literal["auto"] | None
     local: NodeFolder | None  # auto, a folder on the node's disk, or null: straight into the run folder
     monitor: str  # metric that says which checkpoint is best
     mode: Literal["min", "max"]
@@ -165,9 +162,8 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
     problems: list[str] = []
     config = build(Config, filled(tree, problems), problems)
     if config is not None:
-        named = {
-            p.partition("=")[0] for p in problems
-        }  # in their place are stand-ins, of which nobody should hear
+        # keys already reported: the checks see allowed values in their place, and must not report those
+        named = {p.partition("=")[0] for p in problems}
         found = [*cross_checks(config), *(p for check in checks for p in check(config))]
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:

@@ -54,7 +54,7 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
             values[key] = convert(hint, tree[key], problems, _join(path, key))
         elif key not in optional:
             values[key] = UNUSABLE
-            problems.append(f"'{_join(path, key)}' is missing; give it a value of type {describe(hint)}.")
+            problems.append(f"'{_join(path, key)}' is missing; give it {describe(hint)}.")
     return None if any(v is UNUSABLE for v in values.values()) else cls(**values)
 
 
@@ -148,17 +148,16 @@ def _misfit(hint: Any, value: Any) -> str:
     kinds = [kind for kind, _ in _alternatives(hint)]
     if str in kinds and isinstance(value, str):
         if value.strip():
-            return "has a character in it that no name, path or option can have"
-        return "is empty" + ("; nothing is null" if type(None) in kinds else "")
-    quotes = "; in quotes it is one" if str in kinds and hasattr(value, "isoformat") else ""  # a date
+            return "contains a character that names, paths and options can't have"
+        return "is empty" + ("; use null for no value" if type(None) in kinds else "")
+    quotes = "; put it in quotes" if str in kinds and hasattr(value, "isoformat") else ""  # a date
     return f"is not {describe(hint)}{quotes}"
 
 
 def _shown(value: Any) -> str:
     """A value in a message, in at most one line."""
-    huge = (
-        isinstance(value, int) and value.bit_length() > 10_000
-    )  # Python has no decimals for very many digits
+    # Python refuses to convert an integer of very many digits to decimal
+    huge = isinstance(value, int) and value.bit_length() > 10_000
     text = hex(value) if huge else str(value)
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= 200 else f"{text[:60]}..."
@@ -186,7 +185,7 @@ def describe(hint: Any) -> str:
         int: "a whole number",
         float: "a number",
         bool: "true or false",
-        str: "a text",
+        str: "a string",
         type(None): "null",
     }
     parts = []

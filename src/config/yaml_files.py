@@ -31,7 +31,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ConfigError(yaml_sentence(error, str(path))) from error
     if not isinstance(tree, dict):
         held = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
-        raise ConfigError(f"{path} must hold keys, one `key: value` per line, and holds {held}.")
+        raise ConfigError(f"{path} must contain keys, one `key: value` per line, but contains {held}.")
     if odd := [key for key in tree if not isinstance(key, str)]:
         raise ConfigError(f"{path}: {odd[0]!r} is not a key of the configuration.")
     return tree
@@ -111,7 +111,7 @@ def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
     if not isinstance(tree.get("defaults", []), list):
         return f"{path}: defaults must be a list, one `- group: choice` per line."
     if path.stem in names_in(tree):
-        return f"{path} names itself among its defaults; take that line out."
+        return f"{path} names itself among its defaults; remove that line."
     if not tree and path.parent.name in keys:
         return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
     if HEADER not in text and (path.parent.name not in keys or tree.keys() & keys):

@@ -25,7 +25,7 @@ class ImageSet(Protocol):
         """Images float32 [n, H, W, C], normalised, and labels int64 [n].
 
         With `train`, images may be augmented: randomly, but the same for the same (seed, epoch, index).
-        Raises DataError naming the file when a sample cannot be read.
+        Raises DataError naming the file when a sample can't be read.
         """
         ...
 

@@ -4,16 +4,16 @@ from src.errors import DataError
 
 
 def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> None:
-    """Raise DataError when the global `batch_size` cannot be shared by the ranks or is too large to train."""
+    """Raise DataError when the global `batch_size` can't be shared by the ranks or is too large to train."""
     if batch_size < 1:
         raise DataError(
-            f"data.batch_size={batch_size} is not a positive number: type data.batch_size=32, for example."
+            f"data.batch_size={batch_size} is not a positive number; use data.batch_size=32, for example."
         )
     if batch_size % world_size:
         lower = max(batch_size - batch_size % world_size, world_size)
         raise DataError(
-            f"data.batch_size={batch_size} is the batch of all ranks together and cannot be shared evenly by "
-            f"{world_size} ranks: type a multiple of {world_size}, such as data.batch_size={lower}."
+            f"data.batch_size={batch_size} is the global batch and can't be shared evenly by "
+            f"{world_size} ranks; use a multiple of {world_size}, such as data.batch_size={lower}."
         )
     if train and (sentence := too_large(length, batch_size, world_size)):
         raise DataError(sentence)
@@ -24,7 +24,7 @@ def too_large(length: int, batch_size: int, world_size: int) -> str:
     if batch_size <= length:
         return ""
     largest = length // world_size * world_size
-    use = f"type data.batch_size={largest} or less" if largest else f"use {length} ranks or fewer"
+    use = f"use data.batch_size={largest} or less" if largest else f"use {length} ranks or fewer"
     return (
-        f"data.batch_size={batch_size} is larger than the training split, which has {length} samples: {use}."
+        f"data.batch_size={batch_size} is larger than the training split, which has {length} samples; {use}."
     )

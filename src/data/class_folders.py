@@ -15,11 +15,11 @@ def class_folders(folder: Path) -> list[str]:
             )
     except OSError as error:
         raise DataError(
-            f"{folder.absolute()} cannot be listed ({error.strerror}): data.dir must have train/<class>/ and "
+            f"{folder.absolute()} can't be listed ({error.strerror}): data.dir must have train/<class>/ and "
             "val/<class>/ with pictures in them."
         ) from error
     if not names:
         raise DataError(
-            f"{folder.absolute()} has no class folders: pictures belong into {folder.name}/<class>/."
+            f"{folder.absolute()} has no class folders: put pictures into {folder.name}/<class>/."
         )
     return names

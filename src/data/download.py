@@ -37,7 +37,7 @@ def fetch(
             for name in names:
                 _fetch_one(folder / name, checksums[name], mirrors)
     except OSError as error:
-        raise DataError(f"{folder} cannot be written ({error.strerror}).") from error
+        raise DataError(f"{folder} can't be written ({error.strerror}).") from error
 
 
 def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:

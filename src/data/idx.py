@@ -33,7 +33,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         state = "truncated" if present < announced else "damaged"
         size = "x".join(map(str, shape))
         raise DataError(
-            f"{path} is {state}: its header announces {size} = {announced} values and it holds {present}; "
+            f"{path} is {state}: its header announces {size} = {announced} values, but it holds {present}; "
             "fetch it again."
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
@@ -66,5 +66,5 @@ def _content(path: Path, size: int = -1) -> bytes:
         raise DataError(f"{path} is truncated or not a gzip file ({error}); fetch it again.") from error
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read ({error.strerror}): check that it is a file you may read."
+            f"{path} can't be read ({error.strerror}): check that it is a file you may read."
         ) from error

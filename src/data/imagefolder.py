@@ -92,6 +92,6 @@ def _pictures(folder: Path) -> list[bytes]:
         return []  # a class that was trained on need not be in every other split
     if not names:
         raise DataError(
-            f"{folder} is an empty class, without pictures ({', '.join(EXTENSIONS)}): add some or delete it."
+            f"{folder} is a class without pictures ({', '.join(EXTENSIONS)}): add some or delete it."
         )
     return [os.fsencode(name) for name in names]

@@ -36,7 +36,7 @@ def missing(folder: Path) -> list[str]:
 def refuse_missing(folder: Path) -> None:
     """Raise DataError with what to put where, or the key that fetches it."""
     if missing(folder):
-        raise DataError(f"{what_to_put(folder)}, or type data.download=true to fetch them.")
+        raise DataError(f"{what_to_put(folder)}, or use data.download=true to fetch them.")
 
 
 def what_to_put(folder: Path) -> str:

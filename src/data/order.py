@@ -1,17 +1,64 @@
-"""Which samples a rank sees in which step: pure functions of (seed, epoch, step, rank).
+"""Which samples a rank gets in which batch: pure functions of (seed, epoch, batch, rank).
 
-The global batch of step s in epoch e is `permutation(seed, e)[s * B : (s + 1) * B]`, and rank r of W owns its
-rows `[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number of ranks, and going on in the
-middle of an epoch needs nothing but (epoch, step).
+The global batch b of epoch e is `permutation(seed, e)[b * B : (b + 1) * B]`, and rank r of W gets its
+rows `[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number of ranks, and resuming in the
+middle of an epoch needs nothing but (epoch, batch).
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 
-def steps_per_epoch(length: int, batch_size: int) -> int:
-    """Batches in one pass over `length` samples; the last one may be padded (see `batch_rows`)."""
+@dataclass(frozen=True)
+class BatchOrder:
+    """The batches of one rank.
+
+    Attributes:
+        batch_size: samples of a batch, over all ranks; a multiple of `world_size`.
+        seed: of the shuffling.
+        rank, world_size: the rank's part of each batch.
+        train: whether samples are shuffled and augmented; else they come in the order of the set.
+    """
+
+    batch_size: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    train: bool = False
+
+    @property
+    def batch_per_rank(self) -> int:
+        """Rows of a batch on one rank."""
+        return self.batch_size // self.world_size
+
+    def rows(self, length: int, epoch: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        """This rank's rows of a batch: sample indices int64 [B/W] and their weights float32 [B/W].
+
+        Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and
+        its n real samples weigh B/n, so that the mean over rows of weight * loss, averaged over ranks, is the one
+        over real samples.
+
+        Args:
+            length: samples of the set.
+            epoch, batch: both from 0.
+        """
+        size = self.batch_size
+        start, stop = batch * size, min((batch + 1) * size, length)
+        real = (
+            permutation(length, self.seed, epoch)[start:stop]
+            if self.train
+            else np.arange(start, stop, dtype=np.int64)
+        )
+        weights = np.zeros(size, dtype=np.float32)
+        weights[: len(real)] = size / len(real)
+        own = slice(self.rank * self.batch_per_rank, (self.rank + 1) * self.batch_per_rank)
+        return np.resize(real, size)[own], weights[own]
+
+
+def batches_per_epoch(length: int, batch_size: int) -> int:
+    """Batches in one pass over `length` samples; the last one may be padded (see `BatchOrder.rows`)."""
     return -(-length // batch_size)
 
 
@@ -25,22 +72,3 @@ def permutation(length: int, seed: int, epoch: int) -> np.ndarray:
     order = np.argsort(np.random.PCG64([seed, epoch]).random_raw(length), kind="stable").astype(np.int64)
     order.flags.writeable = False
     return order
-
-
-def batch_rows(
-    length: int, batch_size: int, seed: int, epoch: int, step: int, rank: int, world_size: int, shuffle: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """One rank's rows of a global batch: sample indices int64 [B/W] and their weights float32 [B/W].
-
-    Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and
-    its n real samples weigh B/n, so that the mean over rows of weight * loss, averaged over ranks, is the one
-    over real samples.
-    """
-    start = step * batch_size
-    stop = min(start + batch_size, length)
-    real = permutation(length, seed, epoch)[start:stop] if shuffle else np.arange(start, stop, dtype=np.int64)
-    weights = np.zeros(batch_size, dtype=np.float32)
-    weights[: len(real)] = batch_size / len(real)
-    share = batch_size // world_size
-    own = slice(rank * share, (rank + 1) * share)
-    return np.resize(real, batch_size)[own], weights[own]

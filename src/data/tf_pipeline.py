@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from src.data.base import ImageSet
 from src.data.batch import check_batch
-from src.data.order import batch_rows, steps_per_epoch
+from src.data.order import BatchOrder, batches_per_epoch
 from src.errors import DataError
 
 ENDLESS = np.iinfo(np.int64).max
@@ -17,39 +17,40 @@ ENDLESS = np.iinfo(np.int64).max
 
 def tf_dataset(
     dataset: ImageSet,
+    order: BatchOrder,
     *,
-    batch_size: int,
-    seed: int,
-    train: bool,
-    rank: int = 0,
-    world_size: int = 1,
     workers: int = 0,
     start_epoch: int = 0,
-    start_step: int = 0,
+    start_batch: int = 0,
     epochs: int | None = None,
     limit_batches: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of a rank: image float32 [b, H, W, C], label int64 [b], weight float32 [b], b = batch_size / W.
-
-    `batch_size` is that of all ranks together. With `train`, samples are shuffled and augmented. Runs from
-    (`start_epoch`, `start_step`) to the end of epoch `epochs` - 1, or without end; each epoch is cut to
-    `limit_batches` steps. `workers` batches are read at once, by threads. Raises DataError.
+    """Batches of a rank: image float32 [b, H, W, C], label int64 [b], weight float32 [b], b = `order.batch_per_rank`.
 
     For tf.distribute, build it inside `distribute_datasets_from_function`: it is already this rank's part.
+
+    Args:
+        workers: batches that are read at once, by threads.
+        start_epoch, start_batch: the first batch, both from 0.
+        epochs: the end, before this epoch; None: without end.
+        limit_batches: batches of each epoch; None: all.
+
+    Raises:
+        DataError: the batch does not suit the ranks or the data.
     """
-    check_batch(len(dataset), batch_size, world_size, train)
-    whole = steps_per_epoch(len(dataset), batch_size)
-    steps = min(whole, whole if limit_batches is None else limit_batches)
+    check_batch(len(dataset), order.batch_size, order.world_size, order.train)
+    whole = batches_per_epoch(len(dataset), order.batch_size)
+    per_epoch = min(whole, whole if limit_batches is None else limit_batches)
 
     def read(position: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        epoch, step = divmod(int(position), steps)
-        indices, weights = batch_rows(len(dataset), batch_size, seed, epoch, step, rank, world_size, train)
-        images, labels = dataset.read(indices, epoch, train)
+        epoch, batch = divmod(int(position), per_epoch)
+        indices, weights = order.rows(len(dataset), epoch, batch)
+        images, labels = dataset.read(indices, epoch, order.train)
         return images, labels, weights
 
-    def batch(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def tensors(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         image, label, weight = tf.numpy_function(read, [position], (tf.float32, tf.int64, tf.float32))
-        rows = batch_size // world_size
+        rows = order.batch_per_rank
         return (
             tf.ensure_shape(image, (rows, *dataset.shape)),
             tf.ensure_shape(label, (rows,)),
@@ -57,9 +58,9 @@ def tf_dataset(
         )
 
     positions = tf.data.Dataset.range(
-        start_epoch * steps + start_step, ENDLESS if epochs is None else epochs * steps
+        start_epoch * per_epoch + start_batch, ENDLESS if epochs is None else epochs * per_epoch
     )
-    batches = positions.map(batch, num_parallel_calls=max(1, workers), deterministic=True)
+    batches = positions.map(tensors, num_parallel_calls=max(1, workers), deterministic=True)
     return batches.prefetch(2).with_options(_options())
 
 
@@ -73,7 +74,7 @@ def _options() -> tf.data.Options:
 
 @contextmanager
 def plain_data_errors() -> Iterator[None]:
-    """Raise the DataError of a reader, which TensorFlow passes on as text inside an error of its own."""
+    """Raise the DataError of a reader, which TensorFlow passes on inside the message of its own error."""
     try:
         yield
     except tf.errors.OpError as error:

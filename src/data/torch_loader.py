@@ -2,68 +2,68 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from src.data.base import ImageSet
 from src.data.batch import check_batch
-from src.data.order import batch_rows, steps_per_epoch
+from src.data.order import BatchOrder, batches_per_epoch
 from src.errors import DataError
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+class Batch(NamedTuple):
+    """A rank's part of a batch of b samples."""
+
+    image: torch.Tensor  # float32 [b, C, H, W]
+    label: torch.Tensor  # int64 [b]
+    weight: torch.Tensor  # float32 [b], see `BatchOrder.rows`
 
 
-class StepSampler(Sampler[tuple[int, int]]):
-    """The (epoch, step) pairs of one epoch. Workers learn the epoch from the pair, so they can outlive it.
+class EpochSampler(Sampler[tuple[int, int]]):
+    """The (epoch, batch) pairs of one epoch. Workers learn the epoch from the pair, so they can outlive it.
 
-    `len` is always a whole epoch; only `start_epoch`, where a run goes on, begins at `start_step`.
+    `len` is always a whole epoch; only `start_epoch`, where a run resumes, begins at `start_batch`.
     """
 
-    def __init__(self, steps: int, start_epoch: int = 0, start_step: int = 0) -> None:
-        self.steps, self.epoch = steps, start_epoch
-        self.start_epoch, self.start_step = start_epoch, start_step
+    def __init__(self, batches: int, start_epoch: int = 0, start_batch: int = 0) -> None:
+        self.batches, self.epoch = batches, start_epoch
+        self.start_epoch, self.start_batch = start_epoch, start_batch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; Lightning calls this."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.steps
+        return self.batches
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        first = self.start_step if self.epoch == self.start_epoch else 0
-        return ((self.epoch, step) for step in range(first, self.steps))
+        first = self.start_batch if self.epoch == self.start_epoch else 0
+        return ((self.epoch, batch) for batch in range(first, self.batches))
 
 
 @dataclass(frozen=True)
 class Batches(Dataset[Batch | DataError]):
-    """Maps (epoch, step) to this rank's batch."""
+    """Maps (epoch, batch) to this rank's batch."""
 
     dataset: ImageSet
-    batch_size: int
-    seed: int
-    rank: int
-    world_size: int
-    train: bool
+    order: BatchOrder
 
     def __getitem__(self, key: tuple[int, int]) -> Batch | DataError:
         """A DataError is returned, not raised: DataLoader would wrap it into the traceback of a worker."""
-        epoch, step = key
-        indices, weights = batch_rows(
-            len(self.dataset), self.batch_size, self.seed, epoch, step, self.rank, self.world_size, self.train
-        )
+        epoch, batch = key
+        indices, weights = self.order.rows(len(self.dataset), epoch, batch)
         try:
-            images, labels = self.dataset.read(indices, epoch, self.train)
+            images, labels = self.dataset.read(indices, epoch, self.order.train)
         except DataError as error:
             return error
         channels_first = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-        return channels_first, torch.from_numpy(labels), torch.from_numpy(weights)
+        return Batch(channels_first, torch.from_numpy(labels), torch.from_numpy(weights))
 
 
 class BatchLoader(DataLoader[Any]):
-    """A DataLoader that raises the DataError a worker met."""
+    """A DataLoader that raises a worker's DataError."""
 
     def __iter__(self) -> Any:
         """Batches, in order."""
@@ -74,27 +74,23 @@ class BatchLoader(DataLoader[Any]):
 
 
 def torch_loader(
-    dataset: ImageSet,
-    *,
-    batch_size: int,
-    seed: int,
-    train: bool,
-    rank: int = 0,
-    world_size: int = 1,
-    workers: int = 0,
-    start_epoch: int = 0,
-    start_step: int = 0,
+    dataset: ImageSet, order: BatchOrder, *, workers: int = 0, start_epoch: int = 0, start_batch: int = 0
 ) -> BatchLoader:
-    """Batches of a rank: image float32 [b, C, H, W], label int64 [b], weight float32 [b], b = batch_size / W.
+    """The batches of a rank; a Trainer needs `use_distributed_sampler=False`, for they are this rank's already.
 
-    `batch_size` is that of all ranks together. With `train`, samples are shuffled and augmented. Batches are
-    already this rank's: a Trainer needs `use_distributed_sampler=False`. Raises DataError.
+    Args:
+        workers: processes that read; 0 reads in this one.
+        start_epoch, start_batch: the first batch, both from 0.
+
+    Raises:
+        DataError: the batch does not suit the ranks or the data.
     """
-    check_batch(len(dataset), batch_size, world_size, train)
+    check_batch(len(dataset), order.batch_size, order.world_size, order.train)
+    batches = batches_per_epoch(len(dataset), order.batch_size)
     return BatchLoader(
-        Batches(dataset, batch_size, seed, rank, world_size, train),
+        Batches(dataset, order),
         batch_size=None,
-        sampler=StepSampler(steps_per_epoch(len(dataset), batch_size), start_epoch, start_step),
+        sampler=EpochSampler(batches, start_epoch, start_batch),
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),

@@ -67,9 +67,8 @@ def run(
         NoAnswer: it does not answer in time, or without an end.
     """
     name, pipe = command[0], subprocess.PIPE
-    with (
-        TemporaryFile() if text else open(os.devnull, "r+b") as given
-    ):  # no pipe, to be filled while the answer is read
+    # a file instead of a pipe, which would have to be filled while the answer is read
+    with TemporaryFile() if text else open(os.devnull, "r+b") as given:
         given.write(text.encode())
         given.seek(0)
         try:

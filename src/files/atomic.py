@@ -71,7 +71,7 @@ def take(path: Path) -> Path:
 def move(path: Path, name: Path) -> None:
     """Rename a file or folder. Raises FileExistsError where something has that name."""
     if os.path.lexists(name):
-        raise FileExistsError(f"{name} is there already")
+        raise FileExistsError(f"{name} already exists")
     path.rename(name)
 
 
@@ -86,9 +86,8 @@ def link_atomic(link: Path, target: str) -> bool:
     """Make a symbolic link, in one step where there is one; False where the name is of something else, which stays."""
     if os.path.lexists(link) and not link.is_symlink():
         return False
-    temporary = link.with_name(
-        f"{temporary_name(link).name}-{os.urandom(2).hex()}"
-    )  # threads make some at once
+    # the random end: threads of this process may make the same link at once
+    temporary = link.with_name(f"{temporary_name(link).name}-{os.urandom(2).hex()}")
     temporary.symlink_to(target)
     temporary.replace(link)
     return True
@@ -111,7 +110,7 @@ def _permissions(path: Path) -> int | None:
         return None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
-        raise FileExistsError(f"{path} is {kind}, no ordinary file")
+        raise FileExistsError(f"{path} is {kind}, not an ordinary file")
     return stat.S_IMODE(mode)
 
 

@@ -114,7 +114,7 @@ def enter(parent: int, name: str, path: Path) -> int:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
             raise
         link = stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-        raise NotOurs(f"{path} is {'a symbolic link' if link else 'no folder'}") from error
+        raise NotOurs(f"{path} is {'a symbolic link' if link else 'not a folder'}") from error
     if os.fstat(folder).st_dev != os.fstat(parent).st_dev:
         os.close(folder)
         raise NotOurs(f"another disk is mounted on {path}")

@@ -38,7 +38,7 @@ class _Forgiving(io.FileIO):
         if self.told:
             return
         self.told = True
-        line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); going on without it.\n"
+        line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); continuing without it.\n"
         with suppress(OSError):  # both may be gone
             os.write(OTHER[self.fileno()], line.encode())
 

@@ -63,7 +63,7 @@ def temporary_name(path: Path) -> Path:
 def remove_file(path: Path) -> None:
     """Remove a file that this process made, if it is there; its name says so. Raises ValueError for any other name."""
     if not (path.name.startswith(".") and str(os.getpid()) in re.split("[.-]", path.name)):
-        raise ValueError(f"{path} is no temporary file of this process")
+        raise ValueError(f"{path} is not a temporary file of this process")
     with suppress(FileNotFoundError):
         path.unlink()
 
@@ -124,7 +124,7 @@ def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
     if os.path.samestat(there, os.fstat(folder)):
         return hidden
     os.rename(hidden, name, src_dir_fd=parent, dst_dir_fd=parent)
-    raise NotOurs(f"{name} was exchanged meanwhile")
+    raise NotOurs(f"{name} was replaced meanwhile")
 
 
 def _empty(folder: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from src.config.command_line import here, split
-from src.config.diagnose import CONFIGS, quoted
+from src.config.compose import CONFIGS, quoted
 from src.config.refusal import refusal
 from src.config.yaml_files import refuse_unusable
 from src.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError

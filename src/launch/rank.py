@@ -61,9 +61,8 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
         outcome = train(config, run, topology, stop)
     except BaseException as error:
         return _failed(run, first, error)
-    if (
-        not first
-    ):  # rank 0 alone says how it ended: a launcher ends all ranks when one leaves with another code
+    # rank 0 alone reports how the run ended: a launcher kills all ranks when one exits with another code
+    if not first:
         return 0
     record_end(run, outcome)
     attempts.end(run, stop.requested or outcome.state, outcome.step)
@@ -113,9 +112,8 @@ def job_ids(run: RunDir) -> list[str]:
     submitted = run.path / "jobs.txt"
     known = submitted.read_text().split() if submitted.exists() else []
     running = running_job()
-    if (
-        running and running not in known and not os.environ.get("SLURM_ARRAY_JOB_ID")
-    ):  # jobs.txt has it as 7_2
+    # jobs.txt has a member of an array as 7_2
+    if running and running not in known and not os.environ.get("SLURM_ARRAY_JOB_ID"):
         known.append(running)
     return known
 

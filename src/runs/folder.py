@@ -154,9 +154,8 @@ def open_run(path: str | Path) -> RunDir:
     Raises:
         CheckpointError: where the path is no run folder.
     """
-    folder = Path(
-        os.path.realpath(os.path.expanduser(path))
-    )  # pathlib fails for ~nobody and links in a circle
+    # pathlib fails for ~nobody and for circular links
+    folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not (folder / "config.yaml").is_file():
         raise CheckpointError(
             f"{path} is no run folder (it has no config.yaml); name one like {example(folder)}."

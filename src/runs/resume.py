@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from src.config.diagnose import compose, groups, quoted
+from src.config.compose import compose, groups, quoted
 from src.config.flat import flatten, unflatten
 from src.errors import ConfigError
 from src.runs.folder import RunDir, open_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 
 HERE = "/a-folder-that-is-replaced"
 

@@ -23,7 +23,7 @@ LOADED = (
     "hydra._internal.hydra", "hydra._internal.core_plugins.basic_sweeper", "hydra._internal.core_plugins.basic_launcher",
     "hydra._internal.utils", "hydra.main", "omegaconf", "hydra_plugins.slurm_launcher.launcher", "hydra_plugins.slurm_launcher.sweeper",
     "slurm.launch", "slurm.rules", "src.launch.sweep", "slurm.presets", "slurm.git", "slurm.snapshot", "slurm.show_logs", "slurm.runs",
-    "src.config.diagnose", "src.runs.resume", "src.launch.local", "src.launch.processes", "src.launch.rank", "src.runs.lock",
+    "src.config.refusal", "src.runs.resume", "src.launch.local", "src.launch.processes", "src.launch.rank", "src.runs.lock",
     "src.distributed.horovod_install", "src.runs.attempts",
 )  # fmt: skip
 """What the commands import in the end; each child would else do it again."""
@@ -36,7 +36,7 @@ def load(project: Path) -> None:
         import_module(name)
     from hydra.core.global_hydra import GlobalHydra
 
-    from src.config.diagnose import compose, quoted
+    from src.config.compose import compose, quoted
 
     for words in (["cluster=slurm", "optimizer.lr=1e-3", "cluster.extra=[--a=b]"], ["model=mlp"]):
         compose([quoted(w) for w in words])

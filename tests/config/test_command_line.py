@@ -25,22 +25,22 @@ def test_overrides_may_stand_on_both_sides_of_flags(
 @pytest.mark.parametrize(
     "argument, sentence",
     [
-        ("--nonsense", "'--nonsense' is no flag of this program; see --help."),
+        ("--nonsense", "'--nonsense' is not a flag of this program; see --help."),
         ("--seed=3", "'--seed=3': a key is given without dashes; use seed=3."),
         ("--trainer.nodes", "'--trainer.nodes': a key is given without dashes; use trainer.nodes=VALUE."),
         ("--cfg", "argument --cfg/-c: expected one argument; see --help."),
         ("--multirun=3", "argument --multirun/-m: ignored explicit argument '3'; see --help."),
         ("--experimental-rerun=x", "--experimental-rerun is not supported; use resume=RUN."),
-        ("--config-dir=/nowhere", "--config-dir=/nowhere is no folder."),
-        ("--package=x", "--package belongs to --cfg; use --cfg job --package optimizer."),
-        ("--run", "--run RUNDIR stands alone: it is what a job starts. Without it this command runs too."),
+        ("--config-dir=/nowhere", "--config-dir=/nowhere is not a folder."),
+        ("--package=x", "--package needs --cfg; use --cfg job --package optimizer."),
+        ("--run", "--run RUNDIR takes no other arguments: a job starts its ranks with it; leave --run out."),
         (
             "name=\udcf6",
             "the argument 'name=\\udcf6' is not UTF-8; type it in a terminal whose encoding is UTF-8.",
         ),
         (
             "hydra.run.dir=/x",
-            "'hydra.run.dir=/x' would make Hydra's folders, and run folders are made without them; "
+            "'hydra.run.dir=/x' sets a folder of Hydra's own, which this project does not use; "
             "use paths.results=DIR.",
         ),
     ],

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from src.config.diagnose import compose, diagnose, groups, quoted
+from src.config.diagnose import diagnose
 from src.errors import ConfigError
 from src.files import ROOT
 
@@ -72,7 +72,7 @@ def test_one_sentence(train: Train, tmp_path: Path, argument: str, says: str) ->
 @pytest.mark.parametrize("sweep", ["seed=range(0)", "model=glob(nothing*)"])
 def test_a_sweep_over_nothing(train: Train, tmp_path: Path, sweep: str) -> None:
     (problem,) = refused(train, tmp_path, "-m", sweep)
-    assert problem == f"'{sweep}' is a sweep over nothing: there is no value in it."
+    assert problem == f"'{sweep}' is an empty sweep: it has no values."
 
 
 def test_a_rank_without_a_run_folder(train: Train, tmp_path: Path) -> None:
@@ -100,12 +100,6 @@ def test_everything_at_once(train: Train, tmp_path: Path) -> None:
         assert any(part in p for p in found), part
 
 
-def test_groups_are_the_folders() -> None:
-    known = groups()
-    assert {"data", "model", "optimizer", "schedule", "strategy", "cluster", "experiment"} <= set(known)
-    assert known["data"] == ["digits", "imagefolder", "mnist", "synthetic"]
-
-
 def test_help_is_a_page_for_people(train: Train) -> None:
     done = train("--help")
     assert done.returncode == 0
@@ -130,34 +124,6 @@ def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "batch per device  48" in done.stdout
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "field=nlp;appl=pytorch",
-        "a b",
-        "it's",
-        'say "hi"',
-        "$(touch x) `id`",
-        "back\\slash",
-        "[open",
-        "a,b c;",
-        "größe",
-        "/home/größe",
-        "日本",
-    ],
-)
-def test_values_mean_what_the_shell_hands_over(value: str) -> None:
-    tree = compose([quoted(f"cluster.comment={value}")])
-    assert tree["cluster"]["comment"] == value
-
-
-@pytest.mark.parametrize(
-    "argument", ["seed=1,2,3", "model.hidden=[1,2]", "resume=null", "--cfg", "name=a-b.c", "+a.b=1"]
-)
-def test_hydra_grammar_is_left_alone(argument: str) -> None:
-    assert quoted(argument) == argument
 
 
 def test_a_list_where_a_name_belongs() -> None:

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.environment_values import filled
 from src.config.schema import Config, load
 from src.errors import ConfigError
@@ -19,9 +19,8 @@ Make = Callable[..., tuple[Config, RunDir]]
 
 @pytest.fixture(autouse=True)
 def token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(
-        "TOKEN", "val/loss"
-    )  # stands in for a secret; a metric's name, so that it is a good value too
+    # stands in for a secret; the name of a metric, so that it is a valid value too
+    monkeypatch.setenv("TOKEN", "val/loss")
     yield
 
 

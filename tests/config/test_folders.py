@@ -50,9 +50,9 @@ def latest_is_a_file(folder: Path) -> None:
 
 
 BAD = {
-    dangling: "is a link to /gone, which is not there",
-    loop: "which is not there",
-    dangling_name: "digits is a link to /gone, which is not there",
+    dangling: "is a link to /gone, which does not exist",
+    loop: "which does not exist",
+    dangling_name: "digits is a link to /gone, which does not exist",
     a_file: "results is a file, not a folder",
     a_file_as_name: "digits is a file, not a folder",
     latest_is_a_folder: "latest is a folder where the link to the newest run belongs, rename it",
@@ -87,7 +87,7 @@ def test_a_full_disk(small_disk: Path) -> None:
 
 def test_a_disk_that_is_read_only(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert unwritable(small_disk / "new") == f"{small_disk} is not writable for you"
+    assert unwritable(small_disk / "new") == f"you can't write to {small_disk}"
 
 
 @pytest.mark.parametrize(("mode", "fine"), [(0o000, False), (0o300, False), (0o500, False), (0o700, True)])
@@ -101,7 +101,7 @@ def test_the_right_to_use_a_folder(mode: int, fine: bool) -> None:
     if child == 0:
         os.setuid(NOBODY if os.getuid() == 0 else os.getuid())
         found = results_problems(folder / "results", "digits")
-        as_expected = found == [] if fine else len(found) == 1 and "is not writable for you" in found[0]
+        as_expected = found == [] if fine else len(found) == 1 and "you can't write to" in found[0]
         os._exit(0 if as_expected else 1)
     _, status = os.waitpid(child, 0)
     folder.rmdir()

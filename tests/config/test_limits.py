@@ -36,7 +36,7 @@ def test_what_is_in_range_is_kept(value: float) -> None:
 @pytest.mark.parametrize(
     ("rule", "values", "says"),
     [
-        (Items(example="[8]"), [], "must not be empty, such as [8]"),
+        (Items(example="[8]"), [], "must have at least one item, such as [8]"),
         (Items(count=2, example="[1,2]"), [1], "must have 2 items, such as [1,2]"),
         (Items(ascending=True, example="[1,2]"), [2, 1], "must be in ascending order, such as [1,2]"),
         (Items(ascending=True, example="[1,2]"), [1, 1], "must be in ascending order, such as [1,2]"),

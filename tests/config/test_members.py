@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.members import refuse_unlike
 from src.errors import ConfigError, SubmitError
 from tests.conftest import Command
@@ -55,7 +55,7 @@ def test_members_that_differ_in_what_one_array_can_hold_pass(tree: Callable[...,
         (["cluster=slurm", "cluster.scheduler=none"], "cluster=slurm has no scheduler to submit to; to train here use cluster=local."),
         (["cluster=slurm", "hydra/launcher=here"], "leave hydra/launcher= out."),
         (["cluster=slurm", "hydra/launcher=basic"], "BasicLauncher can't be used here; leave it out"),
-        (["-m", "cluster=slurm", "seed=range(0)"], "'seed=range(0)' is a sweep over nothing: there is no value in it."),
+        (["-m", "cluster=slurm", "seed=range(0)"], "'seed=range(0)' is an empty sweep: it has no values."),
     ],
 )  # fmt: skip
 def test_nothing_is_trained_on_the_login_node(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from src.config.diagnose import compose, diagnose
+from src.config.compose import compose
+from src.config.diagnose import diagnose
 from src.config.refusal import LONGEST, refusal, shortened
 from src.errors import ConfigError, DataError
 
@@ -51,7 +52,7 @@ def test_bugs_keep_their_traceback() -> None:
         ("data=null", "data=null: a run needs one of digits, imagefolder, mnist, synthetic."),
         (
             "+experiment=debug",
-            "'+experiment=debug': experiment is in the configuration already; write it without +.",
+            "'+experiment=debug': experiment is already in the configuration; write it without +.",
         ),
     ],
 )
@@ -62,11 +63,11 @@ def test_hydra_s_errors_are_one_line(override: str, sentence: str) -> None:
 
 
 def test_the_diagnosis_itself_can_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> dict[str, list[str]]:
+    def broken(*arguments: object) -> list[str]:
         raise RuntimeError("a bug in the diagnosis")
 
     first = raised(lambda: compose(["seed=${nothing}"]))
-    monkeypatch.setattr("src.config.diagnose._all_problems", lambda arguments, sweep: broken())
+    monkeypatch.setattr("src.config.diagnose._all_problems", broken)
     assert str(diagnose(["seed=${nothing}"], first)) == "seed: Interpolation key 'nothing' not found"
     assert str(diagnose(["a=1"], ConfigError("a is odd."))).startswith("2 problems:\n  - a is odd.")
 

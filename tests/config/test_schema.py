@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from src.config.diagnose import compose, groups
+from src.config.compose import compose, groups
 from src.config.limits import Items, Range
 from src.config.schema import METRICS, Config, load
 from src.errors import ConfigError
@@ -202,7 +202,7 @@ def test_no_value_out_of_range_gets_past(group: str, key: str, value: object) ->
         ("optimizer", "optimizer.lr", INF, "optimizer.lr=inf must be a finite number."),
         ("optimizer", "optimizer.betas", [0.9, 1.0], "optimizer.betas[1]=1.0 must be below 1."),
         ("cnn", "model.dropout", 1.5, "model.dropout=1.5 must be below 1."),
-        ("mlp", "model.hidden", [], "model.hidden=[] must not be empty, such as [256,128]."),
+        ("mlp", "model.hidden", [], "model.hidden=[] must have at least one item, such as [256,128]."),
         ("step", "schedule.milestones", [2, 1], "schedule.milestones=[2, 1] must be in ascending order, such as [30,60,90]."),
         ("pictures", "data.channels", 2, "data.channels='2' is not one of 1, 3."),
         ("pictures", "data.image_size", 0, "data.image_size=0 must be at least 1."),
@@ -210,7 +210,7 @@ def test_no_value_out_of_range_gets_past(group: str, key: str, value: object) ->
         ("", "name", "latest", "name=latest is the name of the link to the newest run; use another one."),
         ("", "trainer.limit_train_batches", 0,
          "trainer.limit_train_batches=0 must be at least 1; use a number of batches (10) or a fraction of them (0.1)."),
-        ("", "cluster.qos", "", "cluster.qos='' is empty; nothing is null."),
+        ("", "cluster.qos", "", "cluster.qos='' is empty; use null for no value."),
         ("", "paths.results", "~nosuchuser/x",
          "paths.results=~nosuchuser/x names a user that this machine does not know (~nosuchuser); use a path."),
     ],

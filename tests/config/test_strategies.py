@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from src.config.diagnose import compose, groups
+from src.config.compose import compose, groups
 from src.config.schema import Config, load
 from src.config.strategies import LAUNCHERS, SUPPORTED, resolve_strategy, table
 from src.errors import ConfigError

@@ -76,7 +76,7 @@ def test_missing_key_is_named() -> None:
     tree = {k: v for k, v in GOOD.items() if k != "word"}
     problems: list[str] = []
     assert build(Outer, tree, problems) is None
-    assert problems == ["'word' is missing; give it a value of type a text."]
+    assert problems == ["'word' is missing; give it a string."]
 
 
 def test_booleans_are_not_numbers() -> None:
@@ -103,11 +103,11 @@ def test_suggestions() -> None:
     [
         ("", "word='' is empty."),
         (" \t", "word=' \t' is empty."),
-        ("a\0b", "has a character in it that no name, path or option can have."),
+        ("a\0b", "contains a character that names, paths and options can't have."),
         ("\udcff", "word='\\udcff' has a character in it"),
-        (datetime.date(2024, 1, 1), "word='2024-01-01' is not a text; in quotes it is one."),
-        (b"word", "word='b'word'' is not a text."),
-        (["word"], "word='['word']' is not a text."),
+        (datetime.date(2024, 1, 1), "word='2024-01-01' is not a string; put it in quotes."),
+        (b"word", "word='b'word'' is not a string."),
+        (["word"], "word='['word']' is not a string."),
     ],
 )
 def test_what_is_no_text(word: object, says: str) -> None:

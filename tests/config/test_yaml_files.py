@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from src.config.diagnose import CONFIGS, KEYS
+from src.config.compose import CONFIGS
+from src.config.diagnose import KEYS
 from src.config.yaml_files import HEADER, broken_files, problem_of_choice, read_mapping, refuse_unusable
 from src.errors import ConfigError, ProjectError
 
@@ -19,9 +20,9 @@ from src.errors import ConfigError, ProjectError
         (b"seed: *a\n", "{}, line 1: found undefined alias 'a'."),
         (b"name: gr\xf6\n", "{}, line 1: byte 0xf6 is not UTF-8; save the file as UTF-8."),
         (b"a\x00", "{}: special characters are not allowed."),
-        (b"- a\n", "{} must hold keys, one `key: value` per line, and holds a list."),
-        (b"", "{} must hold keys, one `key: value` per line, and holds nothing."),
-        (b"text\n", "{} must hold keys, one `key: value` per line, and holds a single value."),
+        (b"- a\n", "{} must contain keys, one `key: value` per line, but contains a list."),
+        (b"", "{} must contain keys, one `key: value` per line, but contains nothing."),
+        (b"text\n", "{} must contain keys, one `key: value` per line, but contains a single value."),
         (b"1: 2\n", "{}: 1 is not a key of the configuration."),
         (
             b"a: 1\n---\nb: 1\n",
@@ -81,11 +82,12 @@ def test_a_broken_default_is_named(tmp_path: Path) -> None:
     (tmp_path / "model" / "cnn.yaml").write_text("- a\n")
     (problem,) = broken_files(tmp_path, KEYS)
     assert (
-        problem == f"{tmp_path}/model/cnn.yaml must hold keys, one `key: value` per line, and holds a list."
+        problem
+        == f"{tmp_path}/model/cnn.yaml must contain keys, one `key: value` per line, but contains a list."
     )
 
 
 def test_a_file_among_its_own_defaults(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"{HEADER}\ndefaults:\n  - mine\n  - _self_\n")
-    assert problem_of_choice(path, KEYS) == f"{path} names itself among its defaults; take that line out."
+    assert problem_of_choice(path, KEYS) == f"{path} names itself among its defaults; remove that line."

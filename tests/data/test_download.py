@@ -107,5 +107,5 @@ def test_processes_of_a_node_fetch_once(tmp_path: Path, server: str) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="file/raw cannot be written"):
+    with pytest.raises(DataError, match="file/raw can't be written"):
         fetch_into(tmp_path / "file" / "raw", "http://127.0.0.1:9/")

@@ -69,5 +69,5 @@ def test_labels_in_place_of_images(tmp_path: Path, write_idx) -> None:
 
 def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    with pytest.raises(DataError, match="images cannot be read"):
+    with pytest.raises(DataError, match="images can't be read"):
         read_idx(tmp_path / "images", dimensions=3)

@@ -81,7 +81,7 @@ def test_empty_class(picture_dir: Path, split: str) -> None:
     shutil.rmtree(picture_dir / split / "dog")
     (picture_dir / split / "dog").mkdir()
     (picture_dir / split / "dog" / "readme.txt").touch()
-    with pytest.raises(DataError, match=f"{split}/dog is an empty class"):
+    with pytest.raises(DataError, match=f"{split}/dog is a class without pictures"):
         open_small(picture_dir)
 
 
@@ -101,7 +101,7 @@ def test_class_that_is_not_evaluated_keeps_the_numbers(picture_dir: Path) -> Non
 def test_missing_split(picture_dir: Path, split: str) -> None:
     shutil.rmtree(picture_dir / split)
     with pytest.raises(
-        DataError, match=f"{picture_dir / split} cannot be listed .*data.dir must have train/<class>/"
+        DataError, match=f"{picture_dir / split} can't be listed .*data.dir must have train/<class>/"
     ):
         open_small(picture_dir)
 
@@ -109,7 +109,7 @@ def test_missing_split(picture_dir: Path, split: str) -> None:
 def test_pictures_without_class_folders(picture_dir: Path) -> None:
     shutil.rmtree(picture_dir / "train")
     shutil.copytree(picture_dir / "val" / "dog", picture_dir / "train")
-    with pytest.raises(DataError, match=r"train has no class folders: pictures belong into train/<class>/"):
+    with pytest.raises(DataError, match=r"train has no class folders: put pictures into train/<class>/"):
         open_small(picture_dir)
 
 

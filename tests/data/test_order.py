@@ -2,23 +2,21 @@ import numpy as np
 import pytest
 
 from src.data.batch import check_batch
-from src.data.order import batch_rows, permutation, steps_per_epoch
+from src.data.order import BatchOrder, batches_per_epoch, permutation
 from src.errors import DataError
 
 
 def epoch_rows(length: int, batch_size: int, world_size: int, shuffle: bool = True, epoch: int = 0):
-    """Indices [steps, B] and weights [steps, B] of an epoch, the ranks' parts side by side."""
-    steps = range(steps_per_epoch(length, batch_size))
-    ranks = range(world_size)
-    parts = [
-        [batch_rows(length, batch_size, 7, epoch, s, r, world_size, shuffle) for r in ranks] for s in steps
-    ]
-    return tuple(np.array([np.concatenate([part[k] for part in step]) for step in parts]) for k in (0, 1))
+    """Indices [batches, B] and weights [batches, B] of an epoch, the ranks' parts side by side."""
+    orders = [BatchOrder(batch_size, 7, rank, world_size, shuffle) for rank in range(world_size)]
+    batches = range(batches_per_epoch(length, batch_size))
+    parts = [[order.rows(length, epoch, batch) for order in orders] for batch in batches]
+    return tuple(np.array([np.concatenate([part[k] for part in batch]) for batch in parts]) for k in (0, 1))
 
 
-@pytest.mark.parametrize(("length", "steps"), [(1, 1), (63, 1), (64, 1), (65, 2), (128, 2)])
-def test_steps_per_epoch(length: int, steps: int) -> None:
-    assert steps_per_epoch(length, 64) == steps
+@pytest.mark.parametrize(("length", "batches"), [(1, 1), (63, 1), (64, 1), (65, 2), (128, 2)])
+def test_batches_per_epoch(length: int, batches: int) -> None:
+    assert batches_per_epoch(length, 64) == batches
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
@@ -62,12 +60,12 @@ def test_order_is_that_of_every_numpy_version() -> None:
     assert permutation(10, 1, 0).tolist() == [9, 2, 4, 7, 5, 0, 8, 6, 3, 1]
 
 
-def test_permutation_cannot_be_spoiled_by_a_caller() -> None:
+def test_the_permutation_can_not_be_spoiled_by_a_caller() -> None:
     with pytest.raises(ValueError, match="read-only"):
         permutation(10, 0, 0)[0] = 1
 
 
-def test_batch_that_ranks_cannot_share() -> None:
+def test_a_batch_that_ranks_can_not_share() -> None:
     with pytest.raises(DataError, match=r"batch_size=10 .* 4 ranks.*data\.batch_size=8\."):
         check_batch(100, 10, 4, train=True)
     with pytest.raises(DataError, match=r"data\.batch_size=4\."):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
+from src.data.order import BatchOrder
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.errors import DataError
 
@@ -37,12 +38,13 @@ import sys
 import numpy as np
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
+from src.data.order import BatchOrder
 from src.data.torch_loader import torch_loader
 
 folder, out = sys.argv[1:]
 train = open_imagefolder(Path(folder), 16, 3, 0).train
-where = dict(rank=1, world_size=2, start_epoch=1, start_step=1)
-loader = torch_loader(train, batch_size=8, seed=4, train=True, workers=2, **where)
+order = BatchOrder(8, seed=4, rank=1, world_size=2, train=True)
+loader = torch_loader(train, order, workers=2, start_epoch=1, start_batch=1)
 batches = list(loader)
 loader.sampler.set_epoch(2)
 batches += list(loader)
@@ -56,8 +58,8 @@ def test_same_batches_as_torch_bit_for_bit(picture_dir: Path, tmp_path: Path) ->
     done = in_new_process(TORCH_EPOCHS, picture_dir, tmp_path / "torch.npz")
     assert done.returncode == 0, done.stderr
     train = open_imagefolder(picture_dir, 16, 3, 0).train
-    where = {"rank": 1, "world_size": 2, "start_epoch": 1, "start_step": 1, "epochs": 3}
-    ours = arrays(tf_dataset(train, batch_size=8, seed=4, train=True, workers=2, **where))
+    order = BatchOrder(8, seed=4, rank=1, world_size=2, train=True)
+    ours = arrays(tf_dataset(train, order, workers=2, start_epoch=1, start_batch=1, epochs=3))
     theirs = np.load(tmp_path / "torch.npz")
     assert len(ours[1]) == 3
     for array, name in zip(ours, ("image", "label", "weight"), strict=True):
@@ -66,28 +68,28 @@ def test_same_batches_as_torch_bit_for_bit(picture_dir: Path, tmp_path: Path) ->
 
 def test_shapes_are_static_and_evaluation_covers_the_set_once() -> None:
     val = open_digits().val
-    dataset = tf_dataset(val, batch_size=64, seed=0, train=False, epochs=1)
+    dataset = tf_dataset(val, BatchOrder(64, seed=0), epochs=1)
     assert [tuple(spec.shape) for spec in dataset.element_spec] == [(64, 8, 8, 1), (64,), (64,)]
     assert int(dataset.cardinality()) == 3
     _, labels, weights = arrays(dataset)
     assert labels[weights > 0].tolist() == val.labels.tolist()
 
 
-def test_endless_unless_told() -> None:
-    dataset = tf_dataset(open_digits().train, batch_size=1024, seed=0, train=True)
+def test_endless_without_a_number_of_epochs() -> None:
+    dataset = tf_dataset(open_digits().train, BatchOrder(1024, seed=0, train=True))
     assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     assert len(list(dataset.take(7))) == 7
 
 
 def test_an_epoch_cut_short_is_followed_by_the_next() -> None:
     train = open_digits().train
-    _, labels, _ = arrays(tf_dataset(train, batch_size=128, seed=0, train=True, epochs=2, limit_batches=3))
-    _, whole, _ = arrays(tf_dataset(train, batch_size=128, seed=0, train=True, epochs=2))
+    _, labels, _ = arrays(tf_dataset(train, BatchOrder(128, seed=0, train=True), epochs=2, limit_batches=3))
+    _, whole, _ = arrays(tf_dataset(train, BatchOrder(128, seed=0, train=True), epochs=2))
     np.testing.assert_array_equal(labels, np.concatenate([whole[:3], whole[10:13]]))
 
 
 def test_no_sharding_by_tensorflow_on_top() -> None:
-    options = tf_dataset(open_digits().val, batch_size=64, seed=0, train=False).options()
+    options = tf_dataset(open_digits().val, BatchOrder(64, seed=0)).options()
     assert options.experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
     assert options.deterministic
 
@@ -96,13 +98,14 @@ DAMAGED = """
 import sys
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
+from src.data.order import BatchOrder
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.errors import DataError
 
 train = open_imagefolder(Path(sys.argv[1]), 16, 3, 0).train
 try:
     with plain_data_errors():
-        list(tf_dataset(train, batch_size=4, seed=0, train=True, epochs=1))
+        list(tf_dataset(train, BatchOrder(4, seed=0, train=True), epochs=1))
 except DataError as error:
     print(error)
 """
@@ -126,6 +129,6 @@ def test_other_errors_of_tensorflow_stay_what_they_are() -> None:
 def test_impossible_batches_are_refused() -> None:
     train = open_digits().train
     with pytest.raises(DataError, match="larger than the training split"):
-        tf_dataset(train, batch_size=2048, seed=0, train=True)
+        tf_dataset(train, BatchOrder(2048, seed=0, train=True))
     with pytest.raises(DataError, match="3 ranks"):
-        tf_dataset(train, batch_size=64, seed=0, train=True, world_size=3)
+        tf_dataset(train, BatchOrder(64, seed=0, world_size=3, train=True))

@@ -7,13 +7,14 @@ import torch
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
+from src.data.order import BatchOrder
 from src.data.torch_loader import torch_loader
 from src.errors import DataError
 
 
 def test_batches_have_static_shapes_and_cover_the_set_once() -> None:
     val = open_digits().val
-    batches = list(torch_loader(val, batch_size=64, seed=0, train=False, workers=0))
+    batches = list(torch_loader(val, BatchOrder(64, seed=0), workers=0))
     assert [tuple(image.shape) for image, _, _ in batches] == [(64, 1, 8, 8)] * 3
     for image, label, weight in batches:
         assert image.is_contiguous() and (image.dtype, label.dtype, weight.dtype) == (
@@ -27,16 +28,16 @@ def test_batches_have_static_shapes_and_cover_the_set_once() -> None:
 
 def test_images_are_turned_to_channels_first(picture_dir: Path) -> None:
     val = open_imagefolder(picture_dir, 16, 3, 0).val
-    image, _, _ = next(iter(torch_loader(val, batch_size=6, seed=0, train=False)))
+    image, _, _ = next(iter(torch_loader(val, BatchOrder(6, seed=0))))
     np.testing.assert_array_equal(image.permute(0, 2, 3, 1).numpy(), val.read(np.arange(6), 0, False)[0])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_and_workers_do_not_change_what_is_trained_on(picture_dir: Path, workers: int) -> None:
     train = open_imagefolder(picture_dir, 16, 3, 0).train
-    whole = list(torch_loader(train, batch_size=8, seed=5, train=True))
+    whole = list(torch_loader(train, BatchOrder(8, seed=5, train=True)))
     ranks = [
-        torch_loader(train, batch_size=8, seed=5, train=True, rank=r, world_size=2, workers=workers)
+        torch_loader(train, BatchOrder(8, seed=5, rank=r, world_size=2, train=True), workers=workers)
         for r in (0, 1)
     ]
     for expected, *parts in zip(whole, *ranks, strict=True):
@@ -47,13 +48,13 @@ def test_ranks_and_workers_do_not_change_what_is_trained_on(picture_dir: Path, w
 @pytest.mark.parametrize("workers", [0, 2])
 def test_going_on_in_the_middle_of_an_epoch(workers: int) -> None:
     train = open_digits().train
-    loader = torch_loader(train, batch_size=128, seed=1, train=True)
+    loader = torch_loader(train, BatchOrder(128, seed=1, train=True))
     uninterrupted = []
     for epoch in range(3):
         loader.sampler.set_epoch(epoch)
         uninterrupted += [label for _, label, _ in loader]
     resumed = torch_loader(
-        train, batch_size=128, seed=1, train=True, workers=workers, start_epoch=1, start_step=4
+        train, BatchOrder(128, seed=1, train=True), workers=workers, start_epoch=1, start_batch=4
     )
     assert len(resumed) == len(loader) == 10
     rest = [label for _, label, _ in resumed]
@@ -63,10 +64,10 @@ def test_going_on_in_the_middle_of_an_epoch(workers: int) -> None:
 
 
 def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
-    loader = torch_loader(open_digits().train, batch_size=128, seed=1, train=True, workers=2)
+    loader = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True), workers=2)
     list(itertools.islice(loader, 2))
     loader.sampler.set_epoch(1)
-    expected = torch_loader(open_digits().train, batch_size=128, seed=1, train=True, start_epoch=1)
+    expected = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True), start_epoch=1)
     for got, wanted in zip(loader, expected, strict=True):
         assert torch.equal(got[0], wanted[0])
 
@@ -76,13 +77,13 @@ def test_a_damaged_picture_is_one_sentence_from_any_process(picture_dir: Path, w
     train = open_imagefolder(picture_dir, 16, 3, 0).train
     train.path(3).write_bytes(b"nonsense")
     with pytest.raises(DataError, match=rf"^{train.path(3)} is not a picture") as caught:
-        list(torch_loader(train, batch_size=4, seed=0, train=True, workers=workers))
+        list(torch_loader(train, BatchOrder(4, seed=0, train=True), workers=workers))
     assert "\n" not in str(caught.value) and "worker" not in str(caught.value)
 
 
 def test_impossible_batches_are_refused() -> None:
     train = open_digits().train
     with pytest.raises(DataError, match="larger than the training split"):
-        torch_loader(train, batch_size=2048, seed=0, train=True)
+        torch_loader(train, BatchOrder(2048, seed=0, train=True))
     with pytest.raises(DataError, match="3 ranks"):
-        torch_loader(train, batch_size=64, seed=0, train=True, world_size=3)
+        torch_loader(train, BatchOrder(64, seed=0, world_size=3, train=True))

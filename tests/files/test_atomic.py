@@ -26,7 +26,7 @@ def test_a_new_file_has_the_permissions_of_the_old_one(file: Path) -> None:
 def test_a_folder_or_a_link_is_not_replaced(file: Path, kind: str, make: object) -> None:
     make(file)  # type: ignore[operator]
     for write in (write_atomic, lambda path, text: replace(path.with_name("other"), path)):
-        with pytest.raises(FileExistsError, match=f"{file} is {kind}, no ordinary file"):
+        with pytest.raises(FileExistsError, match=f"{file} is {kind}, not an ordinary file"):
             write(file, "text")
     assert os.listdir(file.parent) == ["run.json"] and (file.is_dir() or file.is_symlink())
 

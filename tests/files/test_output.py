@@ -40,7 +40,7 @@ def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
         ),
         (
             "2>{said} | head -1",
-            "standard output can't be written (Broken pipe); going on without it.",
+            "standard output can't be written (Broken pipe); continuing without it.",
         ),
         (
             "2>/dev/full >{said}",

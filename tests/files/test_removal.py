@@ -192,7 +192,7 @@ def test_of_files_only_those_of_this_process_are_removed(tmp_path: Path, preciou
     remove_file(mine)
     assert not mine.exists()
     for name in ("notes.txt", ".notes.txt", f".notes.{os.getpid()}0"):
-        with pytest.raises(ValueError, match="no temporary file of this process"):
+        with pytest.raises(ValueError, match="not a temporary file of this process"):
             remove_file(precious / name)
     removal.remove_link(precious / "notes.txt")
 

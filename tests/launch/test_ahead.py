@@ -22,9 +22,9 @@ def test_the_length_of_digits_is_what_the_file_holds() -> None:
 @pytest.mark.parametrize(
     ("overrides", "devices", "says"),
     [
-        ("data.batch_size=5000", 1, "which has 1259 samples: type data.batch_size=1259 or less."),
-        ("data.batch_size=5000", 4, "type data.batch_size=1256 or less."),
-        ("data=synthetic data.length=10", 1, "which has 10 samples: type data.batch_size=10 or less."),
+        ("data.batch_size=5000", 1, "which has 1259 samples; use data.batch_size=1259 or less."),
+        ("data.batch_size=5000", 4, "use data.batch_size=1256 or less."),
+        ("data=synthetic data.length=10", 1, "which has 10 samples; use data.batch_size=10 or less."),
         ("data=synthetic data.length=10 data.batch_size=32", 16, "use 10 ranks or fewer."),
         ("trainer.accumulate_grad_batches=15", 1, "an epoch has 14 batches, fewer than"),
         ("trainer.limit_train_batches=1 trainer.accumulate_grad_batches=2", 1, "no step would be made"),
@@ -32,7 +32,7 @@ def test_the_length_of_digits_is_what_the_file_holds() -> None:
         ("data=synthetic data.height=1", 1, "of 1x224 pixels nothing is left; use model=mlp or larger images."),
         ("model=mlp model.hidden=[65536,65536]", 1, "is a layer of 4,294,967,296 weights, more than memory"),
         ("data=synthetic model.width=4096", 1, "model.width=4096 with images of 224x224x3 is a layer of"),
-        ("data=imagefolder data.dir=/nope", 1, "/nope/train cannot be listed (No such file or directory)"),
+        ("data=imagefolder data.dir=/nope", 1, "/nope/train can't be listed (No such file or directory)"),
         ("data=mnist data.dir=/nope data.download=false", 1, "MNIST is not complete: put train-images-idx3-ubyte.gz"),
         ("data=mnist data.dir=/dev/null/x", 1, "/dev/null is a file, not a folder; use data.dir=FOLDER."),
     ],
@@ -64,7 +64,7 @@ def test_mnist_is_counted_by_its_headers(make_config: Make, mnist_dir: Path) -> 
     config = make_config("data=mnist", f"data.dir={mnist_dir}", "data.batch_size=112")
     assert samples(config.data, look=True) == 110
     assert data_problems(config, 1) == [
-        "data.batch_size=112 is larger than the training split, which has 110 samples: type data.batch_size=110 or less."
+        "data.batch_size=112 is larger than the training split, which has 110 samples; use data.batch_size=110 or less."
     ]
 
 

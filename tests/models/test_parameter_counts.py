@@ -10,7 +10,7 @@ from src.files import ROOT
 
 COUNT = """
 import json
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import load
 from src.models.{side} import build_model, parameter_count
 counts = {{}}

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 
 EXAMPLES = 150
 

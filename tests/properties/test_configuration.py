@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.flat import flatten, unflatten
 from src.config.schema import Config, load
 from src.config.strict import build

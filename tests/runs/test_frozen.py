@@ -88,7 +88,7 @@ def test_a_link_that_leads_out_of_the_run_folder_is_refused(run: RunDir, tmp_pat
 def test_a_pipe_is_not_waited_for(run: RunDir, name: str) -> None:
     (run.path / name).unlink()
     os.mkfifo(run.path / name)
-    assert f"{name} is a pipe or device, no ordinary file" in refusal(run)
+    assert f"{name} is a pipe or device, not an ordinary file" in refusal(run)
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(run: RunDir) -> None:

@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from src import jobs
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import Config
 from src.errors import ConfigError, SubmitError
 from src.runs.folder import RunDir

@@ -84,9 +84,8 @@ def test_the_ranks_share_the_cpus_of_the_allocation(make_config: Callable[..., C
 
 def test_auto_is_the_gpus_of_the_allocation(make_config: Callable[..., Config]) -> None:
     here = Allocation("7", 1, 8, 4)
-    assert (
-        fill_from_allocation(make_config("cluster=neuron"), here).trainer.devices == 4
-    )  # not the eight of a node
+    # not the eight of a node
+    assert fill_from_allocation(make_config("cluster=neuron"), here).trainer.devices == 4
     assert fill_from_allocation(make_config("cluster=neuron"), here).cluster.cpus_per_task == 2
     for given in ("trainer.devices=2", "trainer.total_devices=3", "strategy=single"):
         config = make_config("cluster=neuron", given)

@@ -13,7 +13,7 @@ import pytest
 
 from slurm.client import submit_script
 from slurm.launch import start
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.distributed import programs
 from src.errors import ProjectError, SchedulerError, SubmitError, UnclearError
 from src.files import ROOT

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from slurm.job import make_job
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import load
 from src.errors import ConfigError
 
@@ -53,20 +53,20 @@ def test_a_good_preset(tree: dict[str, Any]) -> None:
         ("7-00:00:00", "-5", "cluster.site.max_time=-5 must not be negative."),
         ("7-00:00:00", "1e3000", "cluster.site.max_time: '1e3000' is no time"),
         ("(def|rrg)-.+", "(def|rrg", "cluster.site.account: '(def|rrg' is no regular expression (missing ), unterminated"),
-        ("(def|rrg)-.+", "", "cluster.site.account='' is empty; nothing is null."),
+        ("(def|rrg)-.+", "", "cluster.site.account='' is empty; use null for no value."),
         ("gpus: 4", "gpus: 0", "cluster.site.nodes[0].gpus=0 must be at least 1."),
         ("gpus: 4", "gpus: four", "cluster.site.nodes[0].gpus='four' is not a whole number."),
         ("gpus: 4, ", "", "'cluster.site.nodes[0].gpus' is missing"),
         ("cpus: 48", "cpus: 0", "cluster.site.nodes[0].cpus=0 must be at least 1."),
         ("cpus: 48", "cpus: 1.5", "cluster.site.nodes[0].cpus='1.5' is not a whole number or null."),
-        ("[1, 4]", "[]", "cluster.site.nodes[0].counts=[] must not be empty, such as [1,4]."),
+        ("[1, 4]", "[]", "cluster.site.nodes[0].counts=[] must have at least one item, such as [1,4]."),
         ("[1, 4]", "[0]", "cluster.site.nodes[0].counts[0]=0 must be at least 1."),
         ("[1, 4]", "4", "cluster.site.nodes[0].counts='4' is not a list (a whole number) or null."),
         ("[{gpus: 4,", "{gpus: 4, #", "is not a list"),
         ("site:", "site:\n  max_gpus: 0", "cluster.site.max_gpus=0 must be at least 1."),
-        ("site:", "site:\n  hosts: login", "cluster.site.hosts='login' is not a list (a text)."),
-        ("site:", "site:\n  hosts: [[a]]", "cluster.site.hosts[0]='['a']' is not a text."),
-        ("site:", "site:\n  notes: [2024-01-01]", "cluster.site.notes[0]='2024-01-01' is not a text; in quotes it is one."),
+        ("site:", "site:\n  hosts: login", "cluster.site.hosts='login' is not a list (a string)."),
+        ("site:", "site:\n  hosts: [[a]]", "cluster.site.hosts[0]='['a']' is not a string."),
+        ("site:", "site:\n  notes: [2024-01-01]", "cluster.site.notes[0]='2024-01-01' is not a string; put it in quotes."),
         ("site:", "site:\n  comment: '['", "cluster.site.comment: '[' is no regular expression"),
         ("site:", "site:\n  requeue: 1", "cluster.site.requeue='1' is not true or false."),
         ("site:", "site:\n  takes_memory: true", "'cluster.site.takes_memory' is not a key of the configuration. Did you mean"),
@@ -80,8 +80,8 @@ def test_a_good_preset(tree: dict[str, Any]) -> None:
         ("scheduler: slurm", "scheduler: slurm\nsignal_seconds: 70000", "cluster.signal_seconds=70000 must be at most 65535."),
         ("scheduler: slurm", "scheduler: slurm\nmax_running: 0", "cluster.max_running=0 must be at least 1; null is no limit."),
         ("scheduler: slurm", "scheduler: slurm\nchain: 0", "cluster.chain=0 must be at least 1."),
-        ("scheduler: slurm", "scheduler: slurm\naccount: ''", "cluster.account='' is empty; nothing is null."),
-        ("scheduler: slurm", "scheduler: slurm\nqos: ' '", "cluster.qos=' ' is empty; nothing is null."),
+        ("scheduler: slurm", "scheduler: slurm\naccount: ''", "cluster.account='' is empty; use null for no value."),
+        ("scheduler: slurm", "scheduler: slurm\nqos: ' '", "cluster.qos=' ' is empty; use null for no value."),
     ],
 )  # fmt: skip
 def test_each_fact_that_can_not_be(tree: dict[str, Any], old: str, new: str, says: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from slurm import dry_run
 from slurm.job import Job, constraint, make_job
 from slurm.render import render
-from src.config.diagnose import quoted
+from src.config.compose import quoted
 from src.config.schema import Config
 from src.errors import ConfigError
 from src.files import ROOT

@@ -81,7 +81,7 @@ REFUSED = {
     "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
     "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
     "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
-    "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train cannot be listed"),
+    "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train can't be listed"),
     "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
     "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is no environment (it has no bin/activate)"),
     "environment: home": ("cluster=slurm cluster.venv='\"~/nope\"'", "cluster.venv=/"),

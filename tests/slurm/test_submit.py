@@ -108,9 +108,8 @@ def test_a_user_without_rights_submits_too(
 ) -> None:
     """As alice; root owns the project."""
     python, packages = sys.executable, sysconfig.get_path("purelib")
-    if os.path.realpath(python).startswith(
-        "/root/"
-    ):  # not for alice: she takes the system's, with our packages
+    # alice can't run an interpreter below /root: she takes the system's, with our packages
+    if os.path.realpath(python).startswith("/root/"):
         python = f"/usr/bin/python3.{sys.version_info.minor}"
         require(os.path.exists(python), f"apt-get install {Path(python).name}")
     program = str(ROOT / "src" / "train.py")

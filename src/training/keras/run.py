@@ -12,6 +12,7 @@ import tensorflow as tf
 from src.checkpoints.checkpointer import Publisher, open_publisher
 from src.config.schema import Config
 from src.data.base import ImageSet, Splits
+from src.data.order import BatchOrder
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.distributed.discover import Topology
@@ -167,14 +168,10 @@ def training_data(
     def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
         batches = tf_dataset(
             data,
-            batch_size=config.data.batch_size,
-            seed=config.seed,
-            train=True,
-            rank=rank,
-            world_size=world_size,
+            BatchOrder(config.data.batch_size, config.seed, rank, world_size, train=True),
             workers=config.data.workers,
             start_epoch=state.epoch,
-            start_step=state.batch,
+            start_batch=state.batch,
             limit_batches=plan.train_batches,
         )
         return batches if plan.accumulate == 1 else batches.batch(plan.accumulate, drop_remainder=True)
@@ -188,11 +185,7 @@ def evaluation_data(config: Config, strategy: Strategy, data: ImageSet, limit: i
     def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
         return tf_dataset(
             data,
-            batch_size=config.data.batch_size,
-            seed=config.seed,
-            train=False,
-            rank=rank,
-            world_size=world_size,
+            BatchOrder(config.data.batch_size, config.seed, rank, world_size),
             workers=config.data.workers,
             epochs=1,
             limit_batches=limit,

@@ -8,6 +8,7 @@ import torch
 
 from src.config.schema import Config
 from src.data.base import ImageSet
+from src.data.order import BatchOrder
 from src.data.torch_loader import BatchLoader, torch_loader
 from src.distributed.discover import Topology
 from src.training.stop import SIGNALS
@@ -21,17 +22,9 @@ def make_loader(
     Args:
         start: epoch and batch to begin with, both from 0.
     """
-    loader = torch_loader(
-        split,
-        batch_size=config.data.batch_size,
-        seed=config.seed,
-        train=train,
-        rank=topology.rank,
-        world_size=topology.world_size,
-        workers=config.data.workers,
-        start_epoch=start[0],
-        start_step=start[1],
-    )
+    order = BatchOrder(config.data.batch_size, config.seed, topology.rank, topology.world_size, train)
+    epoch, batch = start
+    loader = torch_loader(split, order, workers=config.data.workers, start_epoch=epoch, start_batch=batch)
     # It draws a number whenever it starts, but not from those of the model: an epoch that is gone on with
     # starts twice.
     loader.generator = torch.Generator()

@@ -55,7 +55,6 @@ OTHER_SWEEPER = "-m wait=true cluster=slurm hydra/sweeper=basic seed="
 
 ROWS = [
     *(Row(words, says) for words, says in PAIRS.items()),
-    Row(
-        OTHER_SWEEPER, "seed='' is not a whole number", writes=r"project/multirun\.yaml"
-    ),  # Hydra's own writes that
+    # Hydra's own sweeper writes multirun.yaml
+    Row(OTHER_SWEEPER, "seed='' is not a whole number", writes=r"project/multirun\.yaml"),
 ]

@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).res
 import torch
 from conftest import SignalAt
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import load
 from src.distributed.discover import discover
 from src.runs.folder import RunDir

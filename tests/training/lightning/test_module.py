@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from src.config.schema import Config
 from src.data.digits import open_digits
+from src.data.order import BatchOrder
 from src.data.torch_loader import torch_loader
 from src.models.lightning import build_model
 from src.training.lightning.module import Classifier, Totals
@@ -22,12 +23,12 @@ def classifier(make_config: Callable[..., Config]) -> Classifier:
 def test_padding_counts_nowhere(make_config: Callable[..., Config]) -> None:
     """Over an epoch with a padded last batch: totals are those of each sample once."""
     module, train = classifier(make_config), open_digits().train
-    batches = list(torch_loader(train, batch_size=100, seed=0, train=False))
+    batches = list(torch_loader(train, BatchOrder(100, seed=0)))
     assert len(batches) * 100 > len(train)
     for number, batch in enumerate(batches):
         module.validation_step(batch, number)
-    image = torch.cat([b[0] for b in batches])[: len(train)]
-    label = torch.cat([b[1] for b in batches])[: len(train)]
+    image = torch.cat([b.image for b in batches])[: len(train)]
+    label = torch.cat([b.label for b in batches])[: len(train)]
     loss, right, count = module.eval_totals.take(torch.device("cpu")).tolist()
     logits = module(image)
     assert count == len(train)
@@ -37,10 +38,10 @@ def test_padding_counts_nowhere(make_config: Callable[..., Config]) -> None:
 
 def test_the_loss_of_a_padded_batch_is_the_mean_over_its_samples(make_config: Callable[..., Config]) -> None:
     module, train = classifier(make_config), open_digits().train
-    *_, (image, label, weight) = torch_loader(train, batch_size=100, seed=0, train=False)
+    *_, last = torch_loader(train, BatchOrder(100, seed=0))
     real = len(train) % 100
-    expected = cross_entropy(module(image[:real]), label[:real])
-    torch.testing.assert_close(module.training_step((image, label, weight), 0), expected)
+    expected = cross_entropy(module(last.image[:real]), last.label[:real])
+    torch.testing.assert_close(module.training_step(last, 0), expected)
 
 
 def test_taking_totals_begins_anew() -> None:

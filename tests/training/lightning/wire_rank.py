@@ -21,8 +21,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-from src.config.diagnose import compose
+from src.config.compose import compose
 from src.config.schema import Config, load
+from src.data.order import BatchOrder
 from src.data.sets import open_splits
 from src.data.torch_loader import torch_loader
 from src.distributed.discover import Topology, discover
@@ -83,7 +84,7 @@ def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
     """This rank's batches."""
     train = open_splits(config.data).train
     return torch_loader(
-        train, batch_size=8, seed=0, train=True, rank=topology.rank, world_size=topology.world_size
+        train, BatchOrder(8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True)
     )
 
 

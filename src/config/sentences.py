@@ -1,0 +1,72 @@
+"""One sentence for an exception that the user's input caused, whichever library raised it."""
+
+import traceback
+from json import JSONDecodeError
+from pathlib import Path
+
+import yaml
+
+from src.config.yaml_files import yaml_sentence
+from src.errors import ProjectError
+
+COMPOSING = ("hydra", "omegaconf", "yaml", "antlr4", "argparse")
+"""Packages that read what the user wrote: an error that they raise is about that."""
+
+
+def about_configuration(error: Exception) -> bool:
+    """Whether reading and composing the configuration raised it, rather than our own code."""
+    if type(error).__module__.split(".")[0] in COMPOSING:
+        return True
+    return not isinstance(error, (ProjectError, OSError)) and raised_in(error) in COMPOSING
+
+
+def sentence(error: Exception) -> str | None:
+    """One sentence for one error; None for a bug."""
+    if isinstance(error, ProjectError):
+        return str(error)
+    if isinstance(error, yaml.YAMLError):
+        return yaml_sentence(error)
+    if isinstance(error, OSError) and not about_configuration(error):  # some of Hydra's own are OSErrors
+        what = error.strerror or str(error)
+        return f"{error.filename}: {what}." if error.filename else f"{what} ({place(error)})."
+    if isinstance(error, (UnicodeError, JSONDecodeError)):
+        return f"{error} ({place(error)})."
+    if isinstance(error, RecursionError) and about_configuration(error):
+        return _endless(error)
+    return composed_sentence(error) if about_configuration(error) else None
+
+
+def _endless(error: RecursionError) -> str:
+    """Hydra follows `defaults` from file to file; OmegaConf follows a value into its lists and sections."""
+    if any(Path(f.filename).name == "defaults_list.py" for f in traceback.extract_tb(error.__traceback__)):
+        return "the configuration includes itself: look for a file whose `defaults` name that file."
+    return "a value of the configuration has too many nested brackets."
+
+
+def composed_sentence(error: BaseException) -> str:
+    """Hydra's or OmegaConf's message in one line: without the search path, with the key, and with its cause."""
+    text = str(error).split("\nConfig search path")[0].split("\nSee https:")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
+    said = " ".join(line for line in lines if not line.startswith(("full_key:", "object_type=")))
+    cause = error.__cause__
+    if cause is not None and str(cause) and str(cause).split("\n")[0] not in said:
+        said = f"{said}{': ' if said else ''}{composed_sentence(cause)}"
+    start = f"{key}: " if key and key not in said else ""
+    return f"{start}{said or type(error).__name__}"
+
+
+def raised_in(error: BaseException) -> str:
+    """The package whose code raised it; recursion and decoding break off in what that calls."""
+    frames = traceback.extract_tb(error.__traceback__)
+    names = [p for f in frames for p in Path(f.filename).parts if p in COMPOSING]
+    if isinstance(error, (RecursionError, UnicodeError)):
+        return names[-1] if names else ""
+    parts = Path(frames[-1].filename).parts if frames else ()
+    return next((p for p in parts if p in COMPOSING), "")
+
+
+def place(error: BaseException) -> str:
+    """Where in the project's code it came up: for an error that names no file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "at the start"
