@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from src.config.schema import Config
 
 FrameworkName = Literal["lightning", "keras"]
-StrategyName = Literal["auto", "single", "ddp", "dp", "fsdp", "horovod", "mirrored", "multiworker_mirrored"]
 LaunchName = Literal["auto", "srun", "torchrun", "mpirun", "horovodrun"]
 LAUNCHERS: tuple[str, ...] = typing.get_args(LaunchName)[1:]
 

@@ -1,4 +1,4 @@
-"""How many GPUs this machine offers to a process, without loading a framework."""
+"""How many devices and ranks a run has on this machine, found without loading a framework."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from src.config.strategies import SUPPORTED, resolve_strategy
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
-    """GPUs that CUDA would show: what CUDA_VISIBLE_DEVICES lists, else the NVIDIA device files."""
+    """GPUs that CUDA would show: those that CUDA_VISIBLE_DEVICES lists, else the NVIDIA device files."""
     here = sum(bool(re.fullmatch(r"nvidia\d+", p.name)) for p in devices.iterdir())
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
@@ -19,12 +19,16 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("
 
 
 def no_gpu(seen_by: str) -> str:
-    """The sentence for trainer.accelerator=gpu where there is none."""
+    """The message for trainer.accelerator=gpu on a machine without GPUs.
+
+    Args:
+        seen_by: the framework that looked for GPUs.
+    """
     return f"trainer.accelerator=gpu, but {seen_by} sees no GPU here; use trainer.accelerator=auto or cpu."
 
 
 def local_devices(config: Config) -> int:
-    """Devices a run uses on this machine: `trainer.devices`, or with `auto` all GPUs, or one CPU process."""
+    """Devices a run uses on this machine: `trainer.devices`; `auto` means all GPUs, or one CPU process."""
     wanted = config.trainer.total_devices or config.trainer.devices
     if wanted != "auto":
         return wanted
@@ -32,7 +36,7 @@ def local_devices(config: Config) -> int:
 
 
 def local_ranks(config: Config) -> int:
-    """Processes a run starts on this machine: one per device, or one for all where the strategy works that way."""
+    """Processes a run starts on this machine: one per device, or one for all if the strategy works that way."""
     devices = local_devices(config)
-    cell = SUPPORTED[config.framework][resolve_strategy(config, devices, nodes=1)]
-    return devices if cell.ranks else 1
+    support = SUPPORTED[config.framework][resolve_strategy(config, devices, nodes=1)]
+    return devices if support.ranks else 1

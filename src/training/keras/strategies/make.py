@@ -9,7 +9,7 @@ import tensorflow as tf
 from src.config.schema import Config
 from src.config.strategies import resolve_strategy
 from src.distributed.devices import local_devices, no_gpu
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.errors import ConfigError
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]

@@ -11,7 +11,7 @@ from torch.distributed.constants import default_pg_timeout
 from src.config.schema import Config
 from src.config.strategies import resolve_strategy
 from src.distributed.devices import local_devices
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.store import open_store
 
