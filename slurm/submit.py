@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slurm import client, dry_run, git, render, snapshot
+from slurm import client, dry_run, render, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
 from slurm.takeback import Attempt
@@ -81,7 +81,6 @@ def make_folders(
     Returns:
         The job with its real folders, the run folders, what the snapshot is of.
     """
-    asked = git.GitQuery(ROOT)
     base = run or create(results, job.name)
     code = fresh(base.path / "code")
     if run:
@@ -97,7 +96,7 @@ def make_folders(
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
     write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
-    taken = snapshot.take(ROOT, Path(job.code), results, asked)
+    taken = snapshot.take(ROOT, Path(job.code), results)
     for r, tree, typed in zip(runs, trees, overrides, strict=True):
         if r is not base:
             attempt.new(claim(r.path))
