@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from slurm import client, dry_run, git, render, rules, snapshot
+from slurm import client, dry_run, render, rules, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
 from slurm.rules.request import Request
@@ -71,7 +71,6 @@ def make_folders(
     Returns:
         The job with its real folders, the run folders, what the snapshot is of.
     """
-    asked = git.GitQuery(ROOT)
     results = results_of(members)
     base = run or create(results, job.name)
     code = fresh(base.path / "code")
@@ -88,7 +87,7 @@ def make_folders(
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
     write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
-    taken = snapshot.take(ROOT, Path(job.code), results, asked)
+    taken = snapshot.take(ROOT, Path(job.code), results)
     for r, member in zip(runs, members, strict=True):
         if r is not base:
             attempt.new(claim(r.path))

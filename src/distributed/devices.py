@@ -1,4 +1,4 @@
-"""How many GPUs this machine offers to a process, without loading a framework."""
+"""How many devices and ranks a run has on this machine, found without loading a framework."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
-    """GPUs that CUDA would show: what CUDA_VISIBLE_DEVICES lists, else the NVIDIA device files."""
+    """GPUs that CUDA would show: those that CUDA_VISIBLE_DEVICES lists, else the NVIDIA device files."""
     here = sum(bool(re.fullmatch(r"nvidia\d+", p.name)) for p in devices.iterdir())
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
@@ -16,5 +16,9 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("
 
 
 def no_gpu(seen_by: str) -> str:
-    """The sentence for trainer.accelerator=gpu where there is none."""
+    """The message for trainer.accelerator=gpu on a machine without GPUs.
+
+    Args:
+        seen_by: the framework that looked for GPUs.
+    """
     return f"trainer.accelerator=gpu, but {seen_by} sees no GPU here; use trainer.accelerator=auto or cpu."

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from src.config.schema import Config
 from src.config.strategies import LAUNCHERS, SUPPORTED, Support, resolve_strategy
 from src.distributed.devices import visible_gpus
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 
 
 @dataclass(frozen=True)

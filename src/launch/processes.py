@@ -40,7 +40,7 @@ def refuse_nested_launch() -> None:
     topology = discover()
     if topology.world_size > 1:
         raise ConfigError(
-            f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.source}, but the "
+            f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.launched_by}, but the "
             "project starts its ranks itself: run the command once, with launch=srun|torchrun|mpirun|horovodrun inside "
             "a job, or trainer.devices=N on one machine."
         )

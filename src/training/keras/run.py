@@ -15,8 +15,8 @@ from src.data.base import ImageSet, Splits
 from src.data.order import BatchOrder
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
-from src.distributed.discover import Topology
-from src.distributed.fingerprint import fingerprint
+from src.distributed.framework_env import fingerprint
+from src.distributed.topology import Topology
 from src.models.keras import build_model
 from src.runs.attempts import resumed
 from src.runs.folder import RunDir

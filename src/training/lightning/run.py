@@ -14,8 +14,8 @@ from src.checkpoints.store import Saved
 from src.config.schema import Config
 from src.data.base import Splits
 from src.data.sets import open_splits
-from src.distributed.discover import Topology
-from src.distributed.fingerprint import fingerprint
+from src.distributed.framework_env import fingerprint
+from src.distributed.topology import Topology
 from src.errors import CheckpointError
 from src.models.lightning import build_model
 from src.runs.attempts import resumed

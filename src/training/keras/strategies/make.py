@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from src.config.schema import Config
 from src.distributed.devices import no_gpu
-from src.distributed.discover import Topology
 from src.distributed.layout import running_strategy
+from src.distributed.topology import Topology
 from src.errors import ConfigError
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]

@@ -9,8 +9,8 @@ from torch import distributed
 from torch.distributed.constants import default_pg_timeout
 
 from src.config.schema import Config
-from src.distributed.discover import Topology
 from src.distributed.layout import running_strategy
+from src.distributed.topology import Topology
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.store import open_store
 
