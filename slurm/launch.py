@@ -11,13 +11,13 @@ from slurm.allocation import Allocation, fill_from_allocation, find_allocation, 
 from slurm.job import Job, make_job
 from slurm.render import render
 from slurm.rules.request import Request
+from src.checkpoints.usable import refuse_unreadable
 from src.config.paths import absolute
 from src.config.schema import Config, Paths, load
 from src.errors import ConfigError, SchedulerError, SubmitError
 from src.files.output import protect
 from src.runs.completed import complete, is_complete
 from src.runs.folder import RunDir, open_run
-from src.runs.from_scratch import refuse_unreadable
 from src.runs.lock import RunLock
 from src.runs.resume import resumed
 

@@ -30,12 +30,12 @@ from src.checkpoints.manifest import (
     write_manifest,
 )
 from src.checkpoints.retention import Retention, Saved
+from src.checkpoints.usable import none_can_be_read
 from src.errors import CheckpointError
 from src.files.atomic import move, set_aside, write_atomic
 from src.files.marked import MARKER, NotOurs, Place, adopt, check
 from src.files.plain_json import dumps
 from src.files.removal import make_empty, remove
-from src.runs.from_scratch import none_can_be_read
 
 __all__ = ["CheckpointStore", "Saved"]
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from src.checkpoints.usable import refuse_unreadable
 from src.config.folders import results_problems, unwritable
 from src.config.paths import absolute, expand, here, unexpanded
 from src.config.schema import Config, load
@@ -14,7 +15,7 @@ from src.files.atomic import write_keeping
 from src.launch.ahead import data_problems
 from src.runs.completed import complete, is_complete
 from src.runs.folder import RunDir, create, open_run, point_latest
-from src.runs.from_scratch import refuse_unreadable, set_aside
+from src.runs.from_scratch import set_aside
 from src.runs.resume import ONE_COMMAND, flatten, resumed
 from src.runs.summary import display_path
 from src.runs.trust import remember
