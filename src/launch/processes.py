@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from src.checkpoints.checkpointer import publish_what_is_left
+from src.checkpoints.recovery import recover_leftovers
 from src.config.schema import Config
 from src.distributed.devices import local_ranks
 from src.distributed.discover import discover
@@ -29,7 +29,7 @@ def run_here(config: Config, run: RunDir) -> int:
     outlive_terminal()
     code = watch(start_ranks(run, ranks))
     if code not in (0, REFUSED):
-        publish_what_is_left(run)
+        recover_leftovers(run)
     return code
 
 

@@ -6,6 +6,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from src.checkpoints.info import CheckpointInfo
 from src.checkpoints.store import CheckpointStore
 from src.checkpoints.usable import refuse_unreadable
 from src.config.schema import Config
@@ -21,8 +22,7 @@ def with_checkpoints(run: RunDir, *steps: int) -> CheckpointStore:
     for step in steps:
         temporary = store.begin(step)
         (temporary / "weights").write_text(f"of step {step}")
-        facts = {"epoch": 0, "batch": step, "metrics": {}, "value": None, "framework": "keras"}
-        store.commit(temporary, step=step, **facts)
+        store.commit(temporary, CheckpointInfo(step, 0, step, {}, None, "keras"))
     return store
 
 
