@@ -7,6 +7,7 @@ import itertools
 import math
 from pathlib import Path
 
+from src.checkpoints.usable import refuse_unreadable
 from src.config.choices import (
     CnnModel,
     Data,
@@ -25,7 +26,6 @@ from src.data.class_folders import class_folders
 from src.data.mnist_files import missing, raw, train_length
 from src.errors import ConfigError, DataError
 from src.runs.folder import RunDir
-from src.runs.from_scratch import refuse_unreadable
 from src.training.plan import make_plan
 
 DIGITS = 1259

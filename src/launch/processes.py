@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from src.checkpoints.checkpointer import publish_what_is_left
+from src.checkpoints.recovery import recover_leftovers
 from src.distributed.discover import discover
 from src.distributed.layout import Layout
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
@@ -27,7 +27,7 @@ def run_here(run: RunDir, layout: Layout) -> int:
     outlive_terminal()
     code = watch(start_ranks(run, layout.world_size))
     if code not in (0, REFUSED):
-        publish_what_is_left(run)
+        recover_leftovers(run)
     return code
 
 
