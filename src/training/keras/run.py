@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
-import src.training.keras  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
-
 import keras
 import tensorflow as tf
 
 from src.checkpoints.checkpointer import Publisher, open_publisher
 from src.config.schema import Config
+from src.config.strategies import resolve_strategy
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
+from src.distributed.devices import local_devices
 from src.distributed.discover import Topology
 from src.distributed.fingerprint import fingerprint
 from src.models.keras import build_model
@@ -25,7 +25,8 @@ from src.training.keras.checkpoint import Saver, restore, restore_weights
 from src.training.keras.module import Classifier
 from src.training.keras.optim import make_optimizer
 from src.training.keras.position import State
-from src.training.keras.strategies.make import Strategy, make_strategy
+from src.training.keras.strategies.base import Strategy
+from src.training.keras.strategies.make import make_strategy
 from src.training.keras.tensorboard import Report
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress, other_devices
@@ -41,8 +42,11 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     Raises:
         ConfigError, DataError, CheckpointError: see there.
     """
-    strategy = make_strategy(config, topology)
-    with strategy.naming_a_lost_rank(), plain_data_errors():
+    # one rank alone may have several devices
+    devices = topology.world_size if topology.world_size > 1 else local_devices(config)
+    name = resolve_strategy(config, devices, topology.nodes)
+    strategy = make_strategy(name, config, topology, devices)
+    with strategy.explaining_lost_ranks(), plain_data_errors():
         return train_with(strategy, config, run, topology, stop)
 
 

@@ -3,7 +3,7 @@
 import gc
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import distributed
 
@@ -12,8 +12,10 @@ from src.checkpoints.event_files import Mirror
 from src.checkpoints.interval import Interval
 from src.checkpoints.store import Saved
 from src.config.schema import Config
+from src.config.strategies import resolve_strategy
 from src.data.base import Splits
 from src.data.sets import open_splits
+from src.distributed.devices import local_devices
 from src.distributed.discover import Topology
 from src.distributed.fingerprint import fingerprint
 from src.errors import CheckpointError
@@ -26,17 +28,15 @@ from src.training.lightning.checkpoint import FILE, METADATA, Saver, Stopped
 from src.training.lightning.loaders import make_loader
 from src.training.lightning.module import Classifier
 from src.training.lightning.random_state import RandomState, seed_everything
+from src.training.lightning.shards import Shards
 from src.training.lightning.strategies.device import pick_device
-from src.training.lightning.strategies.make import device_count, strategy_name
+from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.tensorboard import TensorBoard
 from src.training.lightning.trainer import Trainer, make_trainer
 from src.training.metrics_csv import CsvLog
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress
 from src.training.stop import Stop
-
-if TYPE_CHECKING:
-    from src.training.lightning.shards import Shards
 
 
 def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
@@ -59,17 +59,20 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     """`train`, but the process group is still there."""
     seed_everything(config.seed)
     splits = open_splits(config.data, config.seed)
-    devices = device_count(config, topology)
+    strategy = resolve_strategy(config, topology.world_size, topology.nodes)
+    devices = local_devices(config) if strategy == "dp" else topology.world_size  # dp: one rank has several
     plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), devices)
     network = build_model(config.model, splits.train.shape, splits.train.classes)
     module = Classifier(network, config, plan, devices)
-    trainer = make_trainer(config, plan, topology, pick_device(config, topology))
+    device = pick_device(config, topology)
+    made = make_strategy(strategy, config, topology, device, devices)
+    trainer = make_trainer(config, plan, topology, device, made)
     trainer.strategy.setup_environment()  # from here on the ranks know each other
 
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     with Progress(kind, plan, devices) as progress:
         reporter = Reporter(config, plan, stop, progress, speaks=trainer.is_global_zero)
-        saver = attach(trainer, config, plan, run, reporter, strategy_name(config, topology) == "fsdp")
+        saver = attach(trainer, config, plan, run, reporter, strategy == "fsdp")
         with saver.publisher or nullcontext():
             try:
                 state = fit_and_test(trainer, module, saver, config, splits, topology)
@@ -121,7 +124,9 @@ def attach(
         reporter.progress.note(f"going on from step {saved.step} of {plan.total_steps}")
     interval = Interval(config.checkpoint, trainer.world_size)
     reporter.interval = interval if writes else None
-    saver = Saver(config, plan, publisher, reporter, saved, interval, open_shards(run) if sharded else None)
+    saver = Saver(
+        config, plan, publisher, reporter, saved, interval, Shards(run.checkpoints) if sharded else None
+    )
     trainer.callbacks += [
         RandomState(config.seed, reporter.progress.note),
         reporter,
@@ -137,13 +142,6 @@ def attach(
             reporter.csv = CsvLog(run.metrics_csv)
             reporter.csv.resume(step)
     return saver
-
-
-def open_shards(run: RunDir) -> "Shards":
-    """What writes this rank's shards; all ranks call it."""
-    from src.training.lightning.shards import Shards
-
-    return Shards(run.checkpoints)
 
 
 def refuse_other_framework(saved: Saved) -> None:
