@@ -6,6 +6,7 @@ of `src.config.limits` or `src.config.paths` to one of these. No text may be emp
 """
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
@@ -165,7 +166,6 @@ def _shown(value: Any) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The one of `known` that `word` most likely is a slip of."""
-    import difflib  # only for a refusal
 
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
 

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from src.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
@@ -22,7 +24,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: where the file can't be read or holds no keys; it names file and line.
     """
-    import yaml
     from omegaconf._utils import get_yaml_loader  # refuses a key that is there twice
 
     try:
