@@ -71,30 +71,30 @@ def module_of(name: str) -> str:
 
 
 class Import(NamedTuple):
-    """One imported name. `inside`: in a function, or for types alone."""
+    """One imported name, and where: at the top of the file, in a "function", or for "types" alone."""
 
     module: str
     line: int
-    inside: bool
+    where: str
 
 
 def imports(name: str) -> Iterator[Import]:
     """Every import of a file: in functions and for types alone too."""
 
-    def walk(node: ast.AST, inside: bool) -> Iterator[Import]:
+    def walk(node: ast.AST, where: str) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
             if isinstance(child, ast.Import):
-                yield from (Import(a.name, child.lineno, inside) for a in child.names)
+                yield from (Import(a.name, child.lineno, where) for a in child.names)
             elif isinstance(child, ast.ImportFrom):
                 assert not child.level and child.module, f"{name}:{child.lineno}: a relative import"
                 for alias in child.names:
                     whole = f"{child.module}.{alias.name}"
-                    yield Import(whole if is_module(whole) else child.module, child.lineno, inside)
-            yield from walk(child, inside or function or for_types)
+                    yield Import(whole if is_module(whole) else child.module, child.lineno, where)
+            yield from walk(child, "function" if function else "types" if for_types else where)
 
-    yield from walk(ast.parse((ROOT / name).read_text()), False)
+    yield from walk(ast.parse((ROOT / name).read_text()), "top")
 
 
 def is_module(dotted: str) -> bool:
@@ -181,7 +181,7 @@ REASONS = {
 
 @pytest.mark.parametrize("name", sources())
 def test_an_import_inside_a_function_has_a_reason(name: str) -> None:
-    inside = [i for i in imports(name) if i.inside]
+    inside = [i for i in imports(name) if i.where == "function"]
     known = REASONS.keys() & {room(module_of(name))}
     assert known or [i for i in inside if not REASONS.keys() & {i.module, i.module.split(".")[0]}] == []
 
@@ -190,7 +190,7 @@ def test_an_import_inside_a_function_has_a_reason(name: str) -> None:
 def test_what_stays_inside_functions(name: str) -> None:
     """Rule 2: Hydra in config; rule 11: whatever a plugin needs of this project."""
     kept = {"config": ("hydra", "omegaconf"), "plugins": ("src", "slurm")}[room(module_of(name))]
-    assert [i for i in imports(name) if i.module.split(".")[0] in kept and not i.inside] == []
+    assert [i for i in imports(name) if i.module.split(".")[0] in kept and i.where == "top"] == []
 
 
 def test_one_place_picks_a_framework() -> None:
@@ -263,8 +263,8 @@ def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.Mon
         "def f():\n    import torch.nn\n    return lambda: 1\n"
     )
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    seen = {(i.module, i.inside) for i in imports("a.py")}
-    assert seen == {("typing", False), ("src.b", False), ("keras", True), ("torch.nn", True)}
+    seen = {(i.module, i.where) for i in imports("a.py")}
+    assert seen == {("typing", "top"), ("src.b", "top"), ("keras", "types"), ("torch.nn", "function")}
 
 
 def test_circles_are_seen() -> None:
