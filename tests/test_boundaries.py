@@ -12,8 +12,8 @@ from src.files import ROOT
 TORCH = {"torch", "lightning", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
 HEAVY = TORCH | TENSORFLOW | {"numpy", "scipy", "sklearn", "PIL", "horovod"}
-TORCH_SIDE = ("src/training/lightning/", "src/models/lightning/", "src/data/torch_")
-TENSORFLOW_SIDE = ("src/training/keras/", "src/models/keras/", "src/data/tf_")
+TORCH_SIDE = ("src/training/lightning/", "src/models/lightning/", "src/tasks/lightning/", "src/data/torch_")
+TENSORFLOW_SIDE = ("src/training/keras/", "src/models/keras/", "src/tasks/keras/", "src/data/tf_")
 SOURCES = sorted(
     str(p.relative_to(ROOT)) for top in ("src", "slurm", "hydra_plugins") for p in (ROOT / top).rglob("*.py")
 )
