@@ -116,7 +116,7 @@ class Ours:
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """As `src.training.lightning.checkpoint.Saver` does."""
+        """As `src.training.lightning.checkpoint.StateWriter` does."""
         self.publisher.wait_buffers()
         self.buffers.fill(state)
         facts = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}

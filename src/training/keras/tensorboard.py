@@ -1,4 +1,4 @@
-"""Metrics on their way to people: the display, metrics.csv, TensorBoard. Only rank 0 shows and writes."""
+"""TensorBoard files, and the writer that feeds the display, metrics.csv and TensorBoard; only rank 0 shows and writes."""
 
 import os
 import socket
@@ -22,9 +22,9 @@ class TensorBoard:
     """Event files in one folder.
 
     Args:
-        mirror: knows the folder, and what to do where its disk refuses.
-        step: optimizer steps done before; what an earlier part of the run wrote after them is taken back, so
-            that a resumed run shows one curve.
+        mirror: knows the folder, and what to do if its disk fails.
+        step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows
+            one curve.
     """
 
     def __init__(self, mirror: Mirror, step: int) -> None:
@@ -38,7 +38,7 @@ class TensorBoard:
         self.mirror.attempt(lambda: self._write(event), self._reopen)
 
     def _write(self, event: Event) -> None:
-        """TensorBoard's own writer of whole files has TensorFlow's errors for those of the disk."""
+        """TensorBoard's own writer of whole files would raise TensorFlow's errors for those of the disk."""
         file = self._file = self._file or self._open()
         RecordWriter(file).write(event.SerializeToString())
         file.flush()
@@ -56,17 +56,17 @@ class TensorBoard:
 
     def _reopen(self) -> None:
         if self._file:
-            with suppress(OSError):  # it has bytes that its disk does not take
+            with suppress(OSError):  # it holds bytes that the disk refuses
                 self._file.close()
         self._file = None
 
 
-class Report:
+class MetricsWriter:
     """The display and the files of one run.
 
     Args:
         progress: the display; it must be entered and left by the caller.
-        step: optimizer steps done in earlier parts of the run.
+        step: optimizer steps done in earlier attempts.
         mirror: for TensorBoard's files; None: this rank writes no files.
     """
 

@@ -1,10 +1,11 @@
-"""When a checkpoint is written, and what is in it."""
+"""When a checkpoint is saved, and what is in it."""
 
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from src.checkpoints.checkpointer import Publisher
 from src.checkpoints.interval import Interval
@@ -12,8 +13,8 @@ from src.checkpoints.store import Saved
 from src.config.schema import Config
 from src.errors import CheckpointError
 from src.training.lightning.buffers import Buffers
-from src.training.lightning.callbacks import Reporter
-from src.training.lightning.position import position, set_loops
+from src.training.lightning.callbacks import MetricsCallback
+from src.training.lightning.position import resume_position, set_loops
 from src.training.lightning.shards import Shards
 from src.training.nan_watch import judged
 from src.training.plan import Plan
@@ -29,96 +30,159 @@ class Stopped(Exception):
     """Leaves the Trainer when the ranks have agreed to stop and the checkpoint is written."""
 
 
-class Saver(pl.Callback):
-    """Saves every few epochs, steps or seconds, at the end, and when the ranks have agreed to stop.
+class CheckpointCallback(pl.Callback):
+    """When to save: every few epochs, steps or seconds, at the end, and when the ranks have agreed to stop.
 
     Args:
-        publisher: writes checkpoints; all ranks take part, rank 0 alone has one.
-        saved: the checkpoint that the run goes on from.
-        shards: writes this rank's part of the weights, where they are split over the ranks.
+        writer: what is saved; `trainer.save_checkpoint` reaches it as the strategy's `checkpoint_io`.
+        saved: the checkpoint that the run resumes from.
 
     Attributes:
-        newest: the newest checkpoint; only rank 0 knows of those written since.
-        start: epoch and batch to go on with.
+        start: epoch and batch to begin with.
     """
 
     def __init__(
         self,
         config: Config,
         plan: Plan,
-        publisher: Publisher | None,
-        reporter: Reporter,
+        writer: "StateWriter",
+        metrics: MetricsCallback,
         saved: Saved | None,
         interval: Interval,
-        shards: Shards | None = None,
     ) -> None:
-        self.config, self.plan, self.publisher, self.reporter = config, plan, publisher, reporter
-        self.interval, self.buffers, self.shards = interval, Buffers(), shards
-        self.newest = saved
-        # of the checkpoint whose shards are being written; and why those before it could not be written
-        self._facts: dict[str, Any] | None = None
-        self._lost: str | None = None
-        self.start = position(saved, config.trainer, plan)
+        self.config, self.plan, self.writer = config, plan, writer
+        self.metrics, self.interval = metrics, interval
+        self.start = resume_position(saved, config.trainer, plan)
         if saved:
-            reporter.go_on(saved.metrics)
+            metrics.resume(saved.metrics)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Go on at the position that the manifest names."""
+        """Resume at the position that the manifest names."""
         set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After an optimizer step within an epoch; at its end there is a validation to wait for.
+        """After an optimizer step within an epoch; at its end the validation comes first.
 
         Raises:
             Stopped: after a stop.
         """
-        if self.publisher:
-            self.publisher.check()
-        if self.shards and not self.shards.writing:
-            self.publish_shards()
+        self.writer.check()
         epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
         if epoch_over or (batch_idx + 1) % self.plan.accumulate:
             return
-        if self.reporter.stopping or self.reporter.saving or self.interval.by_step(trainer.global_step):
+        if self.metrics.stopping or self.metrics.saving or self.interval.by_step(trainer.global_step):
             self._save(trainer, value=None)
         self._leave_if_stopping()
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
-        """A validation need not be finished: the run resumes with it.
+        """A stop interrupts a validation: the run resumes with it.
 
         Raises:
             Stopped: after a stop.
         """
-        if self.reporter.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
+        if self.metrics.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
             self._save(trainer, value=None)
             raise Stopped
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """At the end of an epoch, when its validation is done.
+        """At the end of an epoch, after its validation.
 
         Raises:
             Stopped: after a stop.
         """
         epochs = trainer.current_epoch + 1
         over = trainer.should_stop or epochs == self.plan.max_epochs
-        if over or self.reporter.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
-            self._save(trainer, value=judged(self.reporter.of_epoch, self.config.checkpoint.monitor))
+        if over or self.metrics.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
+            self._save(trainer, value=judged(self.metrics.of_epoch, self.config.checkpoint.monitor))
         self._leave_if_stopping()
 
     def on_test_batch_start(self, *args: Any) -> None:
-        """The test need not be finished either, and leaves nothing to save.
+        """A stop interrupts the test too, with nothing to save.
 
         Raises:
             Stopped: after a stop.
         """
         self._leave_if_stopping()
 
+    def _leave_if_stopping(self) -> None:
+        if self.metrics.stopping:
+            raise Stopped
+
+    def _save(self, trainer: pl.Trainer, value: float | None) -> None:
+        """Save; `value` is the metric of `checkpoint.monitor` for these very weights."""
+        step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
+        if batch == self.plan.train_batches and not trainer.validating:
+            epoch, batch = epoch + 1, 0
+        began = time.monotonic()
+        self.writer.wait()
+        facts = {
+            "step": step,
+            "epoch": epoch,
+            "batch": batch,
+            "metrics": dict(self.metrics.metrics),
+            "value": value,
+            "framework": "lightning",
+        }
+        trainer.save_checkpoint(FILE, weights_only=False, storage_options=facts)  # all ranks call it
+        self.interval.saved(time.monotonic() - began)
+        self.metrics.saving = False
+
+
+class StateWriter(TorchCheckpointIO):
+    """What is saved: a copy of the Trainer's state, which the publisher writes while training continues.
+
+    Args:
+        publisher: writes checkpoints; all ranks take part, rank 0 alone has one.
+        shards: writes this rank's part of the weights, if they are split over the ranks.
+        saved: the checkpoint that the run resumes from.
+
+    Attributes:
+        newest: the newest checkpoint; only rank 0 knows of those written since.
+    """
+
+    def __init__(self, publisher: Publisher | None, shards: Shards | None, saved: Saved | None) -> None:
+        self.publisher, self.shards, self.newest = publisher, shards, saved
+        self.buffers = Buffers()
+        # of the checkpoint whose shards are being written; and why those before it could not be written
+        self._facts: dict[str, Any] | None = None
+        self._lost: str | None = None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Take a copy of the state that `trainer.save_checkpoint` has collected, and begin to write it.
+
+        Args:
+            path: not used; the publisher knows the folder.
+            storage_options: what the manifest says of the checkpoint, see `Saved`.
+        """
+        if self.shards:
+            if self.publisher:
+                self.shards.clear()
+            self.shards.write(checkpoint, storage_options["step"])
+            self._facts = storage_options
+        if self.publisher:
+            self.buffers.fill(checkpoint)
+            if not self.shards:
+                self.publisher.save(self._write, **storage_options)
+
+    def check(self) -> None:
+        """Costs nothing; called at each step. Raises CheckpointError if an earlier checkpoint could not be written."""
+        if self.publisher:
+            self.publisher.check()
+        if self.shards and not self.shards.writing:
+            self.publish_shards()
+
+    def wait(self) -> None:
+        """Return when the buffers may be filled again. Raises CheckpointError as `check`."""
+        self.publish_shards()
+        if self.publisher:
+            self.publisher.wait_buffers()
+
     def publish_shards(self) -> None:
-        """When all ranks have written their shards the checkpoint can be published; where a disk refused one, say so.
+        """Publish the checkpoint whose shards all ranks have written; report it if a disk refused one.
 
         Raises:
             CheckpointError: another error has ended the writing.
@@ -128,12 +192,12 @@ class Saver(pl.Callback):
         facts, self._facts = self._facts, None
         self._lost = self.shards.wait()
         if self.publisher and self._lost:
-            self.publisher.tell(f"{self._lost}; going on without it.")
+            self.publisher.tell(f"{self._lost}; continuing without it.")
         elif self.publisher:
             self.publisher.save(self._write, **facts)
 
     def close(self) -> None:
-        """Wait until all checkpoints are in the run folder. Raises CheckpointError where it can't be written."""
+        """Wait until all checkpoints are in the run folder. Raises CheckpointError if one can't be written."""
         self.publish_shards()
         if self.publisher:
             self.publisher.finish()
@@ -150,42 +214,8 @@ class Saver(pl.Callback):
         found = trainer.strategy.broadcast(found)
         return found.path / FILE if found else None
 
-    def _leave_if_stopping(self) -> None:
-        if self.reporter.stopping:
-            raise Stopped
-
-    def _save(self, trainer: pl.Trainer, value: float | None) -> None:
-        """Write a checkpoint; `value` is the metric of `checkpoint.monitor` for these very weights."""
-        step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-        if batch == self.plan.train_batches and not trainer.validating:
-            epoch, batch = epoch + 1, 0
-        began = time.monotonic()
-        self.publish_shards()
-        if self.publisher:
-            self.publisher.wait_buffers()
-        facts = {
-            "step": step,
-            "epoch": epoch,
-            "batch": batch,
-            "metrics": dict(self.reporter.metrics),
-            "value": value,
-            "framework": "lightning",
-        }
-        state = trainer._checkpoint_connector.dump_checkpoint()  # of all ranks
-        if self.shards:
-            if self.publisher:
-                self.shards.clear()
-            self.shards.write(state, step)
-            self._facts = facts
-        if self.publisher:
-            self.buffers.fill(state)
-            if not self.shards:
-                self.publisher.save(self._write, **facts)
-        self.interval.saved(time.monotonic() - began)
-        self.reporter.saving = False
-
     def _write(self, folder: Path) -> None:
-        """The files of a checkpoint; the publisher may call it again where a disk refused them."""
+        """The files of a checkpoint; the publisher may call it again after a disk error."""
         if self.shards:
             self.shards.link(folder)
         self.buffers.write(folder / FILE)
