@@ -117,7 +117,7 @@ class Ours:
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """As `src.training.lightning.checkpoint.Saver` does."""
+        """As `src.training.lightning.checkpoint.StateWriter` does."""
         from src.checkpoints.info import CheckpointInfo
 
         self.checkpointer.wait()

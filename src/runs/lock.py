@@ -101,7 +101,7 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
-            with suppress(OSError):  # a full or absent disk is the publisher's concern
+            with suppress(OSError):  # a full or absent disk is the checkpointer's concern
                 os.utime(self.path)
             self._count()
 

@@ -1,9 +1,9 @@
-"""How many batches and optimizer steps a run has: the arithmetic of `trainer.*`, once, for both frameworks."""
+"""How many batches and optimizer steps a run has, and when it validates: the arithmetic of `trainer.*` for both frameworks."""
 
 from dataclasses import dataclass
 
 from src.config.batch import uneven_batch
-from src.config.schema import Config, LimitBatches
+from src.config.schema import Config, LimitBatches, Trainer
 from src.errors import ConfigError
 
 
@@ -12,7 +12,7 @@ class Plan:
     """The size of a run.
 
     Attributes:
-        rows: rows of one batch on one rank.
+        batch_per_rank: rows of one batch on one device that shares the global batch.
         train_batches: training batches of an epoch, a multiple of `accumulate`; an incomplete last window is left out.
         accumulate: batches per optimizer step.
         steps_per_epoch: optimizer steps of an epoch.
@@ -22,7 +22,7 @@ class Plan:
         test_batches: test batches; 0 turns the test off.
     """
 
-    rows: int
+    batch_per_rank: int
     train_batches: int
     accumulate: int
     steps_per_epoch: int
@@ -40,7 +40,7 @@ def make_plan(config: Config, train_length: int, val_length: int, test_length: i
         world_size: number of ranks that share the global batch.
 
     Raises:
-        ConfigError: where batch size, ranks, accumulation and data don't fit together.
+        ConfigError: batch size, ranks, accumulation and data don't fit together.
     """
     t, batch = config.trainer, config.data.batch_size
     problems = []
@@ -59,7 +59,7 @@ def make_plan(config: Config, train_length: int, val_length: int, test_length: i
     epochs = 1 if t.fast_dev_run else t.max_epochs
     total = min(epochs * steps, t.max_steps or epochs * steps)
     return Plan(
-        rows=batch // world_size,
+        batch_per_rank=batch // world_size,
         train_batches=steps * accumulate,
         accumulate=accumulate,
         steps_per_epoch=steps,
@@ -68,6 +68,16 @@ def make_plan(config: Config, train_length: int, val_length: int, test_length: i
         val_batches=limited(-(-val_length // batch), t.limit_val_batches, t.fast_dev_run),
         test_batches=limited(-(-test_length // batch), t.limit_test_batches, t.fast_dev_run),
     )
+
+
+def validation_due(config: Trainer, plan: Plan, epoch: int, step: int) -> bool:
+    """Whether the epoch, which counts from 0, ends with a validation: every few do, and the last one always.
+
+    Args:
+        step: optimizer steps done at its end.
+    """
+    last = step >= plan.total_steps
+    return plan.val_batches > 0 and (last or (epoch + 1) % config.check_val_every_n_epoch == 0)
 
 
 def limited(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:

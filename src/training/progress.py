@@ -30,7 +30,7 @@ class Progress:
         if kind == "auto":
             kind = "bar" if sys.stdout.isatty() else "plain"
         self.kind, self.plan = kind, plan
-        self.images = plan.rows * world_size  # per batch, over all ranks
+        self.images = plan.batch_per_rank * world_size  # per batch, over all ranks
         self.throughput = Throughput(self.images, world_size)
         self.metrics: dict[str, float] = {}
         self.bar = _Bar(plan) if kind == "bar" else None
@@ -121,14 +121,6 @@ class _Bar:
     def draw(self, batches: int, text: str) -> None:
         """Show `batches` done of the whole run, and a line of text."""
         self.display.update(self.task, completed=batches, description=text, refresh=True)
-
-
-def other_devices(before: int, now: int) -> str:
-    """What to tell of a run whose newest checkpoint has the random states of another number of devices."""
-    return (
-        f"the checkpoint is of {before} devices, and {now} go on: batches, weights and optimizer stay as they "
-        "were, but dropout draws other random numbers."
-    )
 
 
 def _batches_done(plan: Plan, epoch: int, batch: int) -> int:

@@ -3,6 +3,18 @@
 import math
 
 from src.config.choices import Schedule
+from src.config.schema import Config
+from src.training.plan import Plan
+
+
+def learning_rate(config: Config, plan: Plan, step: int, world_size: int) -> float:
+    """The learning rate of optimizer step `step`, which counts from 0.
+
+    Args:
+        world_size: devices that share the global batch.
+    """
+    base = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, world_size)
+    return base * factor(config.schedule, step, plan.steps_per_epoch, plan.total_steps)
 
 
 def factor(schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int) -> float:

@@ -44,7 +44,7 @@ def test_a_plan_adds_up_or_is_refused(data: st.DataObject) -> None:
     except ConfigError as error:
         assert error.problems and all(p and "\n" not in p for p in error.problems)
         return
-    assert plan.rows * world == config.data.batch_size
+    assert plan.batch_per_rank * world == config.data.batch_size
     assert plan.train_batches == plan.steps_per_epoch * plan.accumulate
     assert 1 <= plan.train_batches <= -(-lengths[0] // config.data.batch_size)
     assert (

@@ -6,14 +6,14 @@ import pytest
 
 from src.config.schema import Config
 from src.errors import ConfigError
-from src.training.plan import limited, make_plan
+from src.training.plan import limited, make_plan, validation_due
 
 Make = Callable[..., Config]
 
 
 def test_whole_run(make_config: Make) -> None:
     plan = make_plan(make_config("data.batch_size=10", "trainer.max_epochs=3"), 95, 21, 20, world_size=2)
-    assert (plan.rows, plan.train_batches, plan.val_batches, plan.test_batches) == (5, 10, 3, 2)
+    assert (plan.batch_per_rank, plan.train_batches, plan.val_batches, plan.test_batches) == (5, 10, 3, 2)
     assert (plan.steps_per_epoch, plan.max_epochs, plan.total_steps) == (10, 3, 30)
 
 
@@ -48,3 +48,12 @@ def test_refusals_come_together(make_config: Make) -> None:
         )
     assert len(caught.value.problems) == 2
     assert "use data.batch_size=51" in caught.value.problems[0]
+
+
+def test_validation_is_due_every_few_epochs_and_at_the_end(make_config: Make) -> None:
+    config = make_config("data.batch_size=100", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
+    plan = make_plan(config, 1000, 100, 100, 1)
+    due = [validation_due(config.trainer, plan, epoch, 10 * (epoch + 1)) for epoch in range(5)]
+    assert due == [False, True, False, True, True]
+    none = make_plan(make_config("data.batch_size=100", "trainer.limit_val_batches=0"), 1000, 100, 100, 1)
+    assert not validation_due(config.trainer, none, 4, 50)

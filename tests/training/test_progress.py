@@ -17,7 +17,7 @@ from src.training.plan import Plan
 from src.training.progress import Progress
 
 PLAN = Plan(
-    rows=32,
+    batch_per_rank=32,
     train_batches=10,
     accumulate=2,
     steps_per_epoch=5,
@@ -83,7 +83,7 @@ def test_none_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     clock = Clock(monkeypatch)
     with Progress("none", PLAN) as progress:
         epoch(progress, 0, clock)
-        progress.note("going on")
+        progress.note("resuming")
     assert capsys.readouterr().out == ""
 
 
@@ -94,7 +94,7 @@ from src.training.plan import Plan
 from src.training.progress import Progress
 plan = {PLAN!r}
 with Progress("auto", plan) as progress:
-    progress.note("going on from step 0")
+    progress.note("resuming at step 0")
     for batch in range(10):
         progress.batch(0, batch, {{"train/loss": 0.5}})
     progress.validated(0, {{"val/acc": 0.75}})
@@ -115,7 +115,7 @@ def test_auto_is_a_bar_on_a_terminal() -> None:
     assert process.returncode == 0
     text = shown.decode()
     assert "━" in text
-    assert "going on from step 0" in text
+    assert "resuming at step 0" in text
     assert "epoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75" in text
 
 
@@ -129,4 +129,4 @@ def read(terminal: int) -> bytes:
 
 def test_auto_is_plain_in_a_file() -> None:
     out = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True).stdout
-    assert out.startswith("going on from step 0\nepoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")
+    assert out.startswith("resuming at step 0\nepoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")

@@ -1,11 +1,14 @@
 """The learning rate over the run."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 
 from src.config.choices import ConstantSchedule, CosineSchedule, StepSchedule
-from src.training.schedules import factor, scaled_lr
+from src.config.schema import Config
+from src.training.plan import make_plan
+from src.training.schedules import factor, learning_rate, scaled_lr
 
 
 def test_warmup_is_linear_and_ends_at_one() -> None:
@@ -30,3 +33,11 @@ def test_scaling_rules() -> None:
     assert scaled_lr(0.1, "none", 16) == 0.1
     assert scaled_lr(0.1, "linear", 16) == pytest.approx(1.6)
     assert scaled_lr(0.1, "sqrt", 16) == pytest.approx(0.1 * math.sqrt(16))
+
+
+def test_the_learning_rate_is_scaled_for_the_ranks(make_config: Callable[..., Config]) -> None:
+    config = make_config(
+        "optimizer=sgd", "optimizer.scale_lr=linear", "schedule=constant", "data.batch_size=96"
+    )
+    plan = make_plan(config, 1000, 100, 100, 4)
+    assert learning_rate(config, plan, 5, 4) == pytest.approx(0.4)

@@ -6,146 +6,146 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from src import tasks
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
-from src.training.keras.checkpoint import Saver
+from src.training.keras.checkpoint import StateWriter
 from src.training.keras.module import Classifier
-from src.training.keras.position import State
-from src.training.keras.tensorboard import Report
+from src.training.keras.position import Position
+from src.training.keras.tensorboard import MetricsWriter
 from src.training.nan_watch import NanWatch, judged
-from src.training.plan import Plan
-from src.training.schedules import factor, scaled_lr
+from src.training.plan import Plan, validation_due
+from src.training.schedules import learning_rate
 from src.training.stop import Stop
 
 
-class Loop(keras.callbacks.Callback):
-    """The order of events around the steps; Keras hands it no logs, numbers come from the model's tally.
+class TrainingCallback(keras.callbacks.Callback):
+    """The order of events around the steps. Keras hands it no logs: numbers come from the model's sums.
 
-    Reading the tally waits for the device and, with several ranks, is an exchange; so it is read every
-    `log_every_n_steps` steps and at the end of an epoch, and with it travel the wish of any rank to stop, and
-    that of rank 0 to save.
+    Reading the sums waits for the device and, with several ranks, is a collective. So they are read every
+    `log_every_n_steps` steps and at the end of an epoch, together with the requests of any rank to stop and of
+    rank 0 to save.
 
     Args:
-        saver: on rank 0, None on the others.
+        checkpoints: on rank 0, None on the others.
     """
 
     def __init__(
         self,
         config: Config,
         plan: Plan,
-        state: State,
+        position: Position,
         model: Classifier,
-        report: Report,
-        saver: Saver | None,
+        metrics: MetricsWriter,
+        checkpoints: StateWriter | None,
         stop: Stop,
         validation: Callable[[], tf.data.Dataset],
     ) -> None:
         super().__init__()
-        self.config, self.plan, self.state, self.classifier = config, plan, state, model
-        self.report, self.saver, self.stop, self.validation = report, saver, stop, validation
+        self.config, self.plan, self.position, self.classifier = config, plan, position, model
+        self.metrics, self.checkpoints, self.stop, self.validation = metrics, checkpoints, stop, validation
         self.interval = Interval(config.checkpoint, model.strategy.replicas)
-        self.due = False
+        self.save_requested = False
         self.nan = NanWatch(config.trainer.detect_nan, model.strategy.rank == 0)
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         """After each optimizer step."""
-        state, before = self.state, self.state.batch
-        if self.saver:
-            self.saver.publisher.check()
-        state.advance(self.plan)
+        position, before = self.position, self.position.batch
+        if self.checkpoints:
+            self.checkpoints.checkpointer.check()
+        position.advance(self.plan)
         fresh = None
-        if state.pending or state.step % self.config.trainer.log_every_n_steps == 0:
-            fresh = self.measured("train") | {"lr": self.learning_rate()}
-            state.metrics |= fresh
-            if not state.pending:  # at the end of the epoch, in one row with the validation
-                self.report.write(state.step, state.epoch, fresh)
-                self.nan.look(state.step, fresh)
-        for number in range(before, state.batch):
-            self.report.progress.batch(state.epoch, number, fresh if number + 1 == state.batch else None)
+        if position.pending or position.step % self.config.trainer.log_every_n_steps == 0:
+            fresh = self.reduce("train") | {"lr": self.learning_rate()}
+            position.metrics |= fresh
+            if not position.pending:  # at the end of the epoch, in one row with the validation
+                self.metrics.write(position.step, position.epoch, fresh)
+                self.nan.look(position.step, fresh)
+        for number in range(before, position.batch):
+            newest = fresh if number + 1 == position.batch else None
+            self.metrics.progress.batch(position.epoch, number, newest)
         self.look_at_flag()
-        due = self.due or self.interval.by_step(state.step)
-        if due and not (state.pending or state.preempted):
+        due = self.save_requested or self.interval.by_step(position.step)
+        if due and not (position.pending or position.preempted):
             self.save()
-        self.classifier.stop_training = state.preempted
+        self.classifier.stop_training = position.preempted
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
         """After the last step of an epoch, or the one in which `fit` was stopped."""
-        if self.state.pending and not self.state.preempted:
+        if self.position.pending and not self.position.preempted:
             self.end_epoch()
-        over = self.state.over(self.plan, self.config.trainer.early_stopping)
-        self.classifier.stop_training = over or self.state.preempted
+        over = self.position.over(self.plan, self.config.trainer.early_stopping)
+        self.classifier.stop_training = over or self.position.preempted
 
     def end_epoch(self) -> None:
-        """Validation, early stopping, checkpoint; a run that was stopped before this resumes with it."""
-        state, trainer, epoch = self.state, self.config.trainer, self.state.epoch
-        last = state.step >= self.plan.total_steps
-        names = ["train/loss", "train/acc", "lr"]
-        if self.plan.val_batches and (last or (epoch + 1) % trainer.check_val_every_n_epoch == 0):
+        """Validation, early stopping, checkpoint; a run that was stopped before them resumes here."""
+        position, trainer, epoch = self.position, self.config.trainer, self.position.epoch
+        names = [*tasks.names("train"), "lr"]
+        if validation_due(trainer, self.plan, epoch, position.step):
             self.evaluate("val", self.validation(), self.plan.val_batches)
-            if state.preempted:
+            if position.preempted:
                 return
-            names += ["val/loss", "val/acc"]
+            names += tasks.names("val")
             if trainer.early_stopping.patience is not None:
-                state.judge(trainer.early_stopping)
-        metrics = {name: state.metrics[name] for name in names if name in state.metrics}
-        self.report.write(state.step, epoch, metrics)
-        self.report.progress.validated(epoch, metrics)
-        self.nan.look(state.step, metrics)
-        state.close_epoch(self.plan)
-        over = state.over(self.plan, trainer.early_stopping)
+                position.patience.judge(
+                    position.metrics[trainer.early_stopping.monitor], trainer.early_stopping
+                )
+        metrics = {name: position.metrics[name] for name in names if name in position.metrics}
+        self.metrics.write(position.step, epoch, metrics)
+        self.metrics.progress.validated(epoch, metrics)
+        self.nan.look(position.step, metrics)
+        position.close_epoch(self.plan)
+        over = position.over(self.plan, trainer.early_stopping)
         if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:
             self.save(judged(metrics, self.config.checkpoint.monitor))
 
     def on_test_batch_end(self, batch: int, logs: object = None) -> None:
-        """A validation need not be finished either."""
+        """A signal may interrupt a validation or a test too."""
         self.look_at_flag()
-        if self.state.preempted:
+        if self.position.preempted:
             self.classifier.stop_evaluating = True
 
     def evaluate(self, part: str, data: tf.data.Dataset, batches: int) -> None:
-        """Measure `<part>/loss` and `<part>/acc` over some batches, into the state's metrics."""
+        """Measure the metrics of a part over some batches, into those of the position."""
         self.average_statistics()
-        self.classifier.tally.take()
+        self.classifier.sums.take()
         self.classifier.evaluate(data, steps=batches, verbose=0, callbacks=[self])
-        fresh = self.measured(part)
-        if not self.state.preempted:
-            self.state.metrics |= fresh
+        fresh = self.reduce(part)
+        if not self.position.preempted:
+            self.position.metrics |= fresh
 
-    def measured(self, part: str) -> dict[str, float]:
-        """Mean loss and accuracy since the last call, over all ranks; all must call it at the same step."""
-        wishes = [
+    def reduce(self, part: str) -> dict[str, float]:
+        """Metrics since the last call, over all ranks, and the agreement to stop; all must call it at the same step."""
+        requests = [
             float(self.stop.requested is not None),
-            float(self.saver is not None and self.interval.by_time()),
+            float(self.checkpoints is not None and self.interval.by_time()),
         ]
-        sums = self.classifier.strategy.sum([*self.classifier.tally.take(), *wishes])
-        loss, right, samples, to_stop, to_save = sums
-        self.state.preempted |= to_stop > 0
-        self.due = to_save > 0
-        return {f"{part}/loss": loss / samples, f"{part}/acc": right / samples} if samples else {}
+        *sums, to_stop, to_save = self.classifier.strategy.sum([*self.classifier.sums.take(), *requests])
+        self.position.preempted |= to_stop > 0
+        self.save_requested = to_save > 0
+        return tasks.metrics(part, sums)
 
     def look_at_flag(self) -> None:
-        """A process that is alone needs nobody's agreement to stop."""
+        """A single process needs no agreement to stop."""
         if self.classifier.strategy.processes == 1:
-            self.state.preempted |= self.stop.requested is not None
-            self.due = self.interval.by_time()
+            self.position.preempted |= self.stop.requested is not None
+            self.save_requested = self.interval.by_time()
 
     def learning_rate(self) -> float:
         """Of the step that is just done."""
-        o, plan = self.config.optimizer, self.plan
-        base = scaled_lr(o.lr, o.scale_lr, self.classifier.strategy.replicas)
-        return base * factor(
-            self.config.schedule, self.state.step - 1, plan.steps_per_epoch, plan.total_steps
+        return learning_rate(
+            self.config, self.plan, self.position.step - 1, self.classifier.strategy.replicas
         )
 
     def average_statistics(self) -> None:
-        """They are linear in what each replica saw: averaged late, they are what they would be anyway."""
+        """Moving statistics are linear in the batches, so averaging them late gives the same values."""
         self.classifier.strategy.average_variables(self.classifier.moving_statistics())
 
     def save(self, value: float | None = None) -> None:
         """Write a checkpoint; `value` is the newly measured one of `checkpoint.monitor`."""
         self.average_statistics()
-        self.due = False
-        if self.saver:
+        self.save_requested = False
+        if self.checkpoints:
             began = time.monotonic()
-            self.saver.save(self.classifier, self.state, value)
+            self.checkpoints.save(self.classifier, self.position, value)
             self.interval.saved(time.monotonic() - began)

@@ -11,9 +11,11 @@ from src.checkpoints.checkpointer import AsyncCheckpointer
 from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.plain_zip import refuse_compressed
 from src.errors import CheckpointError
+from src.training.early_stopping import Patience
 from src.training.keras.buffers import Buffers
 from src.training.keras.module import Classifier
-from src.training.keras.position import State
+from src.training.keras.position import Position
+from src.training.resuming import refuse_other_framework
 
 REST: dict[str, tuple[type, ...]] = {
     "pending": (bool,),
@@ -24,60 +26,64 @@ REST: dict[str, tuple[type, ...]] = {
 """What state.json holds, by type."""
 
 
-class Saver:
-    """Hands copies of model, optimizer and state to the publisher, which writes them while training goes on."""
+class StateWriter:
+    """What is saved: copies of model, optimizer and position, which the checkpointer writes while training continues."""
 
-    def __init__(self, publisher: AsyncCheckpointer) -> None:
-        self.publisher = publisher
+    def __init__(self, checkpointer: AsyncCheckpointer) -> None:
+        self.checkpointer = checkpointer
         self.weights, self.optimizer = Buffers(), Buffers()
 
-    def save(self, model: Classifier, state: State, value: float | None) -> None:
+    def save(self, model: Classifier, position: Position, value: float | None) -> None:
         """Make a checkpoint of this moment.
 
         Args:
-            value: of `checkpoint.monitor`, None where it was not measured at this step.
+            value: of `checkpoint.monitor`; None if it was not measured at this step.
         """
-        self.publisher.wait()
+        self.checkpointer.wait()
         self.weights.fill(model.variables)  # weights, moving statistics, states of seed generators
         self.optimizer.fill(model.optimizer.variables)
-        kept = {"pending": state.pending, "best": state.best, "bad": state.bad}
-        rest = json.dumps(kept | {"devices": model.strategy.replicas})
+        kept = {
+            "pending": position.pending,
+            "best": position.patience.best,
+            "bad": position.patience.waited,
+            "devices": model.strategy.replicas,
+        }
+        rest = json.dumps(kept)
 
         def write(folder: Path) -> None:
             self.weights.write(folder / "weights.npz")
             self.optimizer.write(folder / "optimizer.npz")
             (folder / "state.json").write_text(rest)
 
-        position: dict[str, Any] = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
-        facts: dict[str, Any] = {"metrics": dict(state.metrics), "value": value, "framework": "keras"}
-        self.publisher.save(write, CheckpointInfo(**position, **facts))
+        metrics = dict(position.metrics)
+        info = CheckpointInfo(position.step, position.epoch, position.batch, metrics, value, "keras")
+        self.checkpointer.save(write, info)
 
 
-def restore(saved: SavedCheckpoint, model: Classifier) -> tuple[State, int]:
+def restore(saved: SavedCheckpoint, model: Classifier) -> tuple[Position, int]:
     """Put the variables of a checkpoint into model and optimizer.
 
     Returns:
-        Where the run stood, and how many devices shared the batch.
+        Where the run stood, and how many devices shared a batch.
 
     Raises:
-        CheckpointError: where the checkpoint is of another framework, model, optimizer or precision.
+        CheckpointError: the checkpoint is of another framework, model, optimizer or precision.
     """
-    if saved.framework != "keras":
-        raise CheckpointError(
-            f"{saved.path} was written with framework={saved.framework}; go on with that, or start a new run."
-        )
+    refuse_other_framework(saved, "keras")
     restore_weights(saved.path, model)
     _assign(model.optimizer.variables, saved.path / "optimizer.npz", "optimizer or precision")
     rest = read_rest(saved.path / "state.json")
-    devices = rest.pop("devices")
-    return State(saved.epoch, saved.batch, saved.step, dict(saved.metrics), **rest), devices
+    patience = Patience(rest["best"], rest["bad"])
+    metrics = dict(saved.metrics)
+    position = Position(saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience)
+    return position, rest["devices"]
 
 
 def read_rest(file: Path) -> dict[str, Any]:
     """What a checkpoint holds besides variables and position: pending, best, bad and devices.
 
     Raises:
-        CheckpointError: where it does not.
+        CheckpointError: the file does not hold exactly these.
     """
     try:
         rest = json.loads(file.read_text())
@@ -102,7 +108,7 @@ def _assign(variables: list[keras.Variable], file: Path, what: str) -> None:
         if a.dtype.kind in "biufV"  # bfloat16 is V
     }:
         raise CheckpointError(
-            f"{file} was written with another {what}; use the configuration that the run began with."
+            f"{file} was written with another {what}; use the configuration that the run was started with."
         )
     for variable in variables:
         variable.assign(stored[variable.path])
@@ -114,8 +120,8 @@ def _read(file: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except Exception as error:  # numpy raises nearly anything at a damaged file
+    except Exception as error:  # a damaged file can make numpy raise nearly anything
         raise CheckpointError(
             f"{file} is damaged, or holds more than numbers ({error}). "
-            "Move its folder away to go on from the checkpoint before it."
+            "Move its folder away to resume from the checkpoint before it."
         ) from error

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
+from src.tasks import SUMS
+from src.tasks.keras import classification as task
 from src.training.keras.strategies.base import Strategy
 
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
@@ -14,43 +16,36 @@ StepFunction = Callable[[Iterator[Batch]], dict[str, float]]
 """Trains or tests on the next batch."""
 
 
-class Tally:
-    """Sums over this process' samples since they were last taken, on the device: taking them waits for it.
+class RunningSums:
+    """Sums over batches by `src.tasks.SUMS`, kept on the device: adding does not wait for it, taking them does.
 
     Each replica has its own, so counting needs no communication.
     """
 
     def __init__(self) -> None:
-        self.sums = tf.Variable(  # loss, correct answers, samples; float64 counts exactly
-            tf.zeros(3, tf.float64),
+        self.sums = tf.Variable(  # float64 counts exactly
+            tf.zeros(len(SUMS), tf.float64),
             trainable=False,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
         )
         self.distribution = tf.distribute.get_strategy()
 
-    def add(self, losses: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> None:
-        """Count a batch: losses [b], labels [b], logits [b, classes]; rows of weight 0 are padding."""
-        real = tf.cast(weights > 0, tf.float64)
-        right = tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float64)
-        counts = [
-            tf.reduce_sum(real * tf.cast(losses, tf.float64)),
-            tf.reduce_sum(real * right),
-            tf.reduce_sum(real),
-        ]
-        self.sums.assign_add(tf.stack(counts))
+    def add(self, sums: tf.Tensor) -> None:
+        """Add the sums of a batch, float64 [len(SUMS)]."""
+        self.sums.assign_add(sums)
 
     def take(self) -> list[float]:
-        """Sum of the losses, number of right answers, number of samples; the sums then begin again at 0."""
+        """The sums of this process since the last call."""
         replicas = self.distribution.experimental_local_results(self.sums)
         taken = sum(replica.numpy() for replica in replicas)
         for replica in replicas:
-            replica.assign(tf.zeros(3, tf.float64))
+            replica.assign(tf.zeros(len(SUMS), tf.float64))
         return [float(v) for v in taken]
 
 
 class Classifier(keras.Model):
-    """A model with what training needs: weighted cross-entropy, gradient accumulation, exact metrics.
+    """Trains and tests a network: weighted loss, gradient accumulation, exact metrics; the task says what the loss is.
 
     The loss is the mean over rows of weight * cross-entropy; averaged over ranks, that of all real samples.
 
@@ -65,11 +60,11 @@ class Classifier(keras.Model):
         self.train_function: StepFunction | None
         self.test_function: StepFunction | None
         self.strategy, self.accumulate = strategy, accumulate
-        self.tally = Tally()
+        self.sums = RunningSums()
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """None of Keras' own: the tally replaces them, so that no step waits for the device."""
+        """None of Keras' own: `RunningSums` replaces them, so that no step waits for the device."""
         return []
 
     def train_step(self, data: Batch) -> None:
@@ -81,15 +76,15 @@ class Classifier(keras.Model):
         """Count one batch."""
         image, label, weight = data
         logits = self(image, training=False)
-        self.tally.add(cross_entropy(label, logits), label, logits, weight)
+        self.sums.add(task.sums(task.cross_entropy(logits, label), logits, label, weight))
 
     def gradients(self, image: tf.Tensor, label: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
         """The gradients of one batch's share of the loss."""
         with tf.GradientTape() as tape:
             logits = self(image, training=True)
-            losses = cross_entropy(label, logits)
+            losses = task.cross_entropy(logits, label)
             loss = self.optimizer.scale_loss(tf.reduce_mean(weight * losses) / self.accumulate)
-        self.tally.add(losses, label, logits, weight)
+        self.sums.add(task.sums(losses, logits, label, weight))
         return tape.gradient(loss, self.trainable_variables)
 
     def accumulated(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
@@ -107,7 +102,7 @@ class Classifier(keras.Model):
         return [v for v in self.non_trainable_variables if v.dtype == "float32"]
 
     def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
-        """All is built; Keras 3.15 would fetch a batch to find out, and try to reduce it over the workers."""
+        """Everything is built; Keras 3.15 would fetch a batch to find out, and try to reduce it over the workers."""
 
     def make_train_function(self, force: bool = False) -> None:
         """What `fit` calls for each step; Keras' own reads all metrics each time, over all replicas."""
@@ -126,11 +121,6 @@ class Classifier(keras.Model):
 
         def function(iterator: Iterator[Batch]) -> dict[str, float]:
             run(iterator)
-            return {}  # no logs: whoever wants numbers reads the tally
+            return {}  # no logs: numbers come from `RunningSums`
 
         return function
-
-
-def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of each row, float32 [b]; labels are class numbers [b], logits [b, classes]."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

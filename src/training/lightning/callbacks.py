@@ -6,34 +6,36 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
+from src import tasks
 from src.checkpoints.interval import Interval
 from src.config.schema import Config, EarlyStopping
+from src.training.early_stopping import Patience
 from src.training.lightning.module import Classifier
-from src.training.lightning.optim import learning_rate
 from src.training.metrics_csv import CsvLog
 from src.training.nan_watch import NanWatch
 from src.training.plan import Plan
 from src.training.progress import Progress
+from src.training.schedules import learning_rate
 from src.training.stop import Stop
 
 
-class Reporter(pl.Callback):
-    """Reduces the totals over the ranks, every few steps and at an epoch's end; writes and shows the metrics.
+class MetricsCallback(pl.Callback):
+    """Reduces the sums over the ranks, every few steps and at an epoch's end; writes and shows the metrics.
 
-    The wish of any rank to stop travels in the same reduction, so all ranks know of it at the same step and
-    no step needs an exchange of its own. A single rank looks at its flag after each step.
+    The request of any rank to stop travels in the same reduction, so all ranks know of it at the same step and no
+    step needs a collective of its own. A single rank looks at its flag after each step.
 
     Attributes:
-        csv: metrics.csv, on rank 0 and where metrics are kept.
+        csv: metrics.csv, on rank 0 of a run that keeps it.
         metrics: newest value of each metric.
         of_epoch: metrics at the end of the present epoch: of its last steps, and of the validation if any.
         stopping: all ranks have agreed to stop.
-        interval: says on rank 0 when it is time for a checkpoint.
+        interval: says on rank 0 when a checkpoint is due.
         saving: all ranks have agreed that it is.
     """
 
     def __init__(
-        self, config: Config, plan: Plan, stop: Stop, progress: Progress, speaks: bool = True
+        self, config: Config, plan: Plan, stop: Stop, progress: Progress, prints: bool = True
     ) -> None:
         self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
         self.every = config.trainer.log_every_n_steps
@@ -41,13 +43,13 @@ class Reporter(pl.Callback):
         self.metrics: dict[str, float] = {}
         self.of_epoch: dict[str, float] = {}
         self.interval: Interval | None = None
-        self.nan = NanWatch(config.trainer.detect_nan, speaks)
+        self.nan = NanWatch(config.trainer.detect_nan, prints)
         self.stopping = self.saving = False
 
-    def go_on(self, metrics: dict[str, float]) -> None:
-        """Begin with the metrics that the checkpoint has, for a run that goes on."""
+    def resume(self, metrics: dict[str, float]) -> None:
+        """Begin with the metrics of the checkpoint."""
         self.metrics = dict(metrics)
-        self.of_epoch = {name: value for name, value in metrics.items() if name.startswith("train/")}
+        self.of_epoch = {name: value for name, value in metrics.items() if name in tasks.names("train")}
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -60,13 +62,13 @@ class Reporter(pl.Callback):
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
     ) -> dict[str, float] | None:
-        """Report if it is time to: returns the metrics."""
+        """The metrics, if they are due at this step."""
         step = trainer.global_step
         if step >= self.plan.total_steps:
-            trainer.should_stop = True  # where max_steps ends the run in the middle of an epoch
+            trainer.should_stop = True  # max_steps may end the run in the middle of an epoch
         last = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
         if not last and step % self.every:
-            self._look_alone(trainer)
+            self._look_at_flag(trainer)
             return None
         lr = learning_rate(self.config, self.plan, step - 1, module.devices)
         fresh = {**self._reduce(trainer, module, "train"), "lr": lr}
@@ -82,8 +84,8 @@ class Reporter(pl.Callback):
     ) -> None:
         """A validation may be long: the ranks agree as often as in training."""
         if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
-            self._agree(trainer.strategy.reduce(self._wishes(pl_module), reduce_op="sum").tolist())
-        self._look_alone(trainer)
+            self._agree(trainer.strategy.reduce(self._requests(pl_module), reduce_op="sum").tolist())
+        self._look_at_flag(trainer)
 
     on_test_batch_end = on_validation_batch_end
 
@@ -104,25 +106,24 @@ class Reporter(pl.Callback):
     def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
         """Metrics over all ranks, and the agreement to stop: one reduction, one wait for the device."""
         assert isinstance(module, Classifier)
-        totals = module.train_totals if part == "train" else module.eval_totals
-        own = torch.cat([totals.take(module.device), self._wishes(module)])
-        sums: torch.Tensor = trainer.strategy.reduce(own, reduce_op="sum")
-        loss, right, count, *wishes = sums.tolist()
-        self._agree(wishes)
-        fresh = {f"{part}/loss": loss / max(1.0, count), f"{part}/acc": right / max(1.0, count)}
+        running = module.train_sums if part == "train" else module.eval_sums
+        own = torch.cat([running.take(module.device), self._requests(module)])
+        *sums, to_stop, to_save = trainer.strategy.reduce(own, reduce_op="sum").tolist()
+        self._agree([to_stop, to_save])
+        fresh = tasks.metrics(part, sums)
         self.metrics |= fresh
         return fresh
 
-    def _wishes(self, module: pl.LightningModule) -> torch.Tensor:
+    def _requests(self, module: pl.LightningModule) -> torch.Tensor:
         """To stop, and to save."""
-        wishes = [self.stop.requested is not None, self.interval is not None and self.interval.by_time()]
-        return torch.tensor(wishes, dtype=torch.float32, device=module.device)
+        requests = [self.stop.requested is not None, self.interval is not None and self.interval.by_time()]
+        return torch.tensor(requests, dtype=torch.float32, device=module.device)
 
-    def _agree(self, wishes: list[float]) -> None:
-        self.stopping, self.saving = (wish > 0 for wish in wishes)
+    def _agree(self, requests: list[float]) -> None:
+        self.stopping, self.saving = (request > 0 for request in requests)
 
-    def _look_alone(self, trainer: pl.Trainer) -> None:
-        """A single rank needs nobody's agreement."""
+    def _look_at_flag(self, trainer: pl.Trainer) -> None:
+        """A single rank needs no agreement to stop."""
         if trainer.world_size == 1:
             self.stopping = self.stop.requested is not None
             self.saving = self.interval is not None and self.interval.by_time()
@@ -137,33 +138,33 @@ class Reporter(pl.Callback):
 class EarlyStop(pl.Callback):
     """Ends the training when a metric has not improved for `patience` validations."""
 
-    def __init__(self, rule: EarlyStopping, reporter: Reporter) -> None:
-        self.rule, self.reporter = rule, reporter
-        self.best, self.waited = math.inf, 0
+    def __init__(self, rule: EarlyStopping, metrics: MetricsCallback) -> None:
+        self.rule, self.metrics, self.patience = rule, metrics, Patience()
+        self._sign = 1 if rule.mode == "min" else -1
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Judge the epoch, if it was validated."""
-        if "val/loss" not in self.reporter.of_epoch:
-            return
-        value = self.reporter.of_epoch[self.rule.monitor]
-        value *= 1 if self.rule.mode == "min" else -1
-        improved = value < self.best - self.rule.min_delta
-        self.best, self.waited = (value, 0) if improved else (self.best, self.waited + 1)
-        self._end_if_over(trainer)
+        if any(name in self.metrics.of_epoch for name in tasks.names("val")):
+            self.patience.judge(self.metrics.of_epoch[self.rule.monitor], self.rule)
+            self._end_if_over(trainer)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """What the next part of the run has to know."""
-        checkpoint["early_stop"] = {"best": self.best, "waited": self.waited}
+        """What a resumed run has to know; the best value is written as a cost: lower is better, infinity is none yet."""
+        best = self.patience.best
+        cost = math.inf if best is None else self._sign * best
+        checkpoint["early_stop"] = {"best": cost, "waited": self.patience.waited}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take it up again; a run that had stopped early is over."""
-        self.best, self.waited = checkpoint["early_stop"]["best"], checkpoint["early_stop"]["waited"]
+        """Keep counting; a run that had stopped early is over."""
+        saved = checkpoint["early_stop"]
+        best = None if saved["best"] == math.inf else self._sign * saved["best"]
+        self.patience = Patience(best, saved["waited"])
         self._end_if_over(trainer)
 
     def _end_if_over(self, trainer: pl.Trainer) -> None:
-        if self.rule.patience is not None and self.waited >= max(1, self.rule.patience):
+        if self.patience.over(self.rule):
             trainer.should_stop = True

@@ -1,10 +1,11 @@
-"""When a checkpoint is written, and what is in it."""
+"""When a checkpoint is saved, and what is in it."""
 
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from src.checkpoints.checkpointer import AsyncCheckpointer
 from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
@@ -12,8 +13,8 @@ from src.checkpoints.interval import Interval
 from src.config.schema import Config
 from src.errors import CheckpointError
 from src.training.lightning.buffers import Buffers
-from src.training.lightning.callbacks import Reporter
-from src.training.lightning.position import position, set_loops
+from src.training.lightning.callbacks import MetricsCallback
+from src.training.lightning.position import resume_position, set_loops
 from src.training.lightning.shards import Shards
 from src.training.nan_watch import judged
 from src.training.plan import Plan
@@ -29,115 +30,173 @@ class Stopped(Exception):
     """Leaves the Trainer when the ranks have agreed to stop and the checkpoint is written."""
 
 
-class Saver(pl.Callback):
-    """Saves every few epochs, steps or seconds, at the end, and when the ranks have agreed to stop.
+class CheckpointCallback(pl.Callback):
+    """When to save: every few epochs, steps or seconds, at the end, and when the ranks have agreed to stop.
 
     Args:
-        publisher: writes checkpoints; all ranks take part, rank 0 alone has one.
-        saved: the checkpoint that the run goes on from.
-        shards: writes this rank's part of the weights, where they are split over the ranks.
+        writer: what is saved; `trainer.save_checkpoint` reaches it as the strategy's `checkpoint_io`.
+        saved: the checkpoint that the run resumes from.
 
     Attributes:
-        newest: the newest checkpoint; only rank 0 knows of those written since.
-        start: epoch and batch to go on with.
+        start: epoch and batch to begin with.
     """
 
     def __init__(
         self,
         config: Config,
         plan: Plan,
-        publisher: AsyncCheckpointer | None,
-        reporter: Reporter,
+        writer: "StateWriter",
+        metrics: MetricsCallback,
         saved: SavedCheckpoint | None,
         interval: Interval,
-        shards: Shards | None = None,
     ) -> None:
-        self.config, self.plan, self.publisher, self.reporter = config, plan, publisher, reporter
-        self.interval, self.buffers, self.shards = interval, Buffers(), shards
-        self.newest = saved
-        # of the checkpoint whose shards are being written; and why those before it could not be written
-        self._facts: dict[str, Any] | None = None
-        self._lost: str | None = None
-        self.start = position(saved, config.trainer, plan)
+        self.config, self.plan, self.writer = config, plan, writer
+        self.metrics, self.interval = metrics, interval
+        self.start = resume_position(saved, config.trainer, plan)
         if saved:
-            reporter.go_on(saved.metrics)
+            metrics.resume(saved.metrics)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Go on at the position that the manifest names."""
+        """Resume at the position that the manifest names."""
         set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After an optimizer step within an epoch; at its end there is a validation to wait for.
+        """After an optimizer step within an epoch; at its end the validation comes first.
 
         Raises:
             Stopped: after a stop.
         """
-        if self.publisher:
-            self.publisher.check()
-        if self.shards and not self.shards.writing:
-            self.publish_shards()
+        self.writer.check()
         epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
         if epoch_over or (batch_idx + 1) % self.plan.accumulate:
             return
-        if self.reporter.stopping or self.reporter.saving or self.interval.by_step(trainer.global_step):
+        if self.metrics.stopping or self.metrics.saving or self.interval.by_step(trainer.global_step):
             self._save(trainer, value=None)
         self._leave_if_stopping()
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
-        """A validation need not be finished: the run resumes with it.
+        """A stop interrupts a validation: the run resumes with it.
 
         Raises:
             Stopped: after a stop.
         """
-        if self.reporter.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
+        if self.metrics.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
             self._save(trainer, value=None)
             raise Stopped
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """At the end of an epoch, when its validation is done.
+        """At the end of an epoch, after its validation.
 
         Raises:
             Stopped: after a stop.
         """
         epochs = trainer.current_epoch + 1
         over = trainer.should_stop or epochs == self.plan.max_epochs
-        if over or self.reporter.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
-            self._save(trainer, value=judged(self.reporter.of_epoch, self.config.checkpoint.monitor))
+        if over or self.metrics.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
+            self._save(trainer, value=judged(self.metrics.of_epoch, self.config.checkpoint.monitor))
         self._leave_if_stopping()
 
     def on_test_batch_start(self, *args: Any) -> None:
-        """The test need not be finished either, and leaves nothing to save.
+        """A stop interrupts the test too, with nothing to save.
 
         Raises:
             Stopped: after a stop.
         """
         self._leave_if_stopping()
 
+    def _leave_if_stopping(self) -> None:
+        if self.metrics.stopping:
+            raise Stopped
+
+    def _save(self, trainer: pl.Trainer, value: float | None) -> None:
+        """Save; `value` is the metric of `checkpoint.monitor` for these very weights."""
+        step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
+        if batch == self.plan.train_batches and not trainer.validating:
+            epoch, batch = epoch + 1, 0
+        began = time.monotonic()
+        self.writer.wait()
+        info = CheckpointInfo(step, epoch, batch, dict(self.metrics.metrics), value, "lightning")
+        trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
+        self.interval.saved(time.monotonic() - began)
+        self.metrics.saving = False
+
+
+class StateWriter(TorchCheckpointIO):
+    """What is saved: a copy of the Trainer's state, which the checkpointer writes while training continues.
+
+    Args:
+        checkpointer: writes checkpoints; all ranks take part, rank 0 alone has one.
+        shards: writes this rank's part of the weights, if they are split over the ranks.
+        saved: the checkpoint that the run resumes from.
+
+    Attributes:
+        newest: the newest checkpoint; only rank 0 knows of those written since.
+    """
+
+    def __init__(
+        self, checkpointer: AsyncCheckpointer | None, shards: Shards | None, saved: SavedCheckpoint | None
+    ) -> None:
+        self.checkpointer, self.shards, self.newest = checkpointer, shards, saved
+        self.buffers = Buffers()
+        # of the checkpoint whose shards are being written; and why those before it could not be written
+        self._info: CheckpointInfo | None = None
+        self._lost: str | None = None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Take a copy of the state that `trainer.save_checkpoint` has collected, and begin to write it.
+
+        Args:
+            path: not used; the checkpointer knows the folder.
+            storage_options: the `CheckpointInfo` of its manifest.
+        """
+        if self.shards:
+            if self.checkpointer:
+                self.shards.clear()
+            self.shards.write(checkpoint, storage_options.step)
+            self._info = storage_options
+        if self.checkpointer:
+            self.buffers.fill(checkpoint)
+            if not self.shards:
+                self.checkpointer.save(self._write, storage_options)
+
+    def check(self) -> None:
+        """Costs nothing; called at each step. Raises CheckpointError if an earlier checkpoint could not be written."""
+        if self.checkpointer:
+            self.checkpointer.check()
+        if self.shards and not self.shards.writing:
+            self.publish_shards()
+
+    def wait(self) -> None:
+        """Return when the buffers may be filled again. Raises CheckpointError as `check`."""
+        self.publish_shards()
+        if self.checkpointer:
+            self.checkpointer.wait()
+
     def publish_shards(self) -> None:
-        """When all ranks have written their shards the checkpoint can be published; where a disk refused one, say so.
+        """Publish the checkpoint whose shards all ranks have written; report it if a disk refused one.
 
         Raises:
             CheckpointError: another error has ended the writing.
         """
-        if not self.shards or not self._facts:
+        if not self.shards or not self._info:
             return
-        facts, self._facts = self._facts, None
+        info, self._info = self._info, None
         self._lost = self.shards.wait()
-        if self.publisher and self._lost:
-            self.publisher.tell(f"{self._lost}; going on without it.")
-        elif self.publisher:
-            self.publisher.save(self._write, CheckpointInfo(**facts))
+        if self.checkpointer and self._lost:
+            self.checkpointer.tell(f"{self._lost}; continuing without it.")
+        elif self.checkpointer:
+            self.checkpointer.save(self._write, info)
 
     def close(self) -> None:
-        """Wait until all checkpoints are in the run folder. Raises CheckpointError where it can't be written."""
+        """Wait until all checkpoints are in the run folder. Raises CheckpointError if one can't be written."""
         self.publish_shards()
-        if self.publisher:
-            self.publisher.finish()
-            self.newest = self.publisher.newest or self.newest
+        if self.checkpointer:
+            self.checkpointer.finish()
+            self.newest = self.checkpointer.newest or self.newest
             if self.shards:
                 self.shards.clear()
         if self._lost:
@@ -146,46 +205,12 @@ class Saver(pl.Callback):
     def best(self, trainer: pl.Trainer) -> Path | None:
         """File of the checkpoint to test, the same on all ranks: the best one, else the newest, else None."""
         self.close()
-        found = self.publisher.store.best() if self.publisher else None
+        found = self.checkpointer.store.best() if self.checkpointer else None
         found = trainer.strategy.broadcast(found)
         return found.path / FILE if found else None
 
-    def _leave_if_stopping(self) -> None:
-        if self.reporter.stopping:
-            raise Stopped
-
-    def _save(self, trainer: pl.Trainer, value: float | None) -> None:
-        """Write a checkpoint; `value` is the metric of `checkpoint.monitor` for these very weights."""
-        step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-        if batch == self.plan.train_batches and not trainer.validating:
-            epoch, batch = epoch + 1, 0
-        began = time.monotonic()
-        self.publish_shards()
-        if self.publisher:
-            self.publisher.wait()
-        facts: dict[str, Any] = {
-            "step": step,
-            "epoch": epoch,
-            "batch": batch,
-            "metrics": dict(self.reporter.metrics),
-            "value": value,
-            "framework": "lightning",
-        }
-        state = trainer._checkpoint_connector.dump_checkpoint()  # of all ranks
-        if self.shards:
-            if self.publisher:
-                self.shards.clear()
-            self.shards.write(state, step)
-            self._facts = facts
-        if self.publisher:
-            self.buffers.fill(state)
-            if not self.shards:
-                self.publisher.save(self._write, CheckpointInfo(**facts))
-        self.interval.saved(time.monotonic() - began)
-        self.reporter.saving = False
-
     def _write(self, folder: Path) -> None:
-        """The files of a checkpoint; the publisher may call it again where a disk refused them."""
+        """The files of a checkpoint; the checkpointer may call it again after a disk error."""
         if self.shards:
             self.shards.link(folder)
         self.buffers.write(folder / FILE)

@@ -1,13 +1,10 @@
-"""Optimizers and their learning rate over the run."""
+"""Optimizers; the learning rate is set at each step by `src.training.schedules`."""
 
 from collections.abc import Iterable
 
 from torch import nn, optim
 
 from src.config.choices import AdamW, Optimizer, Sgd
-from src.config.schema import Config
-from src.training.plan import Plan
-from src.training.schedules import factor, scaled_lr
 
 
 def make_optimizer(config: Optimizer, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
@@ -27,9 +24,3 @@ def apply_settings(config: Optimizer, optimizer: optim.Optimizer) -> None:
     settings = make_optimizer(config, [nn.Parameter()]).param_groups[0]
     for group in optimizer.param_groups:
         group.update({name: value for name, value in settings.items() if name not in ("params", "lr")})
-
-
-def learning_rate(config: Config, plan: Plan, step: int, world_size: int) -> float:
-    """The learning rate of optimizer step `step`, which counts from 0."""
-    base = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, world_size)
-    return base * factor(config.schedule, step, plan.steps_per_epoch, plan.total_steps)

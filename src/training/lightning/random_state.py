@@ -1,4 +1,4 @@
-"""Random numbers that go on where they stood: of torch, numpy and Python, on each rank."""
+"""Random states of torch, numpy and Python on each rank, saved and restored with the checkpoint."""
 
 import math
 import random
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from src.errors import CheckpointError
-from src.training.progress import other_devices
+from src.training.resuming import other_devices
 
 TWISTER = 624
 """Words in the state of a Mersenne twister, which Python, numpy and torch (on the CPU) all use."""
@@ -44,7 +44,7 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-REMEDY = "move its folder below checkpoints/ away to go on from the one before it."
+REMEDY = "move its folder below checkpoints/ away to resume from the one before it."
 
 
 class RandomState(pl.Callback):
@@ -60,7 +60,7 @@ class RandomState(pl.Callback):
         self.saved: Tensor | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Restore this rank's state, or begin a new stream where there is none for this number of ranks."""
+        """Restore this rank's state, or begin a new stream if there is none for this number of ranks."""
         if self.saved is not None and len(self.saved) == trainer.world_size:
             _restore(self.saved[trainer.global_rank])
         else:
@@ -82,13 +82,13 @@ class RandomState(pl.Callback):
         """Keep the states until training starts: setting up draws random numbers too.
 
         Raises:
-            CheckpointError: where they are no states.
+            CheckpointError: the checkpoint holds anything else.
         """
         saved = checkpoint.get("random_states")
         if isinstance(saved, Tensor) and saved.shape[1:] == (PICKLED,):
             self.tell(
                 "the random states of this checkpoint are a pickle, as earlier versions wrote it: reading one can run code, "
-                "so random numbers begin anew."
+                "so random numbers start afresh."
             )
             return
         _refuse_other_numbers(saved)
@@ -114,7 +114,7 @@ def _state(device: torch.device) -> Tensor:
 
 
 def _restore(state: Tensor) -> None:
-    """Set all states of this process; raises CheckpointError where torch refuses one."""
+    """Set all states of this process; raises CheckpointError if torch refuses one."""
     s = np.frombuffer(state.numpy().tobytes(), STATE)[0]
     spare = None if math.isnan(s["python_spare"]) else float(s["python_spare"])
     random.setstate((3, tuple(s["python"].tolist()), spare))
@@ -133,7 +133,7 @@ def _restore(state: Tensor) -> None:
 
 
 def _refuse_other_numbers(saved: Any) -> None:
-    """Raise CheckpointError for anything but states: numpy, for one, would read memory beyond a wrong position."""
+    """Raise CheckpointError for anything but states: numpy would read memory beyond a wrong position."""
     if (
         not isinstance(saved, Tensor)
         or saved.dtype != torch.uint8

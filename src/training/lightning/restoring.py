@@ -1,4 +1,4 @@
-"""Reading a checkpoint: numbers only, and one sentence for whatever is wrong with it."""
+"""Reading a checkpoint: numbers only, and one sentence for anything that is wrong with it."""
 
 import pickle
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from src.errors import CheckpointError, ProjectError
 
 
 class Restorer(_CheckpointConnector):
-    """Lightning's part that restores, always with `weights_only=True`: it forgets that for some strategies."""
+    """Restores always with `weights_only=True`, which Lightning forgets for some strategies."""
 
     def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: Any = None) -> None:
         with one_sentence(checkpoint_path):
@@ -29,7 +29,7 @@ class Restorer(_CheckpointConnector):
 
 @contextmanager
 def one_sentence(path: object) -> Iterator[None]:
-    """Turn what torch and Lightning raise at a file that is not what they expect into a CheckpointError."""
+    """Turn what torch and Lightning raise at an unexpected file into a CheckpointError."""
     try:
         yield
     except ProjectError:
@@ -46,10 +46,10 @@ def _sentence(path: object, error: BaseException) -> ProjectError:
     if isinstance(error, pickle.UnpicklingError):
         return CheckpointError(
             f"{path} is damaged, or holds more than tensors and numbers; it is not read, because that could run code. "
-            "Move its folder away to go on from the checkpoint before it."
+            "Move its folder away to resume from the checkpoint before it."
         )
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CheckpointError(
-        f"{path} can't be gone on with: {said} It is damaged, or was written with another model or version. "
-        "Move its folder away to go on from the checkpoint before it."
+        f"{path} can't be resumed: {said} It is damaged, or was written with another model or version. "
+        "Move its folder away to resume from the checkpoint before it."
     )

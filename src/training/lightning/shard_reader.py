@@ -84,12 +84,12 @@ def _read(path: Path) -> Metadata:
     except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(
             f"{path} is damaged, or would run code ({error}); it is not read. "
-            "Move its folder away to go on from the checkpoint before it."
+            "Move its folder away to resume from the checkpoint before it."
         ) from error
     if not _plain(metadata):
         raise CheckpointError(
             f"{path} does not say which tensors are in which file of its folder; it is not read. "
-            "Move its folder away to go on from the checkpoint before it."
+            "Move its folder away to resume from the checkpoint before it."
         )
     return metadata
 

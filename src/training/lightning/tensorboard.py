@@ -20,16 +20,16 @@ class TensorBoard(TensorBoardLogger):
     """Writes event files into one folder; `self.log` of the module ends up here as well.
 
     Args:
-        mirror: knows the folder, and what to do where its disk refuses.
+        events: knows the folder, and what to do where its disk refuses.
         step: where the run goes on; what an earlier part of it wrote after this step is taken back, so that a
             resumed run shows one curve.
     """
 
-    def __init__(self, mirror: EventFileSync, step: int) -> None:
+    def __init__(self, events: EventFileSync, step: int) -> None:
         # tensorboard loads TensorFlow for its file functions where it is installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
-        super().__init__(mirror.target, name="", version="", default_hp_metric=False)
-        self.mirror, self.step = mirror, step
+        super().__init__(events.target, name="", version="", default_hp_metric=False)
+        self.events, self.step = events, step
         self._experiment: SummaryWriter | None = None
 
     @property
@@ -37,7 +37,7 @@ class TensorBoard(TensorBoardLogger):
     def experiment(self) -> "SummaryWriter | DummyExperiment":
         """The writer of the file in use, for `add_image` and the like; one that does nothing while disks refuse it."""
         if self._experiment is None:
-            self.mirror.attempt(self._open, self._reopen)
+            self.events.attempt(self._open, self._reopen)
         return self._experiment or DummyExperiment()
 
     @rank_zero_only
@@ -49,13 +49,13 @@ class TensorBoard(TensorBoardLogger):
             self.experiment.flush()
             self.step = max(self.step, step or 0)
 
-        self.mirror.attempt(write, self._reopen)
+        self.events.attempt(write, self._reopen)
 
     @rank_zero_only
     def save(self) -> None:
         """Write out what is buffered, but no hparams.yaml: the run folder has its config.yaml."""
         if self._experiment is not None:
-            self.mirror.attempt(self.experiment.flush, self._reopen)
+            self.events.attempt(self.experiment.flush, self._reopen)
 
     def finalize(self, status: str) -> None:
         """The Trainer calls this after fit, and the test still has to be written: the file stays open."""
@@ -64,7 +64,7 @@ class TensorBoard(TensorBoardLogger):
     def _open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._experiment = SummaryWriter(str(self.mirror.open()), purge_step=self.step + 1)
+        self._experiment = SummaryWriter(str(self.events.open()), purge_step=self.step + 1)
 
     def _reopen(self) -> None:
         self._experiment = None

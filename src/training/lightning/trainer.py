@@ -1,4 +1,4 @@
-"""Lightning's Trainer, reduced to its loop: what else it would print, save or send is ours, or left out."""
+"""Lightning's Trainer without its own signal handling, checkpointing and console output."""
 
 import logging
 import warnings
@@ -12,23 +12,22 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
-from src.training.lightning.position import validation_due
 from src.training.lightning.restoring import Restorer
-from src.training.plan import Plan
+from src.training.plan import Plan, validation_due
 
 
 class NoSignals(_SignalConnector):
     """Leaves the signals to `src.training.stop`; Lightning's handlers would requeue jobs and exit by themselves."""
 
     def register_signal_handlers(self) -> None:
-        """Does nothing."""
+        """None of Lightning's."""
 
 
 class Trainer(pl.Trainer):
     """A Trainer without signal handlers, and without the exchange of a signal flag at every step.
 
     Lightning 2.6 broadcasts that flag before each batch and waits for it (`_broadcast_sigterm_tensor`); here
-    the ranks agree to stop where they reduce their metrics anyway (`callbacks.Reporter`).
+    the ranks agree to stop when they reduce their metrics anyway (`callbacks.MetricsCallback`).
     """
 
     def __init__(self, config: Config, plan: Plan, **options: Any) -> None:
@@ -77,5 +76,5 @@ def silence() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", module=r"lightning\.")
-    # torch compares strides of dimensions of size 1, where they mean nothing: grey images in the first convolution
+    # torch compares strides of dimensions of size 1, which mean nothing: grey images in the first convolution
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")

@@ -63,7 +63,7 @@ def test_padding_changes_no_gradient(make_classifier, batch) -> None:
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_tally_counts_real_rows_once(make_classifier, batch) -> None:
+def test_sums_count_real_rows_once(make_classifier, batch) -> None:
     import tensorflow as tf
 
     images, labels, weights = batch
@@ -71,11 +71,11 @@ def test_tally_counts_real_rows_once(make_classifier, batch) -> None:
     classifier = make_classifier(1)
     classifier.test_step(tuple(map(tf.constant, (images, labels, weights))))
     logits = classifier(images).numpy()
-    loss, right, samples = classifier.tally.take()
+    loss, right, samples = classifier.sums.take()
     assert samples == 7
     assert right == (logits.argmax(axis=1) == labels)[:7].sum()
     assert loss == pytest.approx(softmax_loss(logits, labels)[:7].sum(), rel=1e-6)
-    assert classifier.tally.take() == [0, 0, 0]
+    assert classifier.sums.take() == [0, 0, 0]
 
 
 def test_a_float16_network_answers_in_float32(make_config) -> None:

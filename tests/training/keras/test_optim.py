@@ -9,7 +9,7 @@ from src.training.schedules import factor
 
 STEPS_PER_EPOCH, TOTAL_STEPS = 13, 91
 PLAN = Plan(
-    rows=8,
+    batch_per_rank=8,
     train_batches=STEPS_PER_EPOCH,
     accumulate=1,
     steps_per_epoch=STEPS_PER_EPOCH,

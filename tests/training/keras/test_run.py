@@ -66,9 +66,9 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 
     def prepare(event: str, count: int) -> Stop:
-        from src.training.keras.callbacks import Loop
+        from src.training.keras.callbacks import TrainingCallback
 
-        original, calls = getattr(Loop, event), 0
+        original, calls = getattr(TrainingCallback, event), 0
 
         def wrapped(self: object, batch: int, logs: object = None) -> None:
             nonlocal calls
@@ -77,7 +77,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
                 os.kill(os.getpid(), signal.SIGUSR1)
             original(self, batch, logs)
 
-        monkeypatch.setattr(Loop, event, wrapped)
+        monkeypatch.setattr(TrainingCallback, event, wrapped)
         return Stop().install()
 
     yield prepare

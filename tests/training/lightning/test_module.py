@@ -1,4 +1,4 @@
-"""The loss and the running totals."""
+"""The loss and the running sums."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from src.data.digits import open_digits
 from src.data.order import BatchOrder
 from src.data.torch_loader import torch_loader
 from src.models.lightning import build_model
-from src.training.lightning.module import Classifier, Totals
+from src.training.lightning.module import Classifier, RunningSums
 from src.training.plan import make_plan
 
 
@@ -21,7 +21,7 @@ def classifier(make_config: Callable[..., Config]) -> Classifier:
 
 
 def test_padding_counts_nowhere(make_config: Callable[..., Config]) -> None:
-    """Over an epoch with a padded last batch: totals are those of each sample once."""
+    """Over an epoch with a padded last batch: each sample counts once."""
     module, train = classifier(make_config), open_digits().train
     batches = list(torch_loader(train, BatchOrder(100, seed=0)))
     assert len(batches) * 100 > len(train)
@@ -29,7 +29,7 @@ def test_padding_counts_nowhere(make_config: Callable[..., Config]) -> None:
         module.validation_step(batch, number)
     image = torch.cat([b.image for b in batches])[: len(train)]
     label = torch.cat([b.label for b in batches])[: len(train)]
-    loss, right, count = module.eval_totals.take(torch.device("cpu")).tolist()
+    loss, right, count = module.eval_sums.take(torch.device("cpu")).tolist()
     logits = module(image)
     assert count == len(train)
     assert right == (logits.argmax(1) == label).sum().item()
@@ -44,8 +44,9 @@ def test_the_loss_of_a_padded_batch_is_the_mean_over_its_samples(make_config: Ca
     torch.testing.assert_close(module.training_step(last, 0), expected)
 
 
-def test_taking_totals_begins_anew() -> None:
-    totals, one = Totals(), torch.ones(1)
-    totals.add(torch.tensor([[0.0, 1.0]]), torch.tensor([1]), one, one)
-    assert totals.take(torch.device("cpu")).tolist() == [1.0, 1.0, 1.0]
-    assert totals.take(torch.device("cpu")).tolist() == [0.0, 0.0, 0.0]
+def test_taking_the_sums_starts_from_zero() -> None:
+    running = RunningSums()
+    running.add(torch.tensor([1.0, 1.0, 1.0]))
+    running.add(torch.tensor([2.0, 0.0, 1.0]))
+    assert running.take(torch.device("cpu")).tolist() == [3.0, 1.0, 2.0]
+    assert running.take(torch.device("cpu")).tolist() == [0.0, 0.0, 0.0]

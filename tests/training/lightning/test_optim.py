@@ -1,4 +1,4 @@
-"""Optimizers and learning rate."""
+"""Optimizers."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from src.config.schema import Config
-from src.training.lightning.optim import apply_settings, learning_rate, make_optimizer
-from src.training.plan import make_plan
+from src.training.lightning.optim import apply_settings, make_optimizer
 
 MakeConfig = Callable[..., Config]
 
@@ -53,11 +52,3 @@ def test_restored_settings_give_way_to_the_configuration(make_config: MakeConfig
     assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert len(optimizer.param_groups[0]["params"]) == 1
-
-
-def test_the_learning_rate_is_scaled_for_the_ranks(make_config: MakeConfig) -> None:
-    config = make_config(
-        "optimizer=sgd", "optimizer.scale_lr=linear", "schedule=constant", "data.batch_size=96"
-    )
-    plan = make_plan(config, 1000, 100, 100, 4)
-    assert learning_rate(config, plan, 5, 4) == pytest.approx(0.4)

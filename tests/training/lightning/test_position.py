@@ -1,4 +1,4 @@
-"""Where a run goes on."""
+"""Where a run resumes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from src.checkpoints.info import SavedCheckpoint
 from src.config.schema import Config
-from src.training.lightning.position import position, validation_due
+from src.training.lightning.position import resume_position
 from src.training.plan import make_plan
 
 MakeConfig = Callable[..., Config]
@@ -35,7 +35,7 @@ def saved(step: int, epoch: int, batch: int) -> SavedCheckpoint:
         ([], saved(50, 5, 0), (5, 0)),
     ],
 )
-def test_position(
+def test_resume_position(
     overrides: list[str],
     checkpoint: SavedCheckpoint | None,
     expected: tuple[int, int],
@@ -43,13 +43,4 @@ def test_position(
 ) -> None:
     config = make_config("data.batch_size=100", "trainer.max_epochs=5", *overrides)
     plan = make_plan(config, 1000, 100, 100, 1)
-    assert position(checkpoint, config.trainer, plan) == expected
-
-
-def test_validation_is_due_every_few_epochs_and_at_the_end(make_config: MakeConfig) -> None:
-    config = make_config("data.batch_size=100", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
-    plan = make_plan(config, 1000, 100, 100, 1)
-    due = [validation_due(config.trainer, plan, epoch, 10 * (epoch + 1)) for epoch in range(5)]
-    assert due == [False, True, False, True, True]
-    none = make_plan(make_config("data.batch_size=100", "trainer.limit_val_batches=0"), 1000, 100, 100, 1)
-    assert not validation_due(config.trainer, none, 4, 50)
+    assert resume_position(checkpoint, config.trainer, plan) == expected

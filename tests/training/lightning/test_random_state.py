@@ -62,7 +62,7 @@ def test_the_pickle_of_an_earlier_version_is_not_read() -> None:
     assert load(torch.zeros(2, PICKLED, dtype=torch.uint8), told).saved is None
     assert told == [
         "the random states of this checkpoint are a pickle, as earlier versions wrote it: reading one can run code, "
-        "so random numbers begin anew."
+        "so random numbers start afresh."
     ]
 
 

@@ -30,7 +30,7 @@ from src.distributed.discover import discover
 from src.distributed.horovod_init import import_horovod, start_horovod
 from src.distributed.topology import Topology
 from src.models.lightning import build_model
-from src.training.lightning.callbacks import Reporter
+from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.module import Classifier
 from src.training.lightning.optim import make_optimizer
 from src.training.lightning.strategies.fsdp import shard
@@ -59,7 +59,7 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     trainer = make_trainer(config, plan, topology, cpu, strategy)
     if flag:
         del trainer.fit_loop.epoch_loop.__dict__["_broadcast_sigterm_tensor"]
-    trainer.callbacks.append(Reporter(config, plan, Stop(), Progress("none", plan)))
+    trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan)))
     network = build_model(config.model, splits.train.shape, splits.train.classes)
     trainer.fit(Classifier(network, config, plan, world_size), loader(config, topology))
 

@@ -11,6 +11,9 @@ from torch.distributed.constants import default_pg_timeout
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.store import open_store
 
+AFTER_SAVE = "Trainer.save_checkpoint"
+"""Lightning's name of the barrier after a checkpoint. Ours are written in the background: it would only be a wait."""
+
 
 class OneDevicePerRank(DDPStrategy):
     """DistributedDataParallel over ranks that exist already and know one device each.
@@ -26,11 +29,11 @@ class OneDevicePerRank(DDPStrategy):
         return self.parallel_devices[0]
 
     def set_world_ranks(self) -> None:
-        """The environment knows them; only Lightning's rank_zero_only has to be told."""
+        """The environment knows them; only Lightning's `rank_zero_only` must be set."""
         rank_zero_only.rank = self.global_rank
 
     def setup_distributed(self) -> None:
-        """As Lightning's, but the ranks meet in a store of our own. The Trainer calls it again, at the start of each loop."""
+        """As Lightning's, but the ranks meet in our own store. The Trainer calls it again at the start of each loop."""
         environment = self.cluster_environment
         assert isinstance(environment, TopologyEnvironment)
         reset_seed()
@@ -46,6 +49,11 @@ class OneDevicePerRank(DDPStrategy):
             device_id=self.root_device if self.root_device.type != "cpu" else None,
             store=store,
         )
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait until all ranks are here; but not after a checkpoint."""
+        if name != AFTER_SAVE:
+            super().barrier(name)
 
     def _configure_launcher(self) -> None:
         pass

@@ -89,10 +89,14 @@ class FullyShardedStrategy(OneDevicePerRank):
         return get_model_state_dict(self.model)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """This rank's part of it; all ranks must call it."""
+        """This rank's part of the optimizer's state; all ranks must call it."""
         plain = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         assert self.model
         return get_optimizer_state_dict(self.model, plain)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Hand each rank's state to `checkpoint_io`; Lightning would do so on rank 0 alone."""
+        self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Read the shards beside the file, written by any number of ranks; returns what the file holds."""
@@ -108,7 +112,7 @@ class FullyShardedStrategy(OneDevicePerRank):
         return state
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """`load_checkpoint` has done it."""
+        """Nothing is left to do after `load_checkpoint`."""
 
 
 def shard(network: nn.Sequential | nn.Module, device: torch.device) -> None:

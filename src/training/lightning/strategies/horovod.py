@@ -23,6 +23,7 @@ from torchmetrics import Metric
 from src.distributed.horovod_init import explaining_lost_ranks, start_horovod
 from src.distributed.topology import Topology
 from src.errors import ConfigError
+from src.training.lightning.strategies.ddp import AFTER_SAVE
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.horovod_gradients import GradientExchange, addable, hvd, sendable
 
@@ -148,8 +149,8 @@ class HorovodStrategy(ParallelStrategy):
             yield
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait until all ranks are here."""
-        if self.world_size > 1:
+        """Wait until all ranks are here; but not after a checkpoint."""
+        if self.world_size > 1 and name != AFTER_SAVE:
             with self._collective():
                 hvd.allreduce(torch.zeros(1), name="barrier")
 

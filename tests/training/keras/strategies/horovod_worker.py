@@ -82,7 +82,7 @@ def run(case: str, folder: Path) -> None:
     np.savez(
         folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
         *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
-        sums=np.array(strategy.sum(model.tally.take())),
+        sums=np.array(strategy.sum(model.sums.take())),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
         collectives=np.array(collectives(inspect.getclosurevars(model.train_function).nonlocals["run"])),
     )

@@ -23,22 +23,22 @@ from src.training.stop import Stop  # noqa: E402
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
     """Train in the run folder; OUT/<rank>.npz gets the weights, OUT/<rank>.txt the collectives of a step."""
     from src.training.keras import run as side
-    from src.training.keras.callbacks import Loop
+    from src.training.keras.callbacks import TrainingCallback
 
-    after_step = Loop.on_train_batch_end
+    after_step = TrainingCallback.on_train_batch_end
 
-    def on_train_batch_end(self: Loop, batch: int, logs: object = None) -> None:
-        if signal_after and self.state.step + 1 == int(signal_after):
+    def on_train_batch_end(self: TrainingCallback, batch: int, logs: object = None) -> None:
+        if signal_after and self.position.step + 1 == int(signal_after):
             os.kill(os.getpid(), signal.SIGUSR1)
         after_step(self, batch, logs)
 
-    def write_down(loop: Loop, *_: object) -> None:
-        model = loop.classifier
+    def write_down(callback: TrainingCallback, *_: object) -> None:
+        model = callback.classifier
         np.savez(Path(out) / f"{topology.rank}.npz", **{v.path: v.numpy() for v in model.trainable_variables})
         graph = inspect.getclosurevars(model.train_function).nonlocals["run"]
         (Path(out) / f"{topology.rank}.txt").write_text("\n".join(collectives(graph)))
 
-    Loop.on_train_batch_end, side.test = on_train_batch_end, write_down
+    TrainingCallback.on_train_batch_end, side.test = on_train_batch_end, write_down
     run, topology = open_run(folder), discover()
     outcome = side.train(frozen(run), run, topology, Stop().install())
     print(outcome.state, outcome.step, outcome.epoch)

@@ -104,8 +104,8 @@ def test_a_run_goes_on_with_another_number_of_devices(train, single, tmp_path: P
     assert begun.returncode == 0, begun.stderr
     ended = train(f"resume={tmp_path / 'latest'}", "trainer.devices=3", "trainer.max_epochs=2")
     assert ended.returncode == 0, ended.stderr
-    assert "going on from step 13 of 26" in ended.stdout
-    assert "the checkpoint is of 2 devices, and 3 go on" in ended.stdout
+    assert "resuming at step 13 of 26" in ended.stdout
+    assert "resuming a 2-device checkpoint on 3" in ended.stdout
     assert largest_difference(single, weights(tmp_path / "latest/checkpoints/00000026/weights.npz")) < 1e-6
 
 
