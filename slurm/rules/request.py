@@ -1,4 +1,4 @@
-"""What the rules look at."""
+"""The request that the rules check: a configuration, the job made of it, and where it is submitted."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from src.config.schema import Config
 
 
 def user() -> str:
-    """The name of whoever submits, also where $USER is not set; the number of a user without a name."""
+    """The user's name, even if $USER is not set; the id of a user without a name."""
     if name := os.environ.get("USER"):
         return name
     import getpass
@@ -24,11 +24,11 @@ def user() -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What the rules look at.
+    """What the rules check.
 
     Attributes:
-        config, job: what was asked for, and the job made of it.
-        folder: where the command was typed.
+        config, job: the configuration, and the job made of it.
+        folder: working directory of the command.
         environ: the environment, for $USER and $SCRATCH in the site's folders.
     """
 
@@ -39,7 +39,7 @@ class Request:
 
     @property
     def site(self) -> Site:
-        """Facts of the site."""
+        """The facts about the site."""
         return self.config.cluster.site
 
     @property

@@ -10,7 +10,7 @@ import pytest
 
 from slurm import rules
 from slurm.launch import placeholder_job, with_absolute_paths
-from slurm.rules import folders, limits, notes, options, resources, starting
+from slurm.rules import advice, folders, limits, options, resources, starting
 from slurm.rules.request import Request
 from src.config.schema import Config
 from src.files import ROOT
@@ -30,25 +30,25 @@ REFUSED = {
     "signal_before_the_end": ("cluster=slurm cluster.time=1", "cluster.signal_seconds=30"),
     "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
     "account": ("cluster=alvis", "use cluster.account=NAISS2026-22-123"),
-    "account: form": ("cluster=sockeye cluster.account=mine", "has not the form"),
+    "account: form": ("cluster=sockeye cluster.account=mine", "does not have the form"),
     "comment": ("cluster=neuron", "field=nlp;appl=pytorch"),
-    "comment: form": ("cluster=neuron cluster.comment=pytorch", "has not the form"),
+    "comment: form": ("cluster=neuron cluster.comment=pytorch", "does not have the form"),
     "memory_refused": ("cluster=neuron cluster.mem=10G", "leave cluster.mem out"),
     "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
-    "partition: unknown": ("cluster=neuron cluster.partition=gpu", "is none of neuron's partitions"),
+    "partition: unknown": ("cluster=neuron cluster.partition=gpu", "is not one of neuron's partitions"),
     "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
-    "gpu_type: unknown": ("cluster=alvis cluster.gpu_type=h100", "is no GPU of alvis"),
+    "gpu_type: unknown": ("cluster=alvis cluster.gpu_type=h100", "is not a GPU type of alvis"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
     "chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
     "extra_options: abbreviated": ("cluster=slurm 'cluster.extra=[\"--part=y\"]'", "--part is short for it"),
     "extra_options: two": ("cluster=slurm 'cluster.extra=[\"--licenses=x --nodes=9\"]'", "write a list"),
-    "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is no option"),
+    "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is not an option"),
     "extra_options: comment": ("cluster=slurm 'cluster.extra=[\"--licenses=x#y\"]'", "has a # in it"),
     "extra_options: a quote": ("cluster=slurm 'cluster.extra=[\"--licenses=\\\"x\"]'", "quote"),
     "extra_options: wrap": ("cluster=slurm 'cluster.extra=[\"--wrap=id\"]'", "--wrap replaces the script"),
     "extra_options: wait": ("cluster=slurm 'cluster.extra=[-W]'", "use wait=true"),
-    "extra_options: elsewhere": ("cluster=slurm 'cluster.extra=[\"-M other\"]'", "not looked for"),
+    "extra_options: elsewhere": ("cluster=slurm 'cluster.extra=[\"-M other\"]'", "src/jobs.py does not query"),
     "extra_options: array": ("cluster=slurm 'cluster.extra=[\"--arr=1-3\"]'", "use -m"),
     "extra_options: pbs": ("cluster=pbs 'cluster.extra=[\"-q gpu\"]'", "use cluster.partition=..."),
     "extra_options: pbs resources": ("cluster=pbs 'cluster.extra=[\"-l select=9\"]'", "-l select itself"),
@@ -61,7 +61,7 @@ REFUSED = {
     ),
     "extra_options: gpus-per-task": ("cluster=slurm 'cluster.extra=[\"--gpus-per-task=1\"]'", "hides a node's other GPUs"),
     "extra_options: export": ("cluster=slurm 'cluster.extra=[\"--export=A,B\"]'", "use --export=ALL,A,B"),
-    "extra_options: no option": ("cluster=slurm cluster.extra=[licenses]", "is no option"),
+    "extra_options: no option": ("cluster=slurm cluster.extra=[licenses]", "is not an option"),
     "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
     "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
     "launch: pbs": ("cluster=pbs launch=srun", "use launch=mpirun"),
@@ -82,7 +82,7 @@ REFUSED = {
     "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
     "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train cannot be listed"),
     "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
-    "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is no environment (it has no bin/activate)"),
+    "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is not an environment (it has no bin/activate)"),
     "environment: home": ("cluster=slurm cluster.venv='\"~/nope\"'", "cluster.venv=/"),
     "environment: conda": ("cluster=slurm cluster.conda=/nope/env", "it has no conda-meta"),
     "writable": ("cluster=slurm paths.results=/etc/passwd/results", "use paths.results=FOLDER"),
@@ -218,7 +218,10 @@ NOTED = {
     "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
     "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
     "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
-    "cpus_for_gpus": ("cluster=fir cluster.cpus_per_task=2", "5 or 6 is the rule of thumb"),
+    "cpus_for_gpus": (
+        "cluster=fir cluster.cpus_per_task=2",
+        "the rule of thumb is 5 or 6, and the node has 12 per GPU",
+    ),
     "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
 }
 
@@ -228,7 +231,7 @@ def test_notes(make_config: MakeConfig, name: str) -> None:
     line, words = NOTED[name]
     noted = rules.notes(request(make_config, line))
     assert any(words in n for n in noted)
-    assert {r.__name__ for r in notes.RULES} == {n.split(":")[0] for n in NOTED}
+    assert {r.__name__ for r in advice.RULES} == {n.split(":")[0] for n in NOTED}
 
 
 @pytest.mark.needs_root
