@@ -36,14 +36,7 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
         SchedulerError: there is no scheduler here.
         UnclearError: it may have been accepted, but its job id is not known.
     """
-    name = COMMAND[scheduler]
-    options = ["--parsable"] if scheduler == "slurm" else []
-    if after:
-        options += (
-            [f"--dependency=afterany:{after}"] if scheduler == "slurm" else ["-W", f"depend=afterany:{after}"]
-        )
-    if members:
-        options += [f"--array={members}"] if scheduler == "slurm" else ["-J", members]
+    name, options = COMMAND[scheduler], _options(scheduler, after, members)
     environ = _environment(script.read_text(errors="replace"))
     try:
         answer = programs.run([name, *options, str(script)], programs.SUBMIT_TIMEOUT_S, environ=environ)
@@ -56,12 +49,9 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
         raise UnclearError(f"{name} failed with {programs.describe_end(answer)}.")
     if answer.code:
-        said = answer.message
-        raise SubmitError(
-            f"{name} refused the job: {said}"
-            if said
-            else f"{name} failed with {programs.describe_end(answer)}."
-        )
+        if not answer.message:
+            raise SubmitError(f"{name} failed with {programs.describe_end(answer)}.")
+        raise SubmitError(f"{name} refused the job: {answer.message}")
     return _job_id(name, answer)
 
 
@@ -101,6 +91,14 @@ def held_interrupt(what: str) -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _options(scheduler: str, after: str | None, members: str | None) -> list[str]:
+    if scheduler == "pbs":
+        chained = ["-W", f"depend=afterany:{after}"] if after else []
+        return chained + (["-J", members] if members else [])
+    chained = [f"--dependency=afterany:{after}"] if after else []
+    return ["--parsable", *chained, *([f"--array={members}"] if members else [])]
 
 
 def _job_id(name: str, answer: programs.Answer) -> str:
