@@ -5,8 +5,8 @@
 All submit to an `sbatch` that answers at once, in turns, on the same machine: what counts is the ratio. The peers,
 hydra-submitit-launcher and submitit, are installed with pip into an environment of their own, and ours runs in one
 with the requirements that a submission needs (hydra-core, jinja2): Hydra imports every plugin that it finds. Shared
-disks of clusters answer file system calls slowly, so their number is counted (strace) beside the time. Ours is copied
-from a clone: edits of the project cost a question to git. The last line is a JSON object.
+disks of clusters answer file system calls slowly, so their number is counted (strace) beside the time.
+The last line is a JSON object.
 """
 
 import argparse

@@ -1,8 +1,15 @@
-"""The login node's side of a job: what it needs, what the site allows, its script, its submission, its state.
+"""The login node's side of a job: from a configuration to a submitted script, and from a run folder to the state of its jobs.
 
-    job      Config -> Job: every number resolved        submit   run folder, snapshot of the code, sbatch or qsub
-    sites    the rules of the site, all at once          queue    squeue, sacct, scontrol: what became of a job
-    render   Job -> the text of the script               testbed  a real Slurm on one machine
+A submission, in order:
 
-No framework is imported here: it has to start fast on a login node.
+1. `launch` checks everything; inside salloc, `allocation` says what there is; `sweep` refuses members that can't share a job.
+2. `job` resolves every number of the configuration; `rules` compares the job with what the site allows.
+3. `render` fills in `templates`: the batch script. `dry_run` prints it and stops here.
+4. `submit` makes the run folder; `snapshot` copies the code into it, as `git` lists it and without what is `left_out`.
+5. `chain` submits the script through `client` (sbatch, qsub); after a refusal `takeback` removes what was written.
+
+Afterwards `runs` finds submitted runs, `queue` asks for their jobs, `resubmit` and `show_logs` act on them, `waiting` waits.
+`new_cluster` writes a preset, `presets` finds the one of this machine, `testbed` is a real Slurm on one machine.
+
+No framework is imported here, because a submission has to start fast on a login node.
 """

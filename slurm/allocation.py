@@ -1,4 +1,4 @@
-"""Whether this command already runs inside an allocation, and what it may do there."""
+"""Whether this command runs inside an allocation (salloc, qsub -I), and what the allocation offers."""
 
 import dataclasses
 import re
@@ -17,9 +17,9 @@ class Allocation:
 
     Attributes:
         job_id: its number.
-        nodes: how many nodes it has; 0 where nothing tells.
-        cpus: CPUs on the node that has the fewest; 0 where nothing tells.
-        gpus: GPUs on each node; 0 where nothing tells.
+        nodes: number of nodes; 0 if unknown.
+        cpus: CPUs on the node that has the fewest; 0 if unknown.
+        gpus: GPUs on each node; 0 if unknown.
     """
 
     job_id: str
@@ -32,7 +32,7 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """The allocation around this process; None on a login node.
 
     Raises:
-        SubmitError: inside a batch job or one of several tasks: a job must not submit or start itself again.
+        SubmitError: this is a batch job, or one of several tasks; a job must not submit or start itself again.
     """
     job_id = environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID")
     if not job_id:
@@ -40,7 +40,7 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     if not re.fullmatch(JOB_ID, job_id):
         name = "SLURM_JOB_ID" if environ.get("SLURM_JOB_ID") else "PBS_JOBID"
         raise SubmitError(
-            f"{name}={job_id!a} is no job id: this shell is no allocation; unset {name}, or log in anew."
+            f"{name}={job_id!a} is not a job id: this shell is not in an allocation; unset {name}, or log in again."
         )
     batch = environ.get("ENVIRONMENT") == "BATCH" or environ.get("PBS_ENVIRONMENT") == "PBS_BATCH"
     if batch or "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1:
@@ -53,7 +53,7 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
-    """GPUs on each node, from the options of salloc; of `--gpus` on several nodes only the sum is known."""
+    """GPUs on each node, from the options of salloc; `--gpus` on several nodes gives only their sum."""
     if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
         return 0
     names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
@@ -66,25 +66,25 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
-    """The numbers in a variable, one for each of its parts; [0] where it is not set.
+    """The numbers in a variable, one for each of its parts; [0] if it is not set.
 
     Raises:
-        SubmitError: it is not as the scheduler writes it.
+        SubmitError: the scheduler would not write it so.
     """
     parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
     if not all(parts):
         raise SubmitError(
-            f"{name}={environ[name]!a} is not what a scheduler writes there: this shell is no allocation, or something "
-            f"has changed the variable; unset {name}, or make a new allocation."
+            f"{name}={environ[name]!a} is not what a scheduler writes there: this shell is not in an allocation, or "
+            f"something has changed the variable; unset {name}, or make a new allocation."
         )
     return [int(part[1]) for part in parts if part]
 
 
 def fits(job: Job, here: Allocation) -> list[str]:
-    """Whether the allocation has what the job was made for."""
+    """One sentence for each thing that the job needs and the allocation lacks."""
     if job.members is not None:
         return [
-            "a sweep is a job array, and this is an allocation; run its members one by one, or submit from the login node."
+            "a sweep is a job array, which can't run inside an allocation; run its members one by one, or submit from the login node."
         ]
     problems = []
     if here.nodes and here.nodes != job.nodes:
@@ -100,7 +100,7 @@ def fits(job: Job, here: Allocation) -> list[str]:
 
 
 def fill_from_allocation(config: Config, here: Allocation | None) -> Config:
-    """In an allocation `auto` is all it has: the GPUs of a node, and its CPUs shared by the ranks."""
+    """In an allocation `auto` means all of it: the GPUs of a node, and its CPUs shared by the ranks."""
     if here is None:
         return config
     c, t = config.cluster, config.trainer

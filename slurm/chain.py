@@ -1,4 +1,4 @@
-"""Jobs in a row: all of them are queued, or none is, or the user is told which."""
+"""Submit a chain of jobs: all are queued, or none, or the error says which."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,21 +6,23 @@ from pathlib import Path
 from slurm import client, queue
 from src.errors import Interrupted, ProjectError, SubmitError, UnclearError
 
-INTERRUPTED = "Interrupted: waiting for the scheduler's answer, to take back what it accepts; Ctrl-C again ends it at once."
+INTERRUPTED = (
+    "Interrupted: waiting for the scheduler's answer to cancel what it accepts; Ctrl-C again stops at once."
+)
 
 
 def submit_chain(
     kind: str, script: Path, links: int, accepted: Callable[[str], None], members: str | None = None
 ) -> list[str]:
-    """Submit a script `links` times, each to begin when the one before has ended, however it ended.
+    """Submit a script `links` times; each job begins when the one before has ended, successfully or not.
 
     Args:
         kind: slurm or pbs.
-        accepted: called with each job id as soon as it is known, to write it down.
+        accepted: called with each job id as soon as it is known, to record it.
         members: only these members of the script's array, such as 1,3.
 
     Raises:
-        SubmitError, SchedulerError: it was refused; no job of it is queued any more.
+        SubmitError, SchedulerError: a job was refused; those before it were cancelled.
         Interrupted: Ctrl-C; no job of it is queued.
         UnclearError: a job is queued, or may be.
     """
@@ -51,12 +53,12 @@ def _unclear(kind: str, job_ids: list[str]) -> str:
 
 
 def _withdrawn(kind: str, job_ids: list[str], error: BaseException) -> SubmitError:
-    """Cancel what was accepted; returns what to raise."""
-    jobs = f"Job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids)}, which had been accepted,"
+    """Cancel what was accepted; returns the error to raise."""
+    jobs = f"Job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids)}, already accepted,"
     why = f"{str(error).rstrip('.') or 'interrupted'}."
     try:
-        if ending := queue.cancel(kind, job_ids[::-1], queue.STILL_ENDING):
-            raise SubmitError(f"{queue.told(ending)}.")
+        if ending := queue.cancel(kind, job_ids[::-1], queue.END_TIMEOUT_S):
+            raise SubmitError(f"{queue.describe(ending)}.")
     except ProjectError as trouble:
         return UnclearError(
             f"{why} {jobs} could not be cancelled: {trouble} Look at `{client.QUEUE[kind]}`.",

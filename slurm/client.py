@@ -1,4 +1,4 @@
-"""The words exchanged with the scheduler: sbatch or qsub, called once per job."""
+"""Calls of sbatch and qsub, one per job."""
 
 import os
 import re
@@ -16,10 +16,10 @@ from src.errors import INTERRUPTED, NoAnswer, SchedulerError, SubmitError, Uncle
 COMMAND = {"slurm": "sbatch", "pbs": "qsub"}
 SCRIPT = {"slurm": "job.sbatch", "pbs": "job.pbs"}
 QUEUE = {"slurm": "squeue --me", "pbs": "qstat -u $USER"}
-"""What a person types to see the own jobs."""
+"""What a user types to see their own jobs."""
 
 ANSWER_LOST = "timed out|Zero Bytes were transmitted"
-"""Words of sbatch with which the controller may have accepted the job all the same: Socket timed out on send/recv operation."""
+"""Errors of sbatch after which the job may still have been accepted, such as `Socket timed out on send/recv operation`."""
 
 
 def submit_script(scheduler: str, script: Path, after: str | None = None, members: str | None = None) -> str:
@@ -28,22 +28,15 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
     Args:
         scheduler: slurm or pbs.
         script: the batch script.
-        after: id of a job that must have ended before.
+        after: id of a job that must have ended first.
         members: only these members of the script's array, such as 1,3.
 
     Raises:
-        SubmitError: it was refused, in the scheduler's own words.
-        SchedulerError: there is no scheduler to ask.
+        SubmitError: it was refused, with the scheduler's message.
+        SchedulerError: there is no scheduler here.
         UnclearError: it may have been accepted, but its job id is not known.
     """
-    name = COMMAND[scheduler]
-    options = ["--parsable"] if scheduler == "slurm" else []
-    if after:
-        options += (
-            [f"--dependency=afterany:{after}"] if scheduler == "slurm" else ["-W", f"depend=afterany:{after}"]
-        )
-    if members:
-        options += [f"--array={members}"] if scheduler == "slurm" else ["-J", members]
+    name, options = COMMAND[scheduler], _options(scheduler, after, members)
     environ = _environment(script.read_text(errors="replace"))
     try:
         answer = programs.run([name, *options, str(script)], programs.SUBMIT_TIMEOUT_S, environ=environ)
@@ -56,12 +49,9 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
         raise UnclearError(f"{name} failed with {programs.describe_end(answer)}.")
     if answer.code:
-        said = answer.message
-        raise SubmitError(
-            f"{name} refused the job: {said}"
-            if said
-            else f"{name} failed with {programs.describe_end(answer)}."
-        )
+        if not answer.message:
+            raise SubmitError(f"{name} failed with {programs.describe_end(answer)}.")
+        raise SubmitError(f"{name} refused the job: {answer.message}")
     return _job_id(name, answer)
 
 
@@ -69,8 +59,8 @@ def test_only(script: str) -> str:
     """Slurm's own verdict on a script, which is not submitted.
 
     Raises:
-        SubmitError: where Slurm would refuse it, in Slurm's words.
-        SchedulerError: where Slurm can't be asked.
+        SubmitError: Slurm would refuse it, with Slurm's message.
+        SchedulerError: Slurm does not answer.
     """
     answer = programs.run(["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, _environment(script))
     if answer.code:
@@ -80,10 +70,10 @@ def test_only(script: str) -> str:
 
 @contextmanager
 def held_interrupt(what: str) -> Iterator[threading.Event]:
-    """Ctrl-C within sets the event, so that no answer of the scheduler is lost; a second one is a KeyboardInterrupt.
+    """Delay Ctrl-C: the first only sets the event, so that no answer of the scheduler is lost; a second is a KeyboardInterrupt.
 
     Args:
-        what: is said when it happens.
+        what: printed at the first Ctrl-C.
     """
     asked = threading.Event()
 
@@ -93,7 +83,7 @@ def held_interrupt(what: str) -> Iterator[threading.Event]:
         asked.set()
         print(what, file=sys.stderr, flush=True)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
         yield asked
         return
     before = signal.signal(signal.SIGINT, hold)
@@ -101,6 +91,14 @@ def held_interrupt(what: str) -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _options(scheduler: str, after: str | None, members: str | None) -> list[str]:
+    if scheduler == "pbs":
+        chained = ["-W", f"depend=afterany:{after}"] if after else []
+        return chained + (["-J", members] if members else [])
+    chained = [f"--dependency=afterany:{after}"] if after else []
+    return ["--parsable", *chained, *([f"--array={members}"] if members else [])]
 
 
 def _job_id(name: str, answer: programs.Answer) -> str:
@@ -112,9 +110,9 @@ def _job_id(name: str, answer: programs.Answer) -> str:
 
 
 def _environment(script: str) -> dict[str, str]:
-    """The environment without SBATCH_* variables that would win over an option of the script.
+    """The environment without the SBATCH_* variables that would override an option of the script.
 
-    LC_ALL stays as it is, unlike for questions: the job inherits it.
+    LC_ALL stays as it is, unlike for queries, because the job inherits it.
     """
     options = set(re.findall(r"^#SBATCH --([a-z-]+)", script, re.MULTILINE))
     return {

@@ -1,4 +1,4 @@
-"""What `dry_run=true` shows, and what a submission says."""
+"""What `dry_run=true` and a submission print."""
 
 import shlex
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def _time(time: int | None) -> str:
 
 
 def report(script: str, job: Job, notes: Sequence[str]) -> str:
-    """What a dry run prints; what would be refused is an error beside it."""
+    """What a dry run prints; refusals are raised as an error afterwards."""
     parts = [script, table(job)]
     if notes:
         parts.append("\n".join(f"note: {n}" for n in notes))
@@ -60,7 +60,7 @@ def report(script: str, job: Job, notes: Sequence[str]) -> str:
 
 
 def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]) -> str:
-    """What a person reads after a submission: the job, where everything is, what to type next."""
+    """What a submission prints: the job, where everything is, what to type next."""
     jobs = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
     many = len(runs) > 1
     folder = f"{job.run}-*" if many else display_path(runs[0])

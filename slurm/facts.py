@@ -1,4 +1,4 @@
-"""Times, sizes and patterns of a cluster, read once to see that they can be: those typed and those of the preset alike."""
+"""Check that the times, sizes and patterns of a cluster can be read, whether typed or of the preset."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -29,11 +29,11 @@ def problems(cluster: Cluster) -> list[str]:
     ]
     if cluster.scheduler == "none":
         found.append(
-            f"cluster.scheduler=none takes no jobs, and cluster={cluster.name} submits one; use cluster=local to run here."
+            f"cluster.scheduler=none can't take jobs, and cluster={cluster.name} submits one; use cluster=local to run here."
         )
     if cluster.scheduler == "pbs" and not found and _zero_on_pbs(cluster):
         found.append(
-            f"cluster.{_zero_on_pbs(cluster)}=0 has a meaning for Slurm only; for PBS name an amount, or leave it out."
+            f"cluster.{_zero_on_pbs(cluster)}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
         )
     return found
 
@@ -44,13 +44,13 @@ def _unreadable(
     for key, value in values.items():
         try:
             if value is not None and read(value) == 0 and key not in may_be_0:
-                yield f"cluster.{key}={value} must be above 0; leave it out where it is not known."
+                yield f"cluster.{key}={value} must be above 0; leave it out if it is not known."
         except ValueError as error:
             yield f"cluster.{key}: {error}"
 
 
 def _zero_on_pbs(cluster: Cluster) -> str:
-    """mem=0 is a node's whole memory and time=0 no limit, in Slurm's words."""
+    """The key that is 0: in Slurm, mem=0 means a node's whole memory and time=0 no limit."""
     if cluster.mem is not None and units.megabytes(cluster.mem) == 0:
         return "mem"
     return "time" if cluster.time is not None and units.seconds(cluster.time) == 0 else ""
@@ -60,4 +60,4 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"'{pattern}' is no regular expression ({error}).") from error
+        raise ValueError(f"'{pattern}' is not a regular expression ({error}).") from error

@@ -137,7 +137,7 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
     if before.scheduler is None:
         return
     try:
-        before = runs.identified(before)
+        before = runs.with_unrecorded_jobs(before)
         living = queue.queued(before.scheduler or "", before.job_ids).living(before.job_ids)
     except SchedulerError as error:
         raise SchedulerError(
@@ -146,7 +146,7 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
     runs.refuse_unclear(before)
     if living:
         raise SubmitError(
-            f"{queue.told(living)} and is of this run: two would overwrite each other's checkpoints. "
+            f"{queue.describe(living)} and is of this run: two would overwrite each other's checkpoints. "
             f"Wait for its end, stop it (src/jobs.py cancel {run.id}), or start a new run."
         )
 

@@ -1,10 +1,10 @@
-"""Write a preset of the cluster whose login node this is, from what Slurm says about itself.
+"""Write a preset for the cluster whose login node this is, from the output of sinfo.
 
     python slurm/new_cluster.py NAME               # prints configs/cluster/NAME.yaml
     python slurm/new_cluster.py NAME --write       # writes it
     python slurm/new_cluster.py NAME --partition gpu
 
-What Slurm can't say (accounts' form, modules, rules of the site) is left to you, as comments.
+What sinfo does not show (the form of accounts, modules, rules of the site) is left to you, as comments.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from src.errors import REFUSED, ProjectError, SubmitError  # noqa: E402
 
 PRESETS = Path(__file__).resolve().parent.parent / "configs" / "cluster"
 SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%G|%c|%m|%l|%D"]
-"""Partition, generic resources, CPUs, memory in MiB, longest job, number of nodes; one line per kind of node."""
+"""Partition, generic resources, CPUs, memory in MiB, time limit, number of nodes; one line per kind of node."""
 
 LINE = re.compile(r"([^|]+)\|([^|]*)\|([0-9]{1,9})\+?\|([0-9]{1,12})\+?\|([^|]*)\|([0-9]{1,9})")
 
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def rows(answer: str) -> list[Row]:
-    """What sinfo printed, as far as it has GPUs; fewest GPUs last.
+    """The kinds of nodes with GPUs in the output of sinfo; those with the fewest GPUs last.
 
     Raises:
-        SubmitError: it is not what was asked for.
+        SubmitError: the output does not have the requested form.
     """
     found = [row for line in answer.splitlines() if line.strip() for row in _rows_of(line.strip())]
     return sorted(found, key=lambda r: -r.gpus * r.nodes)
@@ -86,7 +86,7 @@ def _rows_of(line: str) -> Iterator[Row]:
     if not match:
         raise SubmitError(
             f"sinfo answered {line[:80]!a}, which is not of the form {SINFO[-1].removeprefix('--format=')}; "
-            "write the preset by hand, after configs/cluster/slurm.yaml."
+            "write the preset by hand, after the example of configs/cluster/slurm.yaml."
         )
     if "\ufffd" in line:
         raise SubmitError(f"sinfo answered {line[:80]!a}, which is not UTF-8; write the preset by hand.")
@@ -100,10 +100,10 @@ def preset(name: str, found: Sequence[Row], partition: str | None, host: str) ->
     """The preset's text.
 
     Raises:
-        SubmitError: where there is no node with GPUs, or none in `partition`.
+        SubmitError: there is no node with GPUs, or none in `partition`.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
-        raise SubmitError(f"'{name}' can't name a preset; use small letters, digits, _ and -.")
+        raise SubmitError(f"'{name}' can't name a preset; use lower-case letters, digits, _ and -.")
     known = list(dict.fromkeys(r.partition for r in found))
     if not found:
         raise SubmitError(
@@ -137,7 +137,7 @@ def _node(row: Row) -> str:
 
 
 def _is_time(text: str) -> bool:
-    """Whether a limit is a time: it may be infinite or n/a too."""
+    """Whether a limit is a time; it may also be `infinite` or `n/a`."""
     try:
         return units.seconds(text) > 0
     except ValueError:
@@ -145,14 +145,14 @@ def _is_time(text: str) -> bool:
 
 
 def _scalar(text: str) -> str:
-    """A word of Slurm's in YAML, where `on`, `1e3` and `a: b` would be something else."""
+    """A word of Slurm's as a YAML string; unquoted, `on`, `1e3` and `a: b` would be something else."""
     plain = re.fullmatch(r"[A-Za-z0-9][\w.-]*", text) and yaml.safe_load(text) == text
     return text if plain else json.dumps(text)
 
 
 def _write(path: Path, text: str) -> int:
     if path.exists():
-        raise SubmitError(f"{path} is there already; take it away first, or choose another name.")
+        raise SubmitError(f"{path} already exists; remove it first, or choose another name.")
     try:
         with open(path, "x") as file:
             file.write(text)

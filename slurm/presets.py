@@ -1,4 +1,4 @@
-"""`cluster=current`: the preset that names this machine among its login nodes."""
+"""`cluster=current`: the preset whose login nodes include this machine."""
 
 import fnmatch
 import socket
@@ -20,38 +20,38 @@ def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -
 
     Args:
         overrides: what was typed.
-        hosts: names of this machine; by default its short and its full one.
+        hosts: names of this machine; by default its short and its full name.
 
     Raises:
-        ConfigError: where no preset, or more than one, knows this machine.
+        ConfigError: no preset, or more than one, lists this machine.
     """
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
     known, broken = patterns()
     for sentence in broken:
-        tell(sentence)
+        print_note(sentence)
     found = [
         name for name, wanted in known.items() if any(fnmatch.fnmatch(h, p) for h in hosts for p in wanted)
     ]
     if len(found) != 1:
-        what = f"fits {' and '.join(found)}" if found else "is no login node of a preset"
+        what = f"fits {' and '.join(found)}" if found else "is not a login node of any preset"
         raise ConfigError(
             f"cluster=current: this machine ({hosts[0]}) {what}; name one of {', '.join(known)}, or write a preset with "
-            "`python slurm/new_cluster.py NAME` (cluster.site.hosts is what is compared).",
+            "`python slurm/new_cluster.py NAME` (its cluster.site.hosts lists the login nodes).",
             *broken,
         )
     return [f"cluster={found[0]}" if o == "cluster=current" else o for o in overrides]
 
 
 @cache
-def tell(sentence: str) -> None:
-    """Print a note, once: each member of a sweep asks for the presets."""
+def print_note(sentence: str) -> None:
+    """Print a note once, although each member of a sweep reads the presets."""
     print(f"note: {sentence}", file=sys.stderr)
 
 
 def patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], list[str]]:
-    """Host name patterns of each preset that has some, and a sentence on each preset that can't be read.
+    """Host name patterns of each preset that has some, and a sentence for each preset that can't be read.
 
-    One that is broken is passed over: whoever works on it does not stop the users of the others.
+    A broken preset is ignored, so that it does not stop the users of the others.
     """
     known, broken = {}, []
     for file in sorted(presets.glob("*.yaml")):
@@ -59,7 +59,7 @@ def patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], list[str]]:
             if wanted := _hosts(file):
                 known[file.stem] = wanted
         except ValueError as error:
-            broken.append(f"configs/cluster/{file.name} is passed over: {error}.")
+            broken.append(f"configs/cluster/{file.name} is ignored: {error}.")
     return known, broken
 
 
@@ -67,16 +67,16 @@ def _hosts(file: Path) -> list[str]:
     """`cluster.site.hosts` of a preset.
 
     Raises:
-        ValueError: what is wrong with the file, in words.
+        ValueError: the file can't be read, with the reason.
     """
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"it can't be read ({error.strerror})") from error
     except UnicodeError as error:
-        raise ValueError("it is no text in UTF-8") from error
+        raise ValueError("it is not UTF-8") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ValueError(f"it is no YAML ({' '.join(str(error).split())})") from error
+        raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from error
     hosts: Any = {} if tree is None else tree
     for key in ("cluster", "site", "hosts"):
         if not isinstance(hosts, dict):
@@ -84,6 +84,8 @@ def _hosts(file: Path) -> list[str]:
         hosts = hosts.get(key, [] if key == "hosts" else {})
     if tree is None or not isinstance(hosts, list) or not all(isinstance(h, str) for h in hosts):
         raise ValueError(
-            "it is empty" if tree is None else 'cluster.site.hosts is no list of texts such as ["login*"]'
+            "it is empty"
+            if tree is None
+            else 'cluster.site.hosts is not a list of strings such as ["login*"]'
         )
     return hosts

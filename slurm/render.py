@@ -1,7 +1,7 @@
-"""A job as the text of its batch script: pure, the same job gives the same text.
+"""Render the batch script of a job, a pure function: the same job gives the same script.
 
-The templates in `slurm/templates` are read as they are: shell, with the numbers left open. Whatever comes from the user
-passes a filter: `sh` for the shell, `option` for a line that the scheduler reads.
+The templates in `slurm/templates` are shell scripts with placeholders. Every value that comes from the user passes a filter:
+`sh` for the shell, `option` for a line that the scheduler reads.
 """
 
 import os
@@ -47,7 +47,7 @@ def render(job: Job) -> str:
     return environment.get_template(f"{c.scheduler}.sh.j2").render(
         job=job,
         c=c,
-        login=bool(c.modules or c.conda),  # a login shell knows `module` and `conda`
+        login=bool(c.modules or c.conda),  # only a login shell has `module` and `conda`
         log=log_path(job),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
         pyxis=pyxis(job),
@@ -59,26 +59,26 @@ def render(job: Job) -> str:
 
 
 def compiled_templates() -> str | None:
-    """The folder that keeps compiled templates, as Python keeps its own; None where it may not be written."""
+    """The folder for compiled templates, beside them as for Python; None if it can't be written."""
     folder = TEMPLATES / "__pycache__"
     if sys.dont_write_bytecode:
         return None
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
-    return str(folder) if os.access(f"{folder}/", os.W_OK) else None  # with the slash: a folder
+    return str(folder) if os.access(f"{folder}/", os.W_OK) else None  # the slash: only if it is a folder
 
 
 def log_path(job: Job) -> str:
-    """Where Slurm writes what the job prints, without .out and .err; %j is the job, %A_%a the member of an array."""
+    """Path of the job's log without .out and .err; Slurm fills in %j (job) and %A_%a (member of an array)."""
     escaped = job.run.replace("%", "%%")
     return f"{escaped}/slurm-%j" if job.members is None else f"{escaped}-%a/slurm-%A_%a"
 
 
 def option(value: object) -> str:
-    """A value for a line of options: in double quotes where the scheduler would cut or split it (`nvcr.io#nvidia`).
+    """A value for a line of options; in double quotes if the scheduler would cut or split it (`nvcr.io#nvidia`).
 
     Raises:
-        ConfigError: a line break would end the line, and what follows would be run.
+        ConfigError: it has a line break, after which the rest would be run as a command.
     """
     text = str(value)
     if re.search(r"[\n\r\0]", text):
@@ -89,12 +89,12 @@ def option(value: object) -> str:
 
 
 def variable(text: str) -> str:
-    """A folder for a pair of double quotes in the shell: $NAME stays a variable, all else is literal."""
+    """A folder to be put in double quotes in the shell: $NAME stays a variable, everything else is literal."""
     return re.sub(r'(["\\`]|\$(?![A-Za-z_]))', r"\\\1", text)
 
 
 def folder(path: str) -> str:
-    """A folder as a word of the shell: one of the node's disk keeps its variable, a relative one is below the project's."""
+    """A folder as a word of the shell: one on the node's disk keeps its variable, a relative one is below the project."""
     return f'"{variable(path)}"' if on_node(path) else shlex.quote(str(absolute(path)))
 
 

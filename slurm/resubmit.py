@@ -21,13 +21,13 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
 
     Args:
         results: where run folders are.
-        trust: also a script that this user has not submitted from there.
+        trust: accept a script that this user has not submitted from there.
 
     Raises:
-        SubmitError, SchedulerError: it was refused; the runs are as they were before.
+        SubmitError, SchedulerError: it was refused; the runs are unchanged.
         UnclearError: a job may be queued.
     """
-    script, kind = refuse_what_has_no_script(runs), str(runs[0].scheduler)
+    script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
     folders = [r.run for r in runs]
     members = [r.member for r in runs if r.member is not None]
@@ -48,15 +48,15 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
     return job_id
 
 
-def refuse_what_has_no_script(runs: Sequence[Submitted]) -> Path:
-    """The one script of all.
+def common_script(runs: Sequence[Submitted]) -> Path:
+    """The batch script that all the runs share.
 
     Raises:
-        SubmitError: there is none, or several, or it is of another folder.
+        SubmitError: there is none, there are several, or it belongs to another folder.
     """
     for run in runs:
         if run.script is None:
-            raise SubmitError(ran_here.how_to_go_on(run))
+            raise SubmitError(ran_here.how_to_resume(run))
         refuse_renamed(run, run.script)
     scripts = {r.script for r in runs if r.script}
     if len(scripts) > 1:
@@ -67,10 +67,10 @@ def refuse_what_has_no_script(runs: Sequence[Submitted]) -> Path:
 
 
 def refuse_renamed(run: Submitted, script: Path) -> None:
-    """A script names its run folder, which may have been moved since.
+    """Refuse a script that names another run folder, because the run was moved.
 
     Raises:
-        SubmitError: it is not the folder that the run is in, or the script can't be read.
+        SubmitError: it names another folder, or can't be read.
     """
     try:
         text = script.read_text(errors="replace")
@@ -83,6 +83,6 @@ def refuse_renamed(run: Submitted, script: Path) -> None:
     base = run.run.path if run.member is None else script.parent
     if Path(written).resolve() != base.resolve():
         raise SubmitError(
-            f"{run.run.path} was moved: its batch script still trains in {written}; go on with "
+            f"{run.run.path} was moved: its batch script still trains in {written}; resume it with "
             f"`{train_command()} resume={shlex.quote(display_path(run.run.path))}`."
         )

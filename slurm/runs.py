@@ -1,4 +1,4 @@
-"""Find runs by what a user has at hand: a folder, a run id, a job id, the id of a sweep, or nothing (the newest)."""
+"""Find runs by a folder, a run id, a job id or the id of a sweep; by default the newest. Ask the scheduler for their states."""
 
 import dataclasses
 import errno
@@ -25,12 +25,12 @@ class Submitted:
 
     Attributes:
         run: its folder.
-        member: its number in the array of a sweep; None where it is alone.
+        member: its number in the array of a sweep; None for a single run.
         scheduler: slurm or pbs; None for a run of this machine.
-        script: the batch script, shared by the members of a sweep; None where there is none (any more).
+        script: the batch script, shared by the members of a sweep; None if there is none.
         job_ids: all jobs it had, oldest first.
-        unclear: whether it may have a job whose id is not known.
-        trouble: why its jobs are not known; empty where they are.
+        unclear: whether it may have a job whose id is unknown.
+        trouble: why its jobs are unknown; empty if they are known.
     """
 
     run: RunDir
@@ -47,32 +47,34 @@ class Submitted:
             number = re.sub(r"\D.*", "", job_id)
             pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
             named = [p for p in self.run.path.iterdir() if re.fullmatch(pattern, p.name)]
-            if found := [p for p in named if p.is_file() or p.is_dir()]:  # no pipe, which would be waited for
+            if found := [
+                p for p in named if p.is_file() or p.is_dir()
+            ]:  # no FIFO: opening it would wait for a writer
                 return sorted(found, reverse=True)  # .out first
         return []
 
 
 def find(name: str | None, results: Path) -> list[Submitted]:
-    """The runs that `name` means: one, or all members of a sweep.
+    """The run called `name`, or all members of a sweep.
 
     Args:
         name: a run folder, a run id, a job id, the id of a sweep; None is the newest run.
         results: where run folders are.
 
     Raises:
-        SubmitError: where there is none.
+        SubmitError: there is none.
     """
     try:
         if name is None and not (results / "latest").is_dir():
             raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
         folders = _folders(name, results) if name is not None else [(results / "latest").resolve()]
         found = [submitted(f) for f in folders]
-    except (OSError, RuntimeError) as error:  # pathlib's word for a loop of links
+    except (OSError, RuntimeError) as error:  # how pathlib reports a loop of links
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
-            raise SubmitError(f"no run is called '{name}': no folder can have so long a name.") from None
-        said = getattr(error, "strerror", None) or "links that lead in a circle"
+            raise SubmitError(f"no run is called '{name}': no folder can have such a long name.") from None
+        why = getattr(error, "strerror", None) or "its links form a loop"
         where = getattr(error, "filename", None) or name or results / "latest"
-        raise SubmitError(f"{where} can't be read: {said}.") from None
+        raise SubmitError(f"{where} can't be read: {why}.") from None
     if not found:
         raise SubmitError(
             f"no run is called '{name}' below {results}; give a run folder, a run id or a job id (--results names another folder)."
@@ -81,10 +83,10 @@ def find(name: str | None, results: Path) -> list[Submitted]:
 
 
 def job_ids(run: RunDir) -> tuple[str, ...]:
-    """What jobs.txt says: the ids of all jobs, and `UNCLEAR` for one whose id is not known.
+    """The ids of all jobs in jobs.txt, and `UNCLEAR` for one whose id is unknown.
 
     Raises:
-        SubmitError: it holds something else, so that what is queued is not known.
+        SubmitError: it holds something else, so that the jobs are unknown.
     """
     path = run.path / "jobs.txt"
     try:
@@ -96,32 +98,32 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
     for word in words:
         if word != UNCLEAR and not re.fullmatch(queue.JOB_ID, word):
             raise SubmitError(
-                f"{path} has {word[:40]!a} in it, which is no job id: correct or delete that line."
+                f"{path} has {word[:40]!a} in it, which is not a job id: correct or delete that line."
             )
     return tuple(dict.fromkeys(words))
 
 
-def ask(runs: Sequence[Submitted]) -> tuple[list[Submitted], queue.Known]:
-    """What the scheduler says of runs, asked once for all; and the runs, with the jobs that were found only now.
+def ask(runs: Sequence[Submitted]) -> tuple[list[Submitted], queue.JobStates]:
+    """The states of the jobs of runs, from one query; and the runs, with the jobs that `with_unrecorded_jobs` finds.
 
     Raises:
-        SchedulerError: it can't be asked.
+        SchedulerError: the scheduler does not answer.
     """
-    runs = [identified(r) for r in runs]
+    runs = [with_unrecorded_jobs(r) for r in runs]
     states: dict[str, str] = {}
     gap = ""
     for kind in sorted({r.scheduler for r in runs if r.scheduler}):
         known = queue.states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
         states |= known.states
         gap = gap or known.gap
-    return runs, queue.Known(states, gap)
+    return runs, queue.JobStates(states, gap)
 
 
-def identified(run: Submitted) -> Submitted:
-    """The run with the jobs in Slurm's queue that were made from its script, where sbatch's answer was lost.
+def with_unrecorded_jobs(run: Submitted) -> Submitted:
+    """If sbatch's answer was lost, the run with the jobs in Slurm's queue that were submitted with its script.
 
     Raises:
-        SchedulerError: Slurm can't be asked.
+        SchedulerError: Slurm does not answer.
     """
     if not run.unclear or run.scheduler != "slurm":
         return run
@@ -130,10 +132,10 @@ def identified(run: Submitted) -> Submitted:
 
 
 def refuse_unclear(run: Submitted) -> None:
-    """Slurm's queue names the script of each job; another queue can't tell whether a lost job is there.
+    """Slurm's queue names the script of each job; with another scheduler the user must look for a lost job.
 
     Raises:
-        SubmitError: where the user must look.
+        SubmitError: there may be such a job.
     """
     if run.unclear and run.scheduler != "slurm":
         raise SubmitError(
@@ -142,11 +144,11 @@ def refuse_unclear(run: Submitted) -> None:
         )
 
 
-def state(run: Submitted, known: queue.Known) -> tuple[str, dict[str, Any]]:
-    """One word for where a run stands, and its run.json.
+def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
+    """One word for the state of a run, and its run.json.
 
-    While a job lives, the scheduler knows best; then run.json does. A run whose job is gone though it never ended is `lost`,
-    or `unknown` where the accounting could not be asked.
+    While a job is alive, the scheduler decides; afterwards run.json does. A run whose job disappeared before it recorded an
+    end is `lost`, or `unknown` if the accounting did not answer.
 
     Raises:
         CheckpointError: run.json is damaged.
@@ -158,7 +160,7 @@ def state(run: Submitted, known: queue.Known) -> tuple[str, dict[str, Any]]:
     said = str(info.get("state", "lost"))
     if said not in ("queued", "running"):
         return said, info
-    newest = [*known.of(run.job_ids[-1:]).values()]  # the trainer had no time to write its end
+    newest = [*known.of(run.job_ids[-1:]).values()]  # training had no time to record its end
     if newest and newest[-1] != "COMPLETED":
         return newest[-1].lower(), info
     return ("unknown" if known.gap or (run.unclear and not of_its_jobs) else "lost"), info
@@ -194,13 +196,14 @@ def _has_job(jobs: Path, job_id: str) -> bool:
 
 
 def _words(jobs: Path) -> list[str]:
-    """What jobs.txt says. Raises OSError, also for a pipe, which would be waited for."""
+    """The words of jobs.txt. Raises OSError, also for a FIFO, which would wait for a writer."""
     if odd := special(jobs.stat().st_mode):
         raise OSError(errno.EINVAL, odd)
     return jobs.read_text(errors="replace").split()
 
 
 def submitted(folder: Path) -> Submitted:
+    """The run in a folder, with its script and jobs."""
     run, sweep = RunDir(folder), folder.name.rpartition("-")[0]
     bases = [folder] + ([folder.with_name(sweep)] if sweep and _member(folder, sweep) is not None else [])
     scripts = [base / name for base in bases for name in SCRIPT.values() if (base / name).is_file()]
@@ -216,7 +219,7 @@ def submitted(folder: Path) -> Submitted:
 
 
 def _scheduler(run: RunDir) -> str:
-    """Of a run that had jobs and whose script is gone, by its configuration."""
+    """The scheduler of a run whose script no longer exists, from its configuration."""
     try:
         kind = yaml.safe_load(run.config.read_text())["cluster"]["scheduler"]
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):

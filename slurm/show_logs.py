@@ -15,7 +15,7 @@ def show(run: Submitted, heading: bool) -> None:
     """Print the output of the newest job of a run, then its errors.
 
     Raises:
-        SubmitError: where there is no log, or it can't be read.
+        SubmitError: there is no log, or it can't be read.
     """
     found = run.logs()
     if not found:
@@ -27,23 +27,23 @@ def show(run: Submitted, heading: bool) -> None:
                     print(f"==> {path} <==")
                 shutil.copyfileobj(file, sys.stdout)
         except FileNotFoundError:
-            continue  # removed meanwhile
+            continue  # just removed
         except OSError as error:
-            if error.filename is None:  # of the output, not of the log
+            if error.filename is None:  # an error of stdout, not of the log
                 raise
             raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
 
 
 def follow(run: Submitted, poll: float = 0.5, ask_every: float = 5.0) -> None:
-    """Print the logs of a run as they grow, until no job of it is alive.
+    """Print the logs of a run as they grow, until none of its jobs is alive.
 
     Args:
-        poll: seconds between looks at the files.
-        ask_every: seconds between questions to the scheduler, which does not like to be asked often.
+        poll: seconds between reads of the files.
+        ask_every: seconds between queries to the scheduler, which should not be queried often.
 
     Raises:
-        SubmitError: where no job is alive and there is no log.
-        SchedulerError: the scheduler could not be asked for a long time.
+        SubmitError: no job is alive and there is no log.
+        SchedulerError: the scheduler did not answer for a long time.
     """
     tails: dict[Path, Tail] = {}
     waiting, asked, living = Waiting(), float("-inf"), True
@@ -61,7 +61,7 @@ def follow(run: Submitted, poll: float = 0.5, ask_every: float = 5.0) -> None:
 
 
 def no_log(run: Submitted) -> str:
-    """The sentence for a run without a log."""
+    """The message for a run without a log."""
     if run.scheduler is None:
         return (
             f"{run.run.id} ran on this machine: what it printed went to its terminal, and no log was written."
@@ -73,7 +73,7 @@ def no_log(run: Submitted) -> str:
 
 
 class Tail:
-    """A file that grows, may be cut to nothing, and may go away."""
+    """A file that grows, and may be truncated or removed."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
@@ -88,6 +88,6 @@ class Tail:
                 file.seek(self._read)
                 data = file.read()
         except OSError:
-            return ""  # gone, or not readable just now
+            return ""  # removed, or not readable at the moment
         self._read += len(data)
         return self._decoder.decode(data)

@@ -1,4 +1,4 @@
-"""A submission writes all or nothing: what a refused one has written is taken back."""
+"""A submission writes all or nothing: a refused one is rolled back."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ from src.files.removal import remove_empty, remove_file
 from src.runs.folder import RunDir, discard, point_latest
 
 WRITTEN = ("config.yaml", "overrides.txt", "run.json", "jobs.txt", *SCRIPT.values())
-"""Files of a run folder that a submission writes; `config.yaml.1` is what it kept of an earlier one."""
+"""Files of a run folder that a submission writes; `config.yaml.1` is the copy it keeps of an earlier one."""
 
 
 class Attempt:
-    """`with Attempt(results, runs) as attempt:` around a submission; an error takes back what was written within.
+    """`with Attempt(results, runs) as attempt:` around a submission; an error removes what was written inside.
 
-    An `UnclearError` takes back nothing: a job that may be queued needs its run folder.
+    After an `UnclearError` everything stays: a job that may be queued needs its run folder.
 
     Args:
         results: where run folders are.
-        runs: those that exist already.
+        runs: the runs that exist already.
 
     Attributes:
-        undo: what takes back the rest, such as new folders; to be appended as soon as there is something to take back.
+        undo: functions that undo other changes, such as new folders; append each as soon as the change is made.
     """
 
     def __init__(self, results: Path, runs: Sequence[RunDir]) -> None:
@@ -55,7 +55,7 @@ class Attempt:
             ) from None
 
     def written(self) -> None:
-        """All is written and a job may start: what run.json holds from now on, if it changes, is the job's."""
+        """Everything is written and a job may start: from now on a change of run.json is the job's and stays."""
         self._infos = {path: content(path) for path in self._infos}
 
     def new(self, run: RunDir) -> None:
@@ -65,7 +65,7 @@ class Attempt:
             self._folders.insert(0, run.path.parent)
 
     def _written(self) -> list[Path]:
-        """What a submission has written into the run folders that existed before."""
+        """Files of the existing run folders that a submission writes."""
         names = re.compile(rf"({'|'.join(map(re.escape, WRITTEN))})(\.\d+)?")
         return [path for run in self._runs for path in run.path.iterdir() if names.fullmatch(path.name)]
 
@@ -90,7 +90,7 @@ def _discard(run: RunDir) -> None:
 
 
 def content(path: Path) -> bytes | None:
-    """The bytes of a file; None where there is none.
+    """The bytes of a file; None if it does not exist.
 
     Raises:
         SubmitError: it can't be read.

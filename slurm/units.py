@@ -4,7 +4,7 @@ import math
 import re
 
 UNQUOTED = 60 * 60
-"""From here on a number of minutes is taken for an unquoted H:MM:SS: YAML 1.1 reads 24:00:00 as 86400."""
+"""A number of minutes from here on is taken for an unquoted H:MM:SS, because YAML 1.1 reads 24:00:00 as 86400."""
 
 _FORMS = (
     r"(?P<minutes>\d{1,8})",
@@ -26,7 +26,7 @@ def seconds(time: int | str) -> int:
     if isinstance(time, int) and time >= UNQUOTED:
         hours, minutes = divmod(time // 60, 60)
         raise ValueError(
-            f"{time} is a number, and sbatch reads a number as minutes; YAML makes one from an unquoted "
+            f"{time} is a number, and sbatch reads a number as minutes; YAML reads it from an unquoted "
             f'{hours}:{minutes:02}:{time % 60:02}: write it with quotes, "{hours}:{minutes:02}:{time % 60:02}".'
         )
     for form in _FORMS:
@@ -34,7 +34,9 @@ def seconds(time: int | str) -> int:
             part = {k: int(v or 0) for k, v in match.groupdict().items()}
             days, hours = part.get("days", 0), part.get("hours", 0)
             return ((days * 24 + hours) * 60 + part.get("minutes", 0)) * 60 + part.get("seconds", 0)
-    raise ValueError(f"'{time}' is no time; use minutes (90), hours (\"24:00:00\") or days (1-12:00:00).")
+    raise ValueError(
+        f"'{time}' is not a time limit; use minutes (90), hours (\"24:00:00\") or days (1-12:00:00)."
+    )
 
 
 def clock(time: int) -> str:
@@ -50,8 +52,10 @@ def megabytes(size: str) -> int:
     """
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([KMGT]?)B?", size.strip(), re.IGNORECASE | re.ASCII)
     if not match:
-        raise ValueError(f"'{size}' is no amount of memory; use a form like 180G.")
-    return math.ceil(float(match[1]) * _SIZES[match[2].upper() or "M"])  # 0 is another word: all of it
+        raise ValueError(f"'{size}' is not an amount of memory; use a form like 180G.")
+    return math.ceil(
+        float(match[1]) * _SIZES[match[2].upper() or "M"]
+    )  # not rounded to 0, which means all of the memory
 
 
 def short_size(mib: int) -> str:

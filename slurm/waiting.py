@@ -1,4 +1,4 @@
-"""Wait for jobs to end, through times in which the scheduler does not answer."""
+"""Wait for jobs to end, even while the scheduler does not answer for some time."""
 
 import sys
 import time
@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from slurm import queue
 from src.errors import SchedulerError
 
-PATIENCE = 3600.0
-"""Seconds without an answer after which waiting is given up: a scheduler's maintenance is longer, its restart is not."""
+MAX_SILENCE_S = 3600.0
+"""Without an answer for longer, waiting is given up: a restart of the scheduler is shorter, its maintenance longer."""
 
 
 class Waiting:
-    """Whether jobs may still run, asked again and again."""
+    """Asks repeatedly whether jobs may still run."""
 
     def __init__(self) -> None:
         self._silent_since: float | None = None
 
     def living(self, scheduler: str, job_ids: Sequence[str]) -> bool:
-        """Whether one of the jobs may still run; also while the scheduler can't be asked, which is said once.
+        """Whether one of the jobs may still run; also while the scheduler does not answer, which is printed once.
 
         Raises:
-            SchedulerError: it could not be asked for `PATIENCE`.
+            SchedulerError: no answer for `MAX_SILENCE_S`.
         """
         try:
             living = bool(queue.queued(scheduler, job_ids).living(job_ids))
@@ -36,8 +36,8 @@ class Waiting:
     def _no_answer(self, error: SchedulerError) -> None:
         if self._silent_since is None:
             self._silent_since = time.monotonic()
-            print(f"{error} The job goes on; asking again ...", file=sys.stderr, flush=True)
-        if time.monotonic() - self._silent_since > PATIENCE:
+            print(f"{error} The job continues; asking again ...", file=sys.stderr, flush=True)
+        if time.monotonic() - self._silent_since > MAX_SILENCE_S:
             raise SchedulerError(
-                f"{error} That was so for {PATIENCE / 60:g} minutes: the job may still run, and waiting for its end is given up."
+                f"{error} No answer for {MAX_SILENCE_S / 60:g} minutes: the job may still run, but this command stops waiting for it."
             )

@@ -154,7 +154,7 @@ def cancel(found: Runs, parsed: argparse.Namespace) -> int:
         if run.scheduler is None:
             raise SubmitError(ran_here.how_to_stop(run))
         with asking("Nothing was cancelled."):
-            run = runs.identified(run)
+            run = runs.with_unrecorded_jobs(run)
             living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
         if not living:
             runs.refuse_unclear(run)
@@ -174,7 +174,7 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         if run.trouble:
             raise SubmitError(run.trouble)
         if run.scheduler is None:
-            raise SubmitError(ran_here.how_to_go_on(run))
+            raise SubmitError(ran_here.how_to_resume(run))
     with asking("Nothing was submitted."):
         found, known = runs.ask(found)
     states = {r.run.id: runs.state(r, known)[0] for r in found}

@@ -109,7 +109,7 @@ def test_a_run_that_ran_here(
     refused = {
         "logs": "ran on this machine: what it printed went to its terminal, and no log was written.",
         "cancel": "ran on this machine and is completed: there is nothing to cancel.",
-        "resubmit": "ran on this machine; go on with `",
+        "resubmit": "ran on this machine; resume it with `",
     }
     for verb, sentence in refused.items():
         assert run(results, verb) == 2
@@ -238,7 +238,7 @@ BROKEN = {
     ),
     "prints bytes": (
         r"printf '\377\376\n'",
-        "squeue answered '\\ufffd\\ufffd', which is no job and its state.",
+        "squeue answered '\\ufffd\\ufffd', which is not a job and its state.",
     ),
     "is killed": ("kill -9 $$", "squeue failed with signal 9."),
     "hangs": ("sleep 60 & sleep 60", "squeue did not answer within 0.5 s and was ended."),
@@ -336,7 +336,7 @@ def test_a_job_is_cancelled_only_when_the_queue_says_so(
     squeue.write_text("7|PENDING\n")
     client(squeue.with_name("bin"), "scancel", scancel)
     monkeypatch.setattr(src.distributed.programs, "QUERY_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(slurm.queue, "TAKES_LEAVE", 0.2)
+    monkeypatch.setattr(slurm.queue, "CANCEL_TIMEOUT_S", 0.2)
     assert run(results, "cancel") == 2
     said = capsys.readouterr()
     assert sentence in said.err and said.out == ""
@@ -355,7 +355,7 @@ def test_of_several_runs_each_is_told(
         f"{name}-0: cancelled job 7_0.",
         f"{name}-2: no job of it is queued or running.",
     ]
-    assert "has 'seven' in it, which is no job id: correct or delete that line." in said.err
+    assert "has 'seven' in it, which is not a job id: correct or delete that line." in said.err
 
 
 def test_a_refused_resubmission_leaves_the_run_as_it_was(
@@ -379,13 +379,15 @@ def test_a_renamed_run_folder(
     assert run(results, "status", "gold") == 0
     assert capsys.readouterr().out.count("gold  failed  job 7 on slurm") == 2
     assert run(results, "resubmit", "gold") == 2
-    assert f"was moved: its batch script still trains in {folder}; go on with `" in capsys.readouterr().err
+    assert (
+        f"was moved: its batch script still trains in {folder}; resume it with `" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("odd", "sentence"),
     [
-        (lambda f: (f / "jobs.txt").write_bytes(b"\xff\xfe\n"), "which is no job id: correct or delete that line."),
+        (lambda f: (f / "jobs.txt").write_bytes(b"\xff\xfe\n"), "which is not a job id: correct or delete that line."),
         (lambda f: (f / "job.sbatch").unlink(), "which scheduler has them is not known."),
         (lambda f: [(f / "jobs.txt").unlink(), (f / "jobs.txt").mkdir()], "jobs.txt can't be read: Is a directory."),
     ],
@@ -425,7 +427,7 @@ def test_results_that_are_no_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert "there is no run in" in capsys.readouterr().err
         assert run(tmp_path / name, "status", "20260101-000000-aaaa") == 2
     assert run(tmp_path, "status", str(tmp_path / "loop")) == 2
-    assert "can't be read: links that lead in a circle." in capsys.readouterr().err.splitlines()[-1]
+    assert "can't be read: its links form a loop." in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["", "**", "[", "..", "7" * 5000, "a/../../b", "~nobody/x"])
@@ -464,6 +466,6 @@ def test_what_came_of_scancel_is_not_claimed(
     client(squeue.with_name("bin"), "scancel", f"echo gone >{squeue}")
     assert run(results, "cancel") == 2
     said = capsys.readouterr()
-    assert "scancel was called, and what came of it is not known: squeue answered 'gone'" in said.err
+    assert "scancel was called, and the result is not known: squeue answered 'gone'" in said.err
     assert said.out == ""
     assert json.loads((folder / "run.json").read_text())["state"] == "queued"

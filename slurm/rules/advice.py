@@ -1,4 +1,4 @@
-"""What a user should know and may ignore: shown, nothing is stopped."""
+"""What a user should know and may ignore: notes, which stop nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +15,12 @@ def node_is_special(request: Request) -> Iterator[str]:
 
 
 def memory_for_gpus(request: Request) -> Iterator[str]:
-    """Rule of thumb: twice the GPUs' memory."""
+    """Rule of thumb: twice as much memory as the GPUs have."""
     job, node = request.job, request.job.node
     if job.gpus and job.mem and node and node.gpu_mem:
         advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
         if job.mem < advised and job.mem < units.megabytes(node.mem or "0"):
-            yield f"{units.short_size(job.mem)} of memory is below twice the GPUs' memory ({units.short_size(advised)}), the rule of thumb."
+            yield f"{units.short_size(job.mem)} of memory is below the rule of thumb, twice the GPUs' memory ({units.short_size(advised)})."
 
 
 def cpus_for_gpus(request: Request) -> Iterator[str]:
@@ -28,7 +28,10 @@ def cpus_for_gpus(request: Request) -> Iterator[str]:
     job, node = request.job, request.job.node
     possible = node.cpus // node.gpus if node and node.cpus else 0
     if job.gpus and job.cpus_per_task < min(5, possible):
-        yield f"{job.cpus_per_task} CPUs per GPU may starve the input pipeline: 5 or 6 is the rule of thumb, {possible} can be had."
+        yield (
+            f"{job.cpus_per_task} CPUs per GPU may starve the input pipeline: the rule of thumb is 5 or 6, "
+            f"and the node has {possible} per GPU."
+        )
 
 
 def downloads(request: Request) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Rules about folders of this machine, which a dry run elsewhere does not ask."""
+"""Rules about folders of this machine, left out of a dry run on another one."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,11 @@ from src.config.paths import absolute, node_only
 
 
 def submit_folder(request: Request) -> Iterator[str]:
-    """Some sites take jobs only from below certain folders."""
+    """Some sites accept jobs only from below certain folders."""
     folders = [_expand(f, request.environ) for f in request.site.submit_below]
     if folders and not any(_below(request.folder, f) for f in folders):
         yield (
-            f"{request.cluster} takes jobs only from below {' or '.join(folders)}, and this is {request.folder}; move the project there "
+            f"{request.cluster} accepts jobs only from below {' or '.join(folders)}, and this is {request.folder}; move the project there "
             "(cluster.site.submit_below=[] turns this check off)."
         )
 
@@ -52,7 +52,7 @@ def environment(request: Request) -> Iterator[str]:
     conda = c.conda if c.conda and "/" in c.conda else None  # else a name, which conda knows
     for key, folder, inside in (("venv", c.venv, "bin/activate"), ("conda", conda, "conda-meta")):
         if folder and not node_only(folder, c.local_disk, ()) and not (absolute(folder) / inside).exists():
-            yield f"cluster.{key}={folder} is no environment (it has no {inside}); check the path, or make it first."
+            yield f"cluster.{key}={folder} is not an environment (it has no {inside}); check the path, or make it first."
 
 
 def _expand(folder: str, environ: Mapping[str, str]) -> str:

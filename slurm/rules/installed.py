@@ -1,6 +1,6 @@
-"""Rules about what is installed in the Python that submits, which is the one of the ranks unless the job makes another.
+"""Rules about the packages of the Python that submits, which the ranks use too unless the job has an environment of its own.
 
-A dry run elsewhere does not ask them.
+They are left out of a dry run on another machine.
 """
 
 from collections.abc import Iterator

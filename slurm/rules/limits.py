@@ -1,4 +1,4 @@
-"""What the scheduler of the site takes."""
+"""What the site's scheduler accepts."""
 
 import re
 from collections.abc import Iterator
@@ -8,36 +8,36 @@ from slurm.rules.request import Request
 
 
 def longest_job(request: Request) -> Iterator[str]:
-    """Not longer than the site's longest job."""
+    """The time limit is within the site's."""
     longest, time = request.site.max_time, request.job.time
     if longest is not None and time is not None and (time == 0 or time > units.seconds(longest)):
         at_most = units.clock(units.seconds(longest))
         asked = units.clock(time) if time else "0, no limit at all,"
         yield (
             f"cluster.time={asked} is over {request.cluster}'s limit of {at_most}; use cluster.time={at_most}: "
-            "a job that reaches its limit saves a checkpoint and goes on in the next one."
+            "a job that reaches its limit saves a checkpoint, from which the next job resumes."
         )
 
 
 def signal_before_the_end(request: Request) -> Iterator[str]:
-    """The warning ahead of the time limit must come after the start."""
+    """The signal before the time limit must come after the start."""
     time, ahead = request.job.time, request.config.cluster.signal_seconds
     if time and time <= ahead:
         yield (
-            f"cluster.time={units.clock(time)} is not longer than cluster.signal_seconds={ahead}, the warning ahead of "
+            f"cluster.time={units.clock(time)} is not longer than cluster.signal_seconds={ahead}, the warning before "
             f"the limit; use more time or cluster.signal_seconds={max(1, time // 2)}."
         )
 
 
 def most_gpus(request: Request) -> Iterator[str]:
-    """Not more GPUs at once than the site gives."""
+    """No more GPUs than the site allows at once."""
     most = request.site.max_gpus
     if most and request.job.gpus and sum(request.job.devices) > most:
         yield f"{sum(request.job.devices)} GPUs are over {request.cluster}'s limit of {most}; use fewer trainer.nodes or trainer.devices."
 
 
 def account(request: Request) -> Iterator[str]:
-    """An account where the site wants one, in its form; a profile can give it too, by SBATCH_ACCOUNT."""
+    """An account of the form that the site requires; it may also come from SBATCH_ACCOUNT."""
     if request.config.cluster.account is None and "SBATCH_ACCOUNT" in request.environ:
         return
     yield from _pattern(
@@ -46,7 +46,7 @@ def account(request: Request) -> Iterator[str]:
 
 
 def comment(request: Request) -> Iterator[str]:
-    """A comment where the site wants one, in its form."""
+    """A comment of the form that the site requires."""
     yield from _pattern(
         request, "comment", request.config.cluster.comment, request.site.comment, request.site.comment_example
     )
@@ -65,42 +65,42 @@ def _pattern(
     if value is None:
         yield f"{request.cluster} rejects jobs without {key}: cluster.{key} is not set; {use}"
     elif not re.fullmatch(pattern, value):
-        yield f"cluster.{key}={value} has not the form that {request.cluster} wants; {use}"
+        yield f"cluster.{key}={value} does not have the form that {request.cluster} requires; {use}"
 
 
 def memory_refused(request: Request) -> Iterator[str]:
-    """Some sites reject --mem: memory follows the CPUs or is the whole node's."""
+    """Some sites reject --mem, because memory comes with the CPUs or is the whole node's."""
     asked = [k for k in ("mem", "mem_per_gpu") if getattr(request.config.cluster, k) is not None]
     if asked and not request.site.takes_mem:
         yield f"{request.cluster} rejects --mem (memory comes with the CPUs or GPUs); leave cluster.{asked[0]} out."
 
 
 def partition(request: Request) -> Iterator[str]:
-    """A partition of the site, or none where the scheduler picks it."""
+    """A partition of the site, or none if the scheduler picks it."""
     c, known = request.config.cluster, {n.partition for n in request.site.nodes} - {None}
     if c.partition and not request.site.takes_partition:
         yield f"{request.cluster} picks the partition itself; leave cluster.partition={c.partition} out."
     elif known and c.partition not in known:
         yield (
-            f"cluster.partition={c.partition} is none of {request.cluster}'s partitions with GPUs: {', '.join(sorted(map(str, known)))}."
+            f"cluster.partition={c.partition} is not one of {request.cluster}'s partitions with GPUs: {', '.join(sorted(map(str, known)))}."
         )
 
 
 def gpu_type(request: Request) -> Iterator[str]:
-    """A GPU type of the site; and one at all where the oldest is given otherwise."""
+    """A GPU type of the site; some sites need one, because the default is their oldest."""
     c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
     if c.gpu_type is None and request.site.needs_gpu_type and request.job.gpus:
-        yield f"{request.cluster} gives its oldest GPUs to a job that names no type; use cluster.gpu_type={'|'.join(known)}."
+        yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; use cluster.gpu_type={'|'.join(known)}."
     elif c.gpu_type and known and c.gpu_type not in known:
-        yield f"cluster.gpu_type={c.gpu_type} is no GPU of {request.cluster}; use cluster.gpu_type={'|'.join(known)}."
+        yield f"cluster.gpu_type={c.gpu_type} is not a GPU type of {request.cluster}; use cluster.gpu_type={'|'.join(known)}."
 
 
 def requeue(request: Request) -> Iterator[str]:
-    """Where nodes can't submit, a job can't requeue itself."""
+    """A job can requeue itself only if compute nodes may submit."""
     if request.config.cluster.requeue and not request.site.requeue:
         yield (
-            f"cluster.requeue=true, but {request.cluster} takes no submissions from compute nodes; use cluster.requeue=false "
-            "cluster.chain=3: three jobs in a row, each going on where the one before stopped."
+            f"cluster.requeue=true, but {request.cluster} accepts no submissions from compute nodes; use cluster.requeue=false "
+            "cluster.chain=3: three jobs in a row, each resuming where the one before stopped."
         )
 
 

@@ -1,4 +1,4 @@
-"""What the rules look at."""
+"""The request that the rules check: a configuration, the job made of it, and where it is submitted."""
 
 import getpass
 import os
@@ -12,7 +12,7 @@ from src.config.schema import Config
 
 
 def user() -> str:
-    """The name of whoever submits, also where $USER is not set; the number of a user without a name."""
+    """The user's name, even if $USER is not set; the id of a user without a name."""
     if name := os.environ.get("USER"):
         return name
     try:
@@ -28,12 +28,12 @@ folder is one of this machine."""
 
 @dataclass(frozen=True)
 class Request:
-    """What the rules look at.
+    """What the rules check.
 
     Attributes:
-        config, job: what was asked for, and the job made of it.
+        config, job: the configuration, and the job made of it.
         data_problems: the check of the data set, passed in: this room knows none.
-        folder: where the command was typed.
+        folder: working directory of the command.
         environ: the environment, for $USER and $SCRATCH in the site's folders.
     """
 
@@ -45,7 +45,7 @@ class Request:
 
     @property
     def site(self) -> Site:
-        """Facts of the site."""
+        """The facts about the site."""
         return self.config.cluster.site
 
     @property

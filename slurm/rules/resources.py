@@ -1,4 +1,4 @@
-"""What is asked for against what a node has."""
+"""What is requested, compared with what a node has."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from src.config.batch import uneven_batch
 
 
 def gpus_of_a_node(request: Request) -> Iterator[str]:
-    """No more GPUs per node than a node has, and only numbers that can be asked for."""
+    """No more GPUs per node than a node has, and only numbers that the site gives."""
     node, wanted = request.job.node, max(request.job.devices)
     if node is None or not request.job.gpus:
         return
@@ -52,14 +52,14 @@ def one_amount_of_memory(request: Request) -> Iterator[str]:
 
 
 def every_node_has_a_rank(request: Request) -> Iterator[str]:
-    """An uneven job still gives each node something to do."""
+    """Every node of an uneven job has at least one rank."""
     if min(request.job.devices) < 1:
         total, nodes = request.config.trainer.total_devices, request.config.trainer.nodes
         yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
 
 
 def batch_for_ranks(request: Request) -> Iterator[str]:
-    """The global batch must be shared evenly."""
+    """The global batch can be shared evenly."""
     devices = sum(request.job.devices)
     if devices and (problem := uneven_batch(request.job.batch, devices, "GPUs")):
         yield problem

@@ -1,4 +1,4 @@
-"""How the ranks are started, and in what."""
+"""The launch method of the ranks, and their container."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,21 +8,21 @@ from src.distributed.layout import support
 
 
 def launch(request: Request) -> Iterator[str]:
-    """The launch method must fit the strategy, the scheduler and the container."""
+    """The launch method fits the strategy and the scheduler."""
     job = request.job
     known = support(job.framework, job.strategy).launch
-    if job.world_size > 1 and job.launch not in known:  # anything can start one rank
+    if job.world_size > 1 and job.launch not in known:  # any method can start one rank
         yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
     if request.config.cluster.scheduler == "pbs" and job.launch == "srun":
-        yield "launch=srun needs Slurm, and this is PBS; use launch=mpirun."
+        yield "launch=srun needs Slurm, and this cluster has PBS; use launch=mpirun."
     if request.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
         yield "launch=torchrun starts one torchrun per node through srun, which PBS does not have; use launch=mpirun."
     if request.config.cluster.scheduler == "pbs" and not job.even:
-        yield f"trainer.total_devices={sum(job.devices)}: an uneven job is not written for PBS; use trainer.devices."
+        yield f"trainer.total_devices={sum(job.devices)}: uneven jobs are not supported on PBS; use trainer.devices."
 
 
 def container(request: Request) -> Iterator[str]:
-    """An image that is there, and a launch method that can start ranks in it."""
+    """An image that exists, and a launch method that can start ranks in it."""
     c, job = request.config.container, request.job
     if c.name == "none":
         return
@@ -30,11 +30,11 @@ def container(request: Request) -> Iterator[str]:
         yield f"container={c.name} needs an image; use container.image=FILE."
     elif _is_file(c.image) and not Path(c.image).exists():
         make = "enroot import -o" if c.name == "pyxis" else "apptainer build"
-        yield f"container.image={c.image} is not there; check the path or make it: `{make} {c.image} docker://...`."
+        yield f"container.image={c.image} does not exist; check the path, or make it: `{make} {c.image} docker://...`."
     if c.name == "pyxis" and (
         job.launch not in ("srun", "torchrun") or request.config.cluster.scheduler != "slurm"
     ):
-        yield f"container=pyxis is part of srun, and launch={job.launch} does not start ranks by srun; use launch=srun."
+        yield f"container=pyxis is part of srun, and launch={job.launch} does not start ranks with srun; use launch=srun."
     if c.name == "apptainer" and job.launch == "horovodrun":
         yield "launch=horovodrun can't start ranks inside a container; use launch=srun or launch=mpirun."
 

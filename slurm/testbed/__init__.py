@@ -3,7 +3,7 @@
 Every node is a set of Linux namespaces (net, uts, mount, pid, ipc) with its own host name, address, `/tmp`,
 `/dev/shm` and fake GPUs; a login node holds slurmctld and the network bridge. Everything else of the file
 system is shared, like the shared disk of a cluster. Nothing is written outside the testbed's folder, and
-killing one process ends it all.
+killing one process ends everything.
 
     python -m slurm.testbed up --site neuron      # then: PATH=/tmp/slurm-testbed-0/bin:$PATH sbatch ...
     python -m slurm.testbed shell                 # a bash on the login node

@@ -32,7 +32,7 @@ OF_A_JOB = ("SLURM", "SBATCH", "SRUN", "PBS_")  # the testbed may be used from i
 
 
 def default_dir() -> Path:
-    """Where the testbed lives unless told otherwise."""
+    """The testbed's folder by default."""
     return Path(f"/tmp/slurm-testbed-{os.getuid()}")
 
 
@@ -139,7 +139,7 @@ class Testbed:
         return inside | {"PATH": f"{self.dir / 'bin'}:{inside['PATH']}"}
 
     def env_inside(self) -> dict[str, str]:
-        """This process' environment as it should be on the login node, where the real commands are meant."""
+        """This process' environment for the login node, where PATH leads to the real commands."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
         path = [folder for folder in os.get_exec_path() if folder != str(self.dir / "bin")]
         return clean | {
@@ -212,20 +212,22 @@ class Testbed:
         raise TestbedError(f"job {job_id} has not ended after {timeout} s:\n{about.stdout}{about.stderr}")
 
     def kill_node(self, node: str) -> None:
-        """Power a node off: everything on it dies at once, and nobody is told."""
+        """Power a node off: everything on it dies at once, without notice to the other machines."""
         self._check_node(node)
-        self.machines.unplug(node)  # or the kernel would close its connections, which tells the other ends
+        self.machines.unplug(
+            node
+        )  # otherwise the kernel would close its connections, which the other ends would notice
         self.machines.kill(node)
 
     def boot_node(self, node: str) -> None:
         """Power a node on, with an empty `/tmp`.
 
         Raises:
-            TestbedError: there is no such node, or it is on already.
+            TestbedError: there is no such node, or it is already on.
         """
         self._check_node(node)
         if self.machines.pid(node):
-            raise TestbedError(f"{node} is on already: power it off first")
+            raise TestbedError(f"{node} is already on: power it off first")
         self.machines.boot(node)
 
     def _check_node(self, node: str) -> None:
@@ -235,7 +237,7 @@ class Testbed:
     def _take_folder(self) -> None:
         if self.is_up():
             raise TestbedError(
-                f"a testbed is up in {self.dir} already: use it, take it down, or give another --dir"
+                f"a testbed is already up in {self.dir}: use it, take it down, or give another --dir"
             )
         if self.dir.exists():
             if any(self.dir.iterdir()) and not (self.dir / MARKER).exists():

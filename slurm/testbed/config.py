@@ -124,7 +124,7 @@ def _write_slurm(layout: Layout) -> None:
 
 
 def _write_plugins(layout: Layout) -> None:
-    """PBS variables where the site has PBS; containers where the stand-in can be built."""
+    """PBS variables if the site has PBS; containers if the stand-in can be built."""
     plugins, etc = "", layout.dir / "etc/slurm"
     if layout.site.pbs:
         (etc / "pbs").touch()

@@ -10,7 +10,14 @@ from slurm.testbed.errors import TestbedError
 SOURCE = Path(__file__).parent / "pyxis_standin.c"
 HEADER = Path("/usr/include/slurm/spank.h")
 PACKAGES = "gcc libc6-dev libslurm-dev"
-SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # into /usr on today's distributions
+SYSTEM_LINKS = (
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+)  # they lead into /usr on current distributions
 
 
 def can_build() -> bool:
@@ -37,7 +44,7 @@ def make_image(
 
     Args:
         folder: made by this call; every node must see it.
-        borrow: folders of this machine that the image shows at the same place, besides `/usr`; say a Python.
+        borrow: folders of this machine that the image shows at the same place, besides `/usr`, such as a Python.
         environment: variables that the image sets, as an image's `PATH` does.
 
     Returns:

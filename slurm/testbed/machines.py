@@ -21,7 +21,7 @@ class Machines:
         """Process 1 of a machine as this machine numbers it, or None when it is off."""
         file = self.layout.dir / f"run/{name}.pid"
         words = file.read_text().split() if file.exists() else []
-        if len(words) != 2:  # another process is just writing it
+        if len(words) != 2:  # another process is writing it
             return None
         pid, started = words
         return int(pid) if namespaces.started(int(pid)) == started else None
@@ -54,7 +54,7 @@ class Machines:
     def unplug(self, node: str) -> None:
         """Take a node's cable out of the bridge."""
         enter = namespaces.enter(self._login(), pid_namespace=False, cwd="/")
-        # fails where the node is off already
+        # fails if the node is already off
         subprocess.run([*enter, "ip", "link", "delete", node], check=False, capture_output=True)
 
     def kill(self, name: str) -> None:

@@ -60,9 +60,10 @@ def child_of(pid: int) -> int:
 
 
 def started(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot, or None when it does not run (a zombie does not).
+    """When a process started, in clock ticks since boot, or None if it does not run (a zombie does not).
 
-    With the process id it names one process for good: the id alone can be given again.
+    Together with the process id, which may be reused, it identifies the process. Not psutil's
+    `create_time`, which moves when the clock is set: another process compares this later.
     """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -77,7 +78,7 @@ def alive(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """Kill a process and wait until it is gone. For process 1 of a namespace: everything in it goes too."""
+    """Kill a process and wait until it has ended; with process 1 of a namespace, everything in it ends."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

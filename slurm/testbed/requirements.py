@@ -1,4 +1,4 @@
-"""What the testbed needs of the machine, checked before anything is written."""
+"""What the testbed needs on this machine, checked before anything is written."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False) -
     )
     packages = _missing_packages(wanted)
     if packages:
-        return f"the testbed needs programs that are not here: apt-get install -y {' '.join(packages)}"
+        return f"the testbed needs programs that are not installed: apt-get install -y {' '.join(packages)}"
     if os.geteuid() != 0:
         return "the testbed needs root, for network and mount namespaces: run the same command with sudo"
     if not Path("/etc/slurm").is_dir():

@@ -58,7 +58,7 @@ class Site:
 
     @property
     def gpu_type(self) -> str | None:
-        """Type of the GPUs in Slurm's terms, or None where they are untyped."""
+        """Type of the GPUs in Slurm's terms, or None if they are untyped."""
         parts = self.gres.split(":")
         return parts[1] if len(parts) == 3 else None
 

@@ -1,7 +1,7 @@
-"""Which Horovod belongs to this environment, and whether it is the one that is installed.
+"""Whether the installed Horovod fits this environment.
 
 Horovod's libraries are linked against the exact torch and TensorFlow they were compiled with. `make horovod`
-(tools/build_horovod.py) builds them and writes what they belong to into the version:
+(tools/build_horovod.py) builds them and records the frameworks and flavours in the version:
 `0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4.corrected1a2b3c4d`. Everything here reads metadata only: neither Horovod nor a
 framework is imported.
 """
@@ -59,10 +59,13 @@ def installed_horovod() -> str | None:
 def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool = False) -> str | None:
     """What is wrong with the installed Horovod and what to type, or None when it can be used.
 
-    `framework` is what it must have been built for: "torch" or "lightning", "tensorflow" or "keras", None for
-    every installed one; `mpi` and `nccl` ask whether the build can be started by mpirun and can reduce on GPUs.
-    A Horovod that a site installed (no `+` in its version) is judged by what it notes about itself,
-    `horovod/metadata.json`; its flavours are unknown and not judged.
+    A Horovod that a site installed (no `+` in its version) is judged by its own `horovod/metadata.json`; its flavours are
+    unknown and not judged.
+
+    Args:
+        framework: it must be built for "torch" (or "lightning") or "tensorflow" (or "keras"); None means every installed one.
+        mpi: mpirun must be able to start it.
+        nccl: it must be able to reduce on GPUs.
     """
     version = installed_horovod()
     if version is None:
@@ -74,7 +77,7 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
             return _mismatch(version, name, built_for.get(name), found)
     if mpi and "+" in version and "mpi" not in version:
         return (
-            f"Horovod {version} was built without MPI, so mpirun cannot start it: load or install an MPI "
+            f"Horovod {version} was built without MPI, so mpirun can't start it: load or install an MPI "
             "(mpicxx) and run `make horovod`, or use launch=horovodrun or launch=srun, which need none."
         )
     if nccl and "+" in version and "nccl" not in version:
@@ -96,7 +99,7 @@ def _built_for() -> dict[str, str]:
 
 
 def _same(built_for: str | None, found: str) -> bool:
-    """Compare versions; the part after `+` only where both have one (torch 2.13.0 of PyPI calls itself
+    """Compare versions; the part after `+` counts only if both have one (torch 2.13.0 of PyPI calls itself
     2.13.0+cu130)."""
     if built_for is None:
         return False

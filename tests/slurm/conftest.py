@@ -3,6 +3,7 @@
     testbed              4 nodes of the site `slurm`, up for the whole session
     testbed_for(site)    the same for another site; keywords as for slurm.testbed.cluster.Testbed
     login                a person on its login node, with a new shared_dir
+    project              the folder of a small project, for snapshots
     slow_steps           an override with which jobs train slowly, even on a fast machine
     shared_dir           an empty folder that all nodes of all testbeds see (they don't see pytest's tmp_path)
 
@@ -91,3 +92,17 @@ def slow_steps(shared_dir: Path) -> str:
     (shared_dir / "step_seconds").write_text("0.05")
     (shared_dir / "sitecustomize.py").write_text(SLOW_STEPS)  # Python runs it at its start
     return f'cluster.setup=["export PYTHONPATH={shared_dir}"]'
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of a few files, not yet under git; see tests.slurm.projects."""
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "a.py").write_text("a = 1\n")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / ".gitignore").write_text("/ignored/\n")
+    (root / "ignored").mkdir()
+    (root / "ignored" / "big.bin").write_text("x")
+    return root

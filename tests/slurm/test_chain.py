@@ -75,7 +75,7 @@ def test_a_chain_that_breaks_is_taken_back_whole(fakes: Fakes) -> None:
     fakes.chain("echo sbatch: error: QOSMaxSubmitJobPerUserLimit >&2; exit 1", good=2)
     said = refused(fakes, SubmitError, "cluster.chain=3")
     assert said == (
-        "sbatch refused the job: sbatch: error: QOSMaxSubmitJobPerUserLimit. Jobs 4001, 4002, which had been accepted, "
+        "sbatch refused the job: sbatch: error: QOSMaxSubmitJobPerUserLimit. Jobs 4001, 4002, already accepted, "
         "were cancelled: nothing is queued."
     )
     assert fakes.asked("scancel") == ["4002 4001"]
@@ -87,7 +87,7 @@ def test_a_chain_that_breaks_is_taken_back_whole(fakes: Fakes) -> None:
     ("name", "script", "reason"),
     [
         ("scancel", "echo Access denied >&2; exit 210", "scancel failed with exit code 210: Access denied; job 4001 is pending."),
-        ("squeue", DOWN, "what came of it is not known: squeue failed with exit code 1: Unable to contact slurm controller."),
+        ("squeue", DOWN, "the result is not known: squeue failed with exit code 1: Unable to contact slurm controller."),
     ],
 )  # fmt: skip
 def test_a_chain_whose_first_job_stays_queued_keeps_its_folder(
@@ -99,7 +99,7 @@ def test_a_chain_whose_first_job_stays_queued_keeps_its_folder(
     [run] = fakes.runs()
     assert f"{reason} Look at `squeue --me`." in said
     assert said.startswith(
-        "sbatch refused the job: sbatch: error: limit. Job 4001, which had been accepted, could not be cancelled: "
+        "sbatch refused the job: sbatch: error: limit. Job 4001, already accepted, could not be cancelled: "
     )
     assert str(run) in said
     assert (run / "jobs.txt").read_text() == "4001\n"
@@ -193,7 +193,7 @@ def test_a_refused_resume_leaves_the_run_as_it_was(fakes: Fakes, ended: Path) ->
 def test_a_resume_whose_chain_breaks_leaves_the_run_as_it_was(fakes: Fakes, ended: Path) -> None:
     before = files(ended)
     fakes.chain("exit 1", good=2)
-    assert "Job 4002, which had been accepted, was cancelled" in refused(
+    assert "Job 4002, already accepted, was cancelled" in refused(
         fakes, SubmitError, f"resume={ended}", "cluster.chain=2"
     )
     assert files(ended) == before
@@ -245,9 +245,7 @@ def test_ctrl_c_while_sbatch_runs(fakes: Fakes, again: bool) -> None:
         assert len(fakes.runs()) == 1
     else:
         assert process.returncode == 130
-        assert (
-            "error: interrupted. Job 4001, which had been accepted, was cancelled: nothing is queued." in said
-        )
+        assert "error: interrupted. Job 4001, already accepted, was cancelled: nothing is queued." in said
         assert fakes.queue.read_text() == "4001|CANCELLED\n"
         assert fakes.runs() == []
     assert "Traceback" not in said

@@ -118,7 +118,7 @@ def test_the_code_and_paths_of_the_frozen_configuration_are_absolute(submit: Sub
             ["cluster=ibex", "trainer.devices=8", "cluster.cpus_per_task=6", "cluster.mem_per_gpu=90G"],
             ["48 CPUs", "720G of memory"],
         ),
-        (["cluster=slurm", "seed=-1", "cluster.time=soon", "cluster.mem=much"], ["seed", "is no time", "no amount of memory"]),
+        (["cluster=slurm", "seed=-1", "cluster.time=soon", "cluster.mem=much"], ["seed", "is not a time limit", "not an amount of memory"]),
     ],
 )  # fmt: skip
 def test_a_refusal_lists_all_reasons_and_writes_nothing(

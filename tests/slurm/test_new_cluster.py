@@ -82,7 +82,7 @@ def test_a_preset_that_can_not_be_written(tmp_path: Path) -> None:
 
 def test_a_preset_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
-    with pytest.raises(SubmitError, match="is there already"):
+    with pytest.raises(SubmitError, match="already exists"):
         new_cluster._write(tmp_path / "mine.yaml", "other")
     assert (tmp_path / "mine.yaml").read_text() == "mine"
 

@@ -20,13 +20,15 @@ def test_a_real_slurm_is_understood(
     script.write_text("#!/bin/bash\n#SBATCH --hold --output=/dev/null\nsleep 100\n")
     array, alone = submit_script("slurm", script, members="0-1"), submit_script("slurm", script)
     members = {f"{array}_0": "PENDING", f"{array}_1": "PENDING"}
-    assert queue.queued("slurm", [array, "99999"]) == queue.Known(members)
+    assert queue.queued("slurm", [array, "99999"]) == queue.JobStates(members)
     assert queue.states("slurm", [f"{array}_1"]).of([f"{array}_1"]) == {f"{array}_1": "PENDING"}
     assert queue.jobs_of(str(script)) == {**members, alone: "PENDING"}
     assert queue.cancel("slurm", [array, alone], patience=20) == {}
     assert queue.states("slurm", [alone]).states == {alone: "CANCELLED"}
     assert queue.queued("slurm", [array, alone]).living([array, alone]) == {}
-    assert queue.states("slurm", ["99999"]) == queue.Known()  # no job, and no accounting: both are answers
+    assert (
+        queue.states("slurm", ["99999"]) == queue.JobStates()
+    )  # no job, and no accounting: both are answers
     with pytest.raises(SchedulerError, match=r"squeue failed with exit code 1: .*Invalid job id"):
         queue.queued("slurm", ["abc"])
 
@@ -56,6 +58,6 @@ def test_what_pbs_says(
 
 
 def test_a_state_that_nobody_knows_may_still_run() -> None:
-    known = queue.Known({"7_0": "A_STATE_OF_SLURM_99", "7_1": "TIMEOUT", "70": "RUNNING"})
+    known = queue.JobStates({"7_0": "A_STATE_OF_SLURM_99", "7_1": "TIMEOUT", "70": "RUNNING"})
     assert known.living(["7"]) == {"7_0": "A_STATE_OF_SLURM_99"}
     assert known.missing(["7", "7_1", "7_2", "8"]) == ["7_2", "8"]

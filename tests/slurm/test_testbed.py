@@ -337,7 +337,7 @@ def test_missing_programs_are_named_with_the_command_that_installs_them(
     monkeypatch.setattr("slurm.testbed.requirements.SBIN", "")
     monkeypatch.setenv("PATH", "/nonexistent")
     assert missing() == (
-        "the testbed needs programs that are not here: apt-get install -y iproute2 munge slurm-wlm util-linux"
+        "the testbed needs programs that are not installed: apt-get install -y iproute2 munge slurm-wlm util-linux"
     )
 
 

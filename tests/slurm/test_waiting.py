@@ -31,12 +31,12 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(
     wait_for("slurm", ["7"], poll=0.01)
     assert len(squeue.with_name("asked").read_text()) == 4
     assert capsys.readouterr().err == (
-        "squeue failed with exit code 1: Unable to contact slurm controller. The job goes on; asking again ...\n"
+        "squeue failed with exit code 1: Unable to contact slurm controller. The job continues; asking again ...\n"
         "The scheduler answers again.\n"
     )
 
 
 def test_waiting_has_an_end(squeue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
-    with pytest.raises(SchedulerError, match="the job may still run, and waiting for its end is given up"):
+    monkeypatch.setattr(waiting, "MAX_SILENCE_S", 0.0)
+    with pytest.raises(SchedulerError, match="the job may still run, but this command stops waiting for it"):
         wait_for("slurm", ["7"], poll=0.01)

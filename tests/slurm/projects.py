@@ -1,0 +1,42 @@
+"""Small projects under git, and snapshots of them."""
+
+import subprocess
+from pathlib import Path
+
+from slurm import snapshot
+
+
+def git(root: Path, *words: str) -> str:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run(
+        ["git", "-C", root, *who, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def commit(root: Path) -> str:
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "first")
+    return git(root, "rev-parse", "HEAD")
+
+
+def take(root: Path) -> tuple[snapshot.Snapshot, Path]:
+    code = root.parent / "code"
+    return snapshot.take(root, code, root / "results"), code
+
+
+def files(code: Path) -> set[str]:
+    return {str(p.relative_to(code)) for p in code.rglob("*") if p.is_file()}
+
+
+def modify(root: Path) -> None:
+    (root / "src" / "a.py").write_text("a = 2\n")  # as many bytes as before
+
+
+def add_submodule(root: Path) -> None:
+    other = root.parent / "other"
+    other.mkdir()
+    (other / "x.py").touch()
+    commit(other)
+    git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
+    git(root, "commit", "-q", "-m", "with submodule")
