@@ -104,13 +104,13 @@ def test_suggestions() -> None:
         ("", "word='' is empty."),
         (" \t", "word=' \t' is empty."),
         ("a\0b", "contains a character that names, paths and options can't have."),
-        ("\udcff", "word='\\udcff' has a character in it"),
+        ("\udcff", "word='\\udcff' contains a character that names"),
         (datetime.date(2024, 1, 1), "word='2024-01-01' is not a string; put it in quotes."),
         (b"word", "word='b'word'' is not a string."),
         (["word"], "word='['word']' is not a string."),
     ],
 )
-def test_what_is_no_text(word: object, says: str) -> None:
+def test_what_is_not_a_string(word: object, says: str) -> None:
     (problem,) = problems_of(word=word)
     assert says in problem
 

@@ -36,7 +36,7 @@ def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
     [
         (
             ">/dev/full 2>{said}",
-            "standard output can't be written (No space left on device); going on",
+            "standard output can't be written (No space left on device); continuing",
         ),
         (
             "2>{said} | head -1",
@@ -44,7 +44,7 @@ def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
         ),
         (
             "2>/dev/full >{said}",
-            "standard error can't be written (No space left on device); going on",
+            "standard error can't be written (No space left on device); continuing",
         ),
         (">/dev/full 2>/dev/full", ""),
         ("2>&-", ""),
