@@ -105,23 +105,26 @@ class Ours:
     """Kept buffers, the node's disk, then the shared one; checksummed, read back, renamed."""
 
     def __init__(self, local: Path, shared: Path) -> None:
-        from src.checkpoints.checkpointer import Publisher
-        from src.checkpoints.staging import Stage
+        from src.checkpoints.checkpointer import AsyncCheckpointer
+        from src.checkpoints.event_files import EventFileSync
+        from src.checkpoints.staging import Staging
         from src.checkpoints.store import CheckpointStore
         from src.training.lightning.buffers import Buffers
 
-        self.publisher = Publisher(
-            CheckpointStore(shared, "max", keep_last=1), Stage(local / "bench" / "stage")
-        )
+        staging = Staging(local / "bench" / "stage")
+        events = EventFileSync(staging, shared / "tensorboard")
+        self.checkpointer = AsyncCheckpointer(CheckpointStore(shared, "max", keep_last=1), staging, events)
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:
         """As `src.training.lightning.checkpoint.Saver` does."""
-        self.publisher.wait_buffers()
+        from src.checkpoints.info import CheckpointInfo
+
+        self.checkpointer.wait()
         self.buffers.fill(state)
-        facts = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}
-        self.publisher.save(lambda folder: self.buffers.write(folder / "model.ckpt"), step=step, **facts)
-        return lambda: self.publisher.newest is not None and self.publisher.newest.step == step
+        info = CheckpointInfo(step, 0, 0, {}, None, "lightning")
+        self.checkpointer.save(lambda folder: self.buffers.write(folder / "model.ckpt"), info)
+        return lambda: self.checkpointer.newest is not None and self.checkpointer.newest.step == step
 
 
 class LightningAsync:

@@ -46,7 +46,7 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
         options += [f"--array={members}"] if scheduler == "slurm" else ["-J", members]
     environ = _environment(script.read_text(errors="replace"))
     try:
-        answer = programs.run([name, *options, str(script)], programs.SUBMIT, environ=environ)
+        answer = programs.run([name, *options, str(script)], programs.SUBMIT_TIMEOUT_S, environ=environ)
     except NoAnswer as error:
         raise UnclearError(str(error)) from None
     except SchedulerError as error:
@@ -54,11 +54,13 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
     except KeyboardInterrupt:
         raise UnclearError(f"interrupted while {name} was running.", exit_code=INTERRUPTED) from None
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
-        raise UnclearError(f"{name} failed with {programs.ended(answer)}.")
+        raise UnclearError(f"{name} failed with {programs.describe_end(answer)}.")
     if answer.code:
-        said = answer.words
+        said = answer.message
         raise SubmitError(
-            f"{name} refused the job: {said}" if said else f"{name} failed with {programs.ended(answer)}."
+            f"{name} refused the job: {said}"
+            if said
+            else f"{name} failed with {programs.describe_end(answer)}."
         )
     return _job_id(name, answer)
 
@@ -70,10 +72,10 @@ def test_only(script: str) -> str:
         SubmitError: where Slurm would refuse it, in Slurm's words.
         SchedulerError: where Slurm can't be asked.
     """
-    answer = programs.run(["sbatch", "--test-only"], programs.SUBMIT, script, _environment(script))
+    answer = programs.run(["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, _environment(script))
     if answer.code:
-        raise SubmitError(f"sbatch --test-only: {programs.ended(answer)}.")
-    return answer.words
+        raise SubmitError(f"sbatch --test-only: {programs.describe_end(answer)}.")
+    return answer.message
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def _job_id(name: str, answer: programs.Answer) -> str:
     last = answer.out.strip().rpartition("\n")[2]
     match = re.match(r"\s*([0-9]+(\[\])?)(?![\w])", last)
     if not match:
-        raise UnclearError(f"{name} answered {answer.words[:80]!a}, which has no job id in it.")
+        raise UnclearError(f"{name} answered {answer.message[:80]!a}, which has no job id in it.")
     return match[1]
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from slurm import facts, units
 from src.config.cluster import Cluster, Container, NodeType
 from src.config.schema import Config
-from src.config.strategies import LAUNCHERS, SUPPORTED, Support, resolve_strategy
+from src.config.strategies import LAUNCHERS
+from src.distributed.layout import lay_out, support
 from src.errors import ConfigError
 
 CPUS_OF_UNKNOWN_NODES = 4
@@ -98,11 +99,6 @@ class Job:
         """CPUs of one of `tasks`."""
         return self.cpus_per_task * (self.world_size // self.tasks)
 
-    @property
-    def batch_per_rank(self) -> int:
-        """Images of one rank in one batch."""
-        return self.batch // self.world_size
-
 
 def make_job(config: Config, run: str, code: str, members: Sequence[int] | None = None) -> Job:
     """Resolve a configuration into a job.
@@ -119,24 +115,21 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     c = config.cluster
     if unreadable := facts.problems(c):
         raise ConfigError(*unreadable)
-    devices = devices_per_node(config)
-    strategy = resolve_strategy(config, sum(devices), len(devices))
-    one_rank_drives_all = not cell(config.framework, strategy).ranks
-    ranks = (1,) * len(devices) if one_rank_drives_all else devices
-    node = node_type(c, max(devices))
-    share = _cpus(c, node) * (max(devices) if one_rank_drives_all else 1)
+    layout = lay_out(config, devices_per_node(config))
+    most = max(layout.devices)
+    node = node_type(c, most)
     return Job(
         name=config.name,
         cluster=c,
         node=node,
-        ranks=ranks,
-        devices=devices,
+        ranks=layout.ranks,
+        devices=layout.devices,
         gpus=config.trainer.accelerator != "cpu",
-        cpus_per_task=share,
-        mem=_memory(c, node, max(devices)),
+        cpus_per_task=_cpus(c, node) * (most // max(layout.ranks)),
+        mem=_memory(c, node, most),
         time=None if c.time is None else units.seconds(c.time),
         constraint=constraint(c),
-        launch=launch_method(config, strategy),
+        launch=launch_method(config, layout.strategy),
         container=config.container,
         python=interpreter(config),
         run=run,
@@ -145,7 +138,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         members=tuple(members) if members is not None else None,
         batch=config.data.batch_size,
         framework=config.framework,
-        strategy=strategy,
+        strategy=layout.strategy,
     )
 
 
@@ -180,7 +173,8 @@ def launch_method(config: Config, strategy: str) -> str:
     """`launch`, or what `auto` means: the preset's method if the strategy knows it, else the strategy's first."""
     if config.launch != "auto":
         return config.launch
-    known = cell(config.framework, strategy).launch if cell(config.framework, strategy).ranks else LAUNCHERS
+    able = support(config.framework, strategy)
+    known = able.launch if able.ranks else LAUNCHERS
     usable = [m for m in known if config.cluster.scheduler != "pbs" or m != "srun"]
     return config.cluster.launch if config.cluster.launch in usable or not usable else usable[0]
 
@@ -199,11 +193,6 @@ def interpreter(config: Config) -> str:
     if config.container.name != "none":
         return config.container.python
     return "python" if config.cluster.conda or config.cluster.venv else sys.executable
-
-
-def cell(framework: str, strategy: str) -> Support:
-    """What the strategy can do; of one that the framework does not have, the schema speaks, so here it can do all."""
-    return SUPPORTED[framework].get(strategy, Support(True, True, LAUNCHERS, ""))
 
 
 def _cpus(c: Cluster, node: NodeType | None) -> int:

@@ -3,36 +3,40 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from slurm import client, dry_run, queue, rules, runs, submit, sweep
+from slurm import client, dry_run, queue, rules, runs
 from slurm.allocation import Allocation, fill_from_allocation, find_allocation, fits
 from slurm.job import Job, make_job
 from slurm.render import render
-from slurm.rules.request import Request
-from src.config.paths import absolute
-from src.config.schema import Config, Paths, load
+from slurm.rules.request import DataCheck, Request
+from slurm.submit import run_in_allocation, submit
+from src.config.members import Tree, load_members, refuse_unlike
+from src.config.schema import Config
 from src.errors import ConfigError, SchedulerError, SubmitError
 from src.files.output import protect
 from src.runs.completed import complete, is_complete
 from src.runs.folder import RunDir, open_run
-from src.runs.from_scratch import refuse_unreadable
 from src.runs.lock import RunLock
 from src.runs.resume import resumed
 
-Tree = Mapping[str, Any]
-Check = Callable[[Config], list[str]]
+RunCheck = Callable[[RunDir, Config], None]
+"""Raises CheckpointError for a run that can't be resumed; passed in, since checkpoints are read by other rooms."""
 
 
 def start(
-    trees: Sequence[Tree], overrides: Sequence[Sequence[str]], wants_results: bool = False
+    trees: Sequence[Tree],
+    overrides: Sequence[Sequence[str]],
+    data_problems: DataCheck,
+    refuse_unreadable: RunCheck,
+    wants_results: bool = False,
 ) -> list[float | None]:
     """Submit one run, or one array for the members of a sweep.
 
     Args:
         trees: the composed configuration of each member.
         overrides: what was typed for each.
+        data_problems, refuse_unreadable: checks of the data and of the checkpoints, of rooms that this one does not know.
         wants_results: a sweeper asks what each member's metric became.
 
     Returns:
@@ -42,61 +46,44 @@ def start(
         ConfigError, SubmitError, SchedulerError, CheckpointError: nothing was written or is left behind.
         UnclearError: a job may be queued, and its run folder is kept.
     """
-    sweep.refuse_unlike(trees)
+    refuse_unlike(trees, submitted=True)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
-    trees = [resumed(trees[0], run, overrides[0])] if run else list(trees)
-    members = range(len(trees)) if len(trees) > 1 else None
     here = find_allocation(os.environ)
-    configs = load_all(trees, overrides, lambda config: refusals(config, run, members, here))
-    refuse_sweeper(configs[0], wants_results)
-    request = request_of([fill_from_allocation(c, here) for c in configs], run)
-    if run and is_complete(run, configs[0]):
-        print(complete(run, configs[0]))
-        return [None]
-    if run and not configs[0].from_scratch:
-        refuse_unreadable(run)
-    if configs[0].dry_run:
+    numbers = range(len(trees)) if len(trees) > 1 else None
+    members = load_members(
+        [resumed(trees[0], run, overrides[0])] if run else trees,
+        overrides,
+        lambda config: refusals(config, run, numbers, here, data_problems),
+    )
+    refuse_sweeper(members[0].config, wants_results)
+    request = request_of([fill_from_allocation(m.config, here) for m in members], run, data_problems)
+    if run:
+        if is_complete(run, members[0].config):
+            print(complete(run, members[0].config))
+            return [None]
+        refuse_unreadable(run, members[0].config)
+    if members[0].config.dry_run:
         show(request)
-        return [None] * len(configs)
+        return [None] * len(members)
     if run:
         refuse_second_job(run, bool(here))
     protect()  # a job that is submitted must not look like a failure because nobody reads that it is
     if here:
-        sys.exit(submit.run_in_allocation(trees[0], overrides[0], request.job, run))
-    return submit.submit(trees, overrides, request.job, run, configs, rules.notes(request))
-
-
-def load_all(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], check: Check) -> list[Config]:
-    """Every member typed and checked, paths absolute.
-
-    Raises:
-        ConfigError: the problems of all members; those of a sweep say of which.
-    """
-    configs: list[Config] = []
-    problems: list[str] = []
-    for tree, typed in zip(trees, overrides, strict=True):
-        try:
-            configs.append(with_absolute_paths(load(tree, check)))
-        except ConfigError as error:
-            problems += [p if len(trees) == 1 else f"{' '.join(typed)}: {p}" for p in error.problems]
-    if problems:
-        raise ConfigError(*problems)
-    return configs
-
-
-def with_absolute_paths(config: Config) -> Config:
-    """The configuration as the run folder will hold it."""
-    paths = Paths(**{k: str(absolute(v)) for k, v in vars(config.paths).items()})
-    return dataclasses.replace(config, paths=paths)
+        sys.exit(run_in_allocation(request, members[0], run))
+    return submit(request, members, run)
 
 
 def refusals(
-    config: Config, run: RunDir | None, members: Sequence[int] | None, here: Allocation | None
+    config: Config,
+    run: RunDir | None,
+    members: Sequence[int] | None,
+    here: Allocation | None,
+    data_problems: DataCheck,
 ) -> list[str]:
     """What keeps one member from being submitted; of a dry run only what leaves no job to show."""
     try:
-        config = with_absolute_paths(fill_from_allocation(config, here))
-        request = Request(config, placeholder_job(config, run, members))
+        config = fill_from_allocation(config, here)
+        request = Request(config, placeholder_job(config, run, members), data_problems)
     except ConfigError as error:
         return error.problems
     if config.dry_run:
@@ -110,7 +97,7 @@ def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] |
     return make_job(config, folder, f"{folder}/code", members)
 
 
-def request_of(configs: Sequence[Config], run: RunDir | None) -> Request:
+def request_of(configs: Sequence[Config], run: RunDir | None, data_problems: DataCheck) -> Request:
     """The one job of all members.
 
     Raises:
@@ -128,10 +115,10 @@ def request_of(configs: Sequence[Config], run: RunDir | None) -> Request:
     ]
     if differing:
         raise ConfigError(
-            f"a sweep is one job array, whose members all ask for the same, and these differ in {', '.join(differing)}; "
-            "submit them one by one."
+            "the members of a sweep share one job array and must request the same; these differ in "
+            f"{', '.join(differing)}: submit them one by one."
         )
-    return Request(configs[0], jobs[0])
+    return Request(configs[0], jobs[0], data_problems)
 
 
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:

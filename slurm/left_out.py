@@ -1,4 +1,4 @@
-"""What is no code, and stays out of snapshots: keys and passwords, data, what can't be read."""
+"""What stays out of a snapshot of the code: tests, keys and passwords, data, what can't be read."""
 
 import errno
 import os
@@ -6,8 +6,11 @@ import stat
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
-BIG = 20 * 2**20
-"""Bytes from which a file that git does not track is taken for data."""
+TESTS = "tests/"
+"""No run reads them, and they are 40 % of the files: run folders count against quotas of files."""
+
+MAX_CODE = 20 * 2**20
+"""Bytes; a file that git does not track and that is as large is taken for data."""
 
 SECRET = (
     *(".env", ".env.*", ".netrc", "_netrc", ".pgpass", ".git-credentials", ".npmrc", ".pypirc", ".htpasswd"),
@@ -15,7 +18,7 @@ SECRET = (
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "credentials*", "secrets.*"),
     *(".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".gcloud"),
 )
-"""Names of files and folders that commonly hold keys or passwords, in any case of letters."""
+"""Names of files and folders that commonly hold keys or passwords; upper and lower case are the same."""
 
 
 def secret(name: str) -> bool:
@@ -25,7 +28,7 @@ def secret(name: str) -> bool:
 
 
 def special(mode: int) -> str:
-    """That a path is neither file, folder nor link; empty for those."""
+    """What a path is that is neither file, folder nor link, as a clause; empty for those."""
     kinds = {
         "a FIFO": stat.S_ISFIFO,
         "a socket": stat.S_ISSOCK,
@@ -34,18 +37,18 @@ def special(mode: int) -> str:
     return next((f"it is {kind}" for kind, fits in kinds.items() if fits(mode)), "")
 
 
-def unfit(root: Path, name: str) -> str:
-    """Why a path can't or must not be copied; empty where it may be.
+def why_not_copied(root: Path, name: str) -> str:
+    """Why a path can't or must not be copied; empty if it may be.
 
     Args:
-        name: of the path below `root`.
+        name: the path, relative to `root`.
     """
     path = root / name
     try:
         linked = os.readlink(path) if path.is_symlink() else ""
         mode = path.stat().st_mode
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP):  # deleted meanwhile, or a link to nothing
+        if error.errno in (errno.ENOENT, errno.ELOOP):  # just deleted, or a broken link
             return ""
         return f"it can't be read ({error.strerror})"
     if secret(name) or secret(linked):
@@ -54,13 +57,13 @@ def unfit(root: Path, name: str) -> str:
     return special(mode) or ("" if readable else "it can't be read (Permission denied)")
 
 
-def data(root: Path, name: str) -> str:
-    """Why a path that git does not track is taken for data; empty where it is code."""
+def why_data(root: Path, name: str) -> str:
+    """Why a path that git does not track is taken for data; empty if it is code."""
     path = root / name
     try:
         status = path.lstat()
     except OSError:
         return ""
-    if stat.S_ISREG(status.st_mode) and status.st_size >= BIG:
-        return f"larger than {BIG >> 20} MiB"
+    if stat.S_ISREG(status.st_mode) and status.st_size >= MAX_CODE:
+        return f"larger than {MAX_CODE >> 20} MiB"
     return "a link to a folder" if stat.S_ISLNK(status.st_mode) and path.is_dir() else ""

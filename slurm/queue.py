@@ -127,7 +127,7 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
         SchedulerError: scancel or the queue can't be asked.
     """
     name = {"slurm": "scancel", "pbs": "qdel"}[scheduler]
-    answer = programs.run([name, *map(_name_of, job_ids)], programs.QUERY)
+    answer = programs.run([name, *map(_name_of, job_ids)], programs.QUERY_TIMEOUT_S)
     end = time.monotonic() + max(patience, TAKES_LEAVE)
     while True:
         try:
@@ -136,7 +136,7 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
             raise SchedulerError(f"{name} was called, and what came of it is not known: {error}") from None
         staying = {i: s for i, s in living.items() if s != "COMPLETING"}
         if staying and answer.code:
-            raise SubmitError(f"{name} failed with {programs.ended(answer)}; {told(staying)}.")
+            raise SubmitError(f"{name} failed with {programs.describe_end(answer)}; {told(staying)}.")
         if not (living if patience else staying) or time.monotonic() > end:
             break
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""The code that runs is the code at submission: a copy of the project's files in the run folder."""
+"""A job runs the code as it was at submission: a copy of the project's files in the run folder."""
 
 import errno
 import itertools
@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm import git
-from slurm.left_out import data, special, unfit
+from slurm.left_out import TESTS, special, why_data, why_not_copied
 from src.errors import SubmitError
-
-TESTS = "tests/"
-"""No run reads them, and they are four files of ten: run folders count against quotas of files."""
 
 PIECE = 2**20
 """Bytes copied at a time."""
@@ -27,7 +24,7 @@ class Snapshot:
 
     Attributes:
         commit: the commit checked out; None without git.
-        dirty: whether files differed from it.
+        dirty: whether files differed from it (tests excepted).
         notes: sentences for the user: what was left out, and why.
     """
 
@@ -36,20 +33,19 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def take(root: Path, code: Path, results: Path, asked: git.GitQuery | None = None) -> Snapshot:
-    """Copy the project but its tests into `code`: files that git tracks, and new ones that it does not ignore.
+def take(root: Path, code: Path, results: Path) -> Snapshot:
+    """Copy the project except its tests into `code`: files that git tracks, and new ones that it does not ignore.
 
     Args:
         root: the project's folder.
         code: folder to be made.
         results: folder of the runs, never copied.
-        asked: what git was asked before, if it was.
 
     Raises:
-        SubmitError: a file of the project can't be read, or the disk does not take the copy; a part of it may be there.
+        SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
     """
     try:
-        return _take(root, code, results, (asked or git.GitQuery(root)).answer())
+        return _take(root, code, results, git.read_state(root))
     except PermissionError as error:
         raise SubmitError(
             f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
@@ -60,44 +56,44 @@ def take(root: Path, code: Path, results: Path, asked: git.GitQuery | None = Non
 
 
 def _take(root: Path, code: Path, results: Path, known: git.GitState | None) -> Snapshot:
-    left: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     if known is None:
-        names = _code(results, root, _walk(root, left))
-        _copy(root, code, _judged(root, names, left), left)
+        names = _wanted(results, root, _walk(root, left_out))
+        _copy(root, code, _code_only(root, names, left_out), left_out)
         note = f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
-        return Snapshot(None, False, (note, *_told(left)))
-    untracked = _judged(root, _code(results, root, known.untracked), left)
-    tracked = _code(results, root, known.tracked)
-    copied = _copy(root, code, itertools.chain(tracked, untracked), left, known.algorithm)
-    unlike = [n for n, what in copied.items() if n in known.tracked and known.tracked[n] != what]
-    return Snapshot(known.commit, known.differs or git.changed(root, unlike), tuple(_told(left)))
+        return Snapshot(None, False, (note, *_notes(left_out)))
+    untracked = [*_wanted(results, root, known.untracked)]
+    tracked = _wanted(results, root, known.tracked)
+    _copy(root, code, itertools.chain(tracked, _code_only(root, untracked, left_out)), left_out)
+    return Snapshot(known.commit, known.changed or bool(untracked), tuple(_notes(left_out)))
 
 
-def _told(left: dict[str, str]) -> Iterator[str]:
-    return (f"{name} was left out of the snapshot: {why}." for name, why in left.items())
+def _notes(left_out: dict[str, str]) -> Iterator[str]:
+    return (f"{name} was left out of the snapshot: {why}." for name, why in left_out.items())
 
 
-def _judged(root: Path, names: Iterable[str], left: dict[str, str]) -> Iterator[str]:
-    """The names of code, of files that git does not track; those of all else get into `left` with a reason."""
-    for name in names:
-        if why := unfit(root, name):
-            left[name] = why
-        elif why := data(root, name):
-            left[name] = f"not tracked by git, and {why}"
-        else:
-            yield name
-
-
-def _code(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
+def _wanted(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
+    """The names that are neither results nor tests."""
     others = (os.path.relpath(results, root) + "/", TESTS)
     return (n for n in names if not n.startswith(others))
 
 
-def _walk(root: Path, left: dict[str, str]) -> Iterator[str]:
+def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str]) -> Iterator[str]:
+    """Of files that git does not track, those that are code; the others are added to `left_out` with a reason."""
+    for name in names:
+        if why := why_not_copied(root, name):
+            left_out[name] = why
+        elif why := why_data(root, name):
+            left_out[name] = f"not tracked by git, and {why}"
+        else:
+            yield name
+
+
+def _walk(root: Path, left_out: dict[str, str]) -> Iterator[str]:
     """Files of a project without git: nothing hidden, no caches, environments, data or results."""
 
     def unreadable(error: OSError) -> None:
-        left[os.path.relpath(error.filename, root)] = f"it can't be read ({error.strerror})"
+        left_out[os.path.relpath(error.filename, root)] = f"it can't be read ({error.strerror})"
 
     for folder, folders, files in os.walk(root, onerror=unreadable):
         here = Path(folder)
@@ -113,44 +109,35 @@ def _walk(root: Path, left: dict[str, str]) -> Iterator[str]:
         yield from (str((here / f).relative_to(root)) for f in files if f[0] != ".")
 
 
-def _copy(
-    root: Path, code: Path, names: Iterable[str], left: dict[str, str], algorithm: str = "sha1"
-) -> dict[str, tuple[str, str] | None]:
-    """Copy files; what git would call each: mode and object name. What is no file gets into `left` with a reason."""
+def _copy(root: Path, code: Path, names: Iterable[str], left_out: dict[str, str]) -> None:
+    """Copy files and folders; sockets and the like are added to `left_out` with a reason."""
     os.makedirs(code, exist_ok=True)
     made = {""}
-    copied = {}
     for name in names:
         _make_folder(code, os.path.dirname(name.rstrip("/")), made)
+        source, target = os.path.join(root, name), os.path.join(code, name)
         try:
-            copied[name] = _copy_path(os.path.join(root, name), os.path.join(code, name), algorithm)
-        except _Special as kind:
-            left[name] = str(kind)
+            _copy_path(source, target)
+        except _SpecialFileError as kind:
+            left_out[name] = str(kind)
         except IsADirectoryError:  # a submodule, or another repository
-            shutil.copytree(
-                os.path.join(root, name),
-                os.path.join(code, name),
-                symlinks=True,
-                ignore=_ignoring(root, left),
-            )
-            copied[name] = None
-    return copied
+            shutil.copytree(source, target, symlinks=True, ignore=_ignoring(root, left_out))
 
 
-def _ignoring(root: Path, left: dict[str, str]) -> Callable[[str, list[str]], set[str]]:
-    """For copytree: leaves out the history, and what is no code."""
+def _ignoring(root: Path, left_out: dict[str, str]) -> Callable[[str, list[str]], set[str]]:
+    """For copytree: skips git's history and what must not be copied."""
 
     def ignore(folder: str, entries: list[str]) -> set[str]:
         found = {e: os.path.relpath(os.path.join(folder, e), root) for e in entries if e != ".git"}
-        unfits = {e: why for e, name in found.items() if (why := unfit(root, name))}
-        left.update({found[e]: why for e, why in unfits.items()})
-        return {".git", *unfits}
+        skipped = {e: why for e, name in found.items() if (why := why_not_copied(root, name))}
+        left_out.update({found[e]: why for e, why in skipped.items()})
+        return {".git", *skipped}
 
     return ignore
 
 
-class _Special(Exception):
-    """That a path has no content to copy."""
+class _SpecialFileError(Exception):
+    """A path has no content to copy."""
 
 
 def _make_folder(code: Path, folder: str, made: set[str]) -> None:
@@ -161,41 +148,36 @@ def _make_folder(code: Path, folder: str, made: set[str]) -> None:
         made.add(folder)
 
 
-def _copy_path(source: str, target: str, algorithm: str) -> tuple[str, str] | None:
+def _copy_path(source: str, target: str) -> None:
     try:
-        return _copy_file(source, target, algorithm)
+        _copy_file(source, target)
     except FileNotFoundError:  # deleted, but still in git's index
-        return None
+        return
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise _Special("it is a socket") from None
+            raise _SpecialFileError("it is a socket") from None
         if error.errno != errno.ELOOP:
             raise
-    link = os.fsencode(os.readlink(source))
-    if os.path.exists(source):  # what it leads to is copied: that may be edited too
-        _copy_path(os.path.realpath(source), target, algorithm)
-    return "120000", git.object_name(algorithm, len(link), link).hexdigest()
+        if os.path.exists(source):  # a link: its target is copied, because that may be edited too
+            _copy_path(os.path.realpath(source), target)
 
 
-def _copy_file(source: str, target: str, algorithm: str) -> tuple[str, str]:
-    """Copy bytes and permissions with as few calls as possible: shared disks are slow to answer each."""
-    # O_NONBLOCK: opening a FIFO would wait for a writer
-    read = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _copy_file(source: str, target: str) -> None:
+    """Copy bytes and permissions with as few system calls as possible, because shared disks answer each slowly."""
+    no_waiting = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a FIFO would wait for a writer
+    read = os.open(source, os.O_RDONLY | no_waiting)
     try:
-        status = os.fstat(read)
-        if kind := special(status.st_mode):
-            raise _Special(kind)
-        if not stat.S_ISREG(status.st_mode):
+        mode = os.fstat(read).st_mode
+        if kind := special(mode):
+            raise _SpecialFileError(kind)
+        if not stat.S_ISREG(mode):
             raise IsADirectoryError(source)
-        name = git.object_name(algorithm, status.st_size)
-        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, status.st_mode & 0o777)
+        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode & 0o777)
         try:
             while piece := os.read(read, PIECE):
-                name.update(piece)
                 while piece:
                     piece = piece[os.write(write, piece) :]
         finally:
             os.close(write)
     finally:
         os.close(read)
-    return "100755" if status.st_mode & stat.S_IXUSR else "100644", name.hexdigest()

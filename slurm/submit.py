@@ -5,88 +5,78 @@ import itertools
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from slurm import client, dry_run, git, render, snapshot
+from slurm import client, dry_run, render, rules, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
+from slurm.rules.request import Request
 from slurm.takeback import Attempt
 from slurm.waiting import Waiting
+from src.config.members import Member
 from src.config.schema import Config
 from src.errors import SubmitError, UnclearError
 from src.files import ROOT
 from src.files.atomic import write_atomic
 from src.files.removal import remove
-from src.launch.local import write_frozen
 from src.runs.folder import RunDir, claim, claim_code, create, now, point_latest
 from src.runs.from_scratch import put_back, set_aside
-from src.runs.resume import flatten
+from src.runs.frozen import write_frozen
 from src.runs.summary import display_path
 from src.runs.trust import remember, remember_script
-
-Tree = Mapping[str, Any]
 
 UNCLEAR = "?"
 """Stands in jobs.txt for a job that may exist and whose id is not known."""
 
 
-def submit(
-    trees: Sequence[Tree],
-    overrides: Sequence[Sequence[str]],
-    job: Job,
-    run: RunDir | None,
-    configs: Sequence[Config],
-    notes: Sequence[str],
-) -> list[float | None]:
+def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> list[float | None]:
     """Submit a checked job and print what comes next; see `slurm.launch.start`.
+
+    Args:
+        request: the job of all members.
+        members: each gets a run folder.
+        run: the run folder to resume, or None for new ones.
 
     Raises:
         SubmitError, SchedulerError: the scheduler refused it or is not there; everything is as it was before.
         UnclearError: a job may be queued: the run folder is kept.
         Interrupted: Ctrl-C; everything is as it was before.
     """
-    results = Path(configs[0].paths.results)
-    trees = [for_a_log(t) for t in trees]
-    kind = job.cluster.scheduler
-    with Attempt(results, [run] if run else []) as attempt:
-        job, runs, taken = make_folders(trees, overrides, job, run, results, attempt)
+    kind = request.job.cluster.scheduler
+    with Attempt(results_of(members), [run] if run else []) as attempt:
+        job, runs, taken = make_folders(request.job, members, run, attempt)
         script = Path(job.code).parent / client.SCRIPT[kind]
         try:
             job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record(runs, job.members, i))
         except UnclearError as error:
-            let_run(script, runs, trees)
+            let_run(script, runs, members)
             raise kept(error, runs) from None
-    let_run(script, runs, trees)
+    let_run(script, runs, members)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
-    print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, [*notes, *taken.notes]), flush=True)
-    if not configs[0].wait:
+    notes = [*rules.notes(request), *taken.notes]
+    print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, notes), flush=True)
+    if not request.config.wait:
         return [None] * len(runs)
     wait_for(kind, job_ids)
-    return [metric(r, c) for r, c in zip(runs, configs, strict=True)]
+    return [metric(r, m.config) for r, m in zip(runs, members, strict=True)]
 
 
 def make_folders(
-    trees: Sequence[Tree],
-    overrides: Sequence[Sequence[str]],
-    job: Job,
-    run: RunDir | None,
-    results: Path,
-    attempt: Attempt,
+    job: Job, members: Sequence[Member], run: RunDir | None, attempt: Attempt
 ) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
     """The run folders of a job: frozen configuration, code, script. A sweep's members share code and script.
 
     Returns:
         The job with its real folders, the run folders, what the snapshot is of.
     """
-    asked = git.GitQuery(ROOT)
+    results = results_of(members)
     base = run or create(results, job.name)
     code = fresh(base.path / "code")
     if run:
         attempt.undo.append(partial(remove, claim_code(code)))
-        if trees[0]["from_scratch"]:
+        if members[0].config.from_scratch:
             attempt.undo.append(partial(put_back, run, set_aside(run)))
     else:
         attempt.new(base)
@@ -97,14 +87,14 @@ def make_folders(
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
     write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
-    taken = snapshot.take(ROOT, Path(job.code), results, asked)
-    for r, tree, typed in zip(runs, trees, overrides, strict=True):
+    taken = snapshot.take(ROOT, Path(job.code), results)
+    for r, member in zip(runs, members, strict=True):
         if r is not base:
             attempt.new(claim(r.path))
-        write_frozen(r, tree, typed)
+        write_frozen(r, for_a_log(member.config), member.overrides)
         r.update(
             state="queued",
-            framework=tree["framework"],
+            framework=member.config.framework,
             strategy=job.strategy,
             launch=job.launch,
             cluster=job.cluster.name,
@@ -120,18 +110,23 @@ def make_folders(
     return job, runs, taken
 
 
-def let_run(script: Path, runs: Sequence[RunDir], trees: Sequence[Tree]) -> None:
+def results_of(members: Sequence[Member]) -> Path:
+    """Where run folders are made."""
+    return Path(members[0].config.paths.results)
+
+
+def let_run(script: Path, runs: Sequence[RunDir], members: Sequence[Member]) -> None:
     """This user has submitted what is in these run folders, and need not be asked again."""
     remember_script(script)
-    for run, tree in zip(runs, trees, strict=True):
-        remember(run.path, flatten(tree))
+    for run, member in zip(runs, members, strict=True):
+        remember(run.path, member.config)
 
 
-def for_a_log(tree: Tree) -> Tree:
+def for_a_log(config: Config) -> Config:
     """The configuration for a job that nobody watches: mpirun gives its ranks a terminal, and a bar would fill the log."""
-    monitor = tree["monitor"]
-    progress = "plain" if monitor["progress"] == "auto" else monitor["progress"]
-    return {**tree, "monitor": {**monitor, "progress": progress}}
+    if config.monitor.progress != "auto":
+        return config
+    return dataclasses.replace(config, monitor=dataclasses.replace(config.monitor, progress="plain"))
 
 
 def fresh(code: Path) -> Path:
@@ -161,14 +156,13 @@ def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
     return error.adding(f"The run folder is kept: {folder}")
 
 
-def run_in_allocation(tree: Tree, overrides: Sequence[str], job: Job, run: RunDir | None) -> int:
+def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> int:
     """Run the batch script here and now, in the foreground; returns the exit code of training."""
-    results = Path(str(job.run)).parent.parent
-    with Attempt(results, [run] if run else []) as attempt:
-        job, [run], _ = make_folders([tree], [overrides], job, run, results, attempt)
+    with Attempt(results_of([member]), [run] if run else []) as attempt:
+        job, [run], _ = make_folders(request.job, [member], run, attempt)
         record([run], None, os.environ.get("SLURM_JOB_ID") or os.environ["PBS_JOBID"])
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
-    let_run(script, [run], [tree])
+    let_run(script, [run], [member])
     print(
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )

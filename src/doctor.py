@@ -19,14 +19,20 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from src.config.paths import absolute  # noqa: E402
+from slurm.facts import problems as cluster_problems  # noqa: E402
+from slurm.job import devices_per_node  # noqa: E402
+from slurm.launch import refusals  # noqa: E402
+from slurm.presets import name_current  # noqa: E402
+from src.config.command_line import here, split  # noqa: E402
+from src.config.compose import CONFIGS, compose, quoted  # noqa: E402
 from src.config.refusal import refusal  # noqa: E402
 from src.config.schema import Config, load  # noqa: E402
-from src.config.strategies import resolve_strategy  # noqa: E402
-from src.distributed.devices import local_devices  # noqa: E402
+from src.config.yaml_files import refuse_unusable  # noqa: E402
 from src.distributed.horovod_install import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
+from src.distributed.layout import Layout, lay_out, local_layout  # noqa: E402
 from src.errors import REFUSED, ConfigError  # noqa: E402
 from src.files import ROOT  # noqa: E402
+from src.launch.ahead import data_problems  # noqa: E402
 from src.launch.local import local_problems, no_scheduler  # noqa: E402
 from src.runs.folder import RunDir  # noqa: E402
 
@@ -59,7 +65,7 @@ def facts(config: Config) -> Iterator[Fact]:
     for tool in TOOLS[config.cluster.scheduler]:
         where = shutil.which(tool)
         yield Fact(tool, where or "", "" if where else "not on PATH: this is no login node of the cluster")
-    yield _results(absolute(config.paths.results))
+    yield _results(Path(config.paths.results))
     problems = local_problems(config) if config.cluster.scheduler == "none" else _site_problems(config)
     for problem in problems:
         yield Fact("request", "", problem)
@@ -80,9 +86,7 @@ def _results(folder: Path) -> Fact:
 
 
 def _site_problems(config: Config) -> list[str]:
-    from slurm.launch import refusals
-
-    return refusals(config, None, None, None)
+    return refusals(config, None, None, None, data_problems)
 
 
 def _version(package: str) -> str | None:
@@ -94,9 +98,9 @@ def _version(package: str) -> str | None:
 
 def run_job(config: Config, words: list[str]) -> Fact:
     """Two steps on all ranks through the same path as any run; for a cluster, a job that is waited for."""
-    results = absolute(config.paths.results)
+    results = Path(config.paths.results)
     size = [
-        f"data.batch_size={16 * _devices(config)}",
+        f"data.batch_size={16 * _layout(config).device_count}",
         f"paths.results={results}",
         "wait=true",
         "dry_run=false",
@@ -129,12 +133,10 @@ def judged(run: RunDir, output: str) -> Fact:
     return Fact("job", answered)
 
 
-def _devices(config: Config) -> int:
+def _layout(config: Config) -> Layout:
     if config.cluster.scheduler == "none":
-        return local_devices(config)
-    from slurm.job import devices_per_node
-
-    return sum(devices_per_node(config))
+        return local_layout(config)
+    return lay_out(config, devices_per_node(config))
 
 
 def _tail(output: str) -> str:
@@ -164,10 +166,6 @@ def asked(arguments: list[str], words: list[str]) -> Config:
     Raises:
         ProjectError: with all problems.
     """
-    from src.config.command_line import here, split
-    from src.config.compose import CONFIGS, compose, quoted
-    from src.config.yaml_files import refuse_unusable
-
     here()
     refuse_unusable(CONFIGS)
     line = split(arguments)
@@ -175,24 +173,20 @@ def asked(arguments: list[str], words: list[str]) -> Config:
         raise ConfigError(f"{' '.join(line.flags)}: this command takes key=value only; see --help.")
     words += [quoted(w) for w in line.overrides]
     if "cluster=current" in words:
-        from slurm.presets import name_current
-
         words[:] = name_current(words)
     return load(compose(words), senseless)
 
 
 def senseless(config: Config) -> list[str]:
     """What no machine and no site could give; of what these here don't, the report speaks."""
-    from slurm import facts
-
     resumes = [f"resume={config.resume}: this command makes a run of its own; leave resume= out."]
-    of_cluster = no_scheduler(config) if config.cluster.name == "local" else facts.problems(config.cluster)
+    of_cluster = no_scheduler(config) if config.cluster.name == "local" else cluster_problems(config.cluster)
     return [*(resumes if config.resume else []), *of_cluster]
 
 
 def report(config: Config, words: list[str]) -> int:
     """Print all facts, then what became of a tiny job; returns the exit code."""
-    strategy = resolve_strategy(config, _devices(config), config.trainer.nodes)
+    strategy = _layout(config).strategy
     print(
         f"    {'checked':<18}framework={config.framework} strategy={strategy} cluster={config.cluster.name}"
     )

@@ -10,8 +10,10 @@ import pytest
 
 from src.config.compose import compose
 from src.config.schema import Config, load
+from src.distributed.layout import local_layout
 from src.files import ROOT
-from src.runs.folder import RunDir, create
+from src.launch.local import make_run as new_run
+from src.runs.folder import RunDir
 from tests.bad_inputs import summary
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -66,12 +68,8 @@ def make_run(tmp_path: Path) -> Callable[..., tuple[Config, RunDir]]:
     """`make_run("data=mnist")`: a configuration and a new run folder that holds it, as `src/train.py` makes one."""
 
     def make(*overrides: str) -> tuple[Config, RunDir]:
-        from src.launch.local import freeze
-
-        tree = compose([*overrides, f"paths.results={tmp_path / 'results'}"])
-        run = create(tmp_path / "results", tree["name"])
-        freeze(run, tree, list(overrides))
-        return load(tree), run
+        config = load(compose([*overrides, f"paths.results={tmp_path / 'results'}"]))
+        return config, new_run(config, overrides, local_layout(config))
 
     return make
 

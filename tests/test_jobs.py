@@ -261,7 +261,7 @@ def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(
     before = (folder / "run.json").read_bytes()
     script, sentence = BROKEN[fault]
     client(squeue.with_name("bin"), "squeue", script)
-    monkeypatch.setattr(src.distributed.programs, "QUERY", 0.5)
+    monkeypatch.setattr(src.distributed.programs, "QUERY_TIMEOUT_S", 0.5)
     assert run(results, verb) == 2
     said = capsys.readouterr()
     assert sentence in said.err
@@ -335,7 +335,7 @@ def test_a_job_is_cancelled_only_when_the_queue_says_so(
     folder = make("20260101-000000-aaaa", "7", state="queued")
     squeue.write_text("7|PENDING\n")
     client(squeue.with_name("bin"), "scancel", scancel)
-    monkeypatch.setattr(src.distributed.programs, "QUERY", 1.0)
+    monkeypatch.setattr(src.distributed.programs, "QUERY_TIMEOUT_S", 1.0)
     monkeypatch.setattr(slurm.queue, "TAKES_LEAVE", 0.2)
     assert run(results, "cancel") == 2
     said = capsys.readouterr()

@@ -38,6 +38,7 @@ class SlurmLauncher(_Composer):
             SubmitError: in the scheduler's words; nothing is left behind.
         """
         from slurm.launch import start
+        from src.launch.ahead import data_problems, refuse_unreadable_run
 
         members = job_overrides
         if self.config.cluster.name == "current":
@@ -45,7 +46,13 @@ class SlurmLauncher(_Composer):
 
             members = [name_current(m) for m in job_overrides]
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
-        results = start(self.trees(members), members, wants_results=not sweeper.endswith(".ProductSweeper"))
+        results = start(
+            self.trees(members),
+            members,
+            data_problems,
+            refuse_unreadable_run,
+            wants_results=not sweeper.endswith(".ProductSweeper"),
+        )
         return [_returned(r) for r in results]
 
 

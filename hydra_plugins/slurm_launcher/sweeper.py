@@ -16,10 +16,15 @@ class ProductSweeper(BasicSweeper):
     def sweep(self, arguments: list[str]) -> Any:
         """Hand all members to the launcher at once."""
         from hydra_plugins.slurm_launcher.launcher import HereLauncher, SlurmLauncher
-        from slurm.sweep import refuse_foreign_launcher
+        from src.errors import ConfigError
 
         assert self.hydra_context and self.launcher
-        refuse_foreign_launcher(self.launcher, (HereLauncher, SlurmLauncher))
+        if not isinstance(
+            self.launcher, (HereLauncher, SlurmLauncher)
+        ):  # another one knows nothing of cluster=
+            raise ConfigError(
+                f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
+            )
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides(arguments)
         if not any(o.is_sweep_override() for o in overrides):

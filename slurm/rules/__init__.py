@@ -3,8 +3,7 @@
 A rule takes a `Request` and yields one sentence for each thing that is wrong: what, why, what to type instead.
 """
 
-from slurm.rules import folders, installed, limits, options, resources, starting
-from slurm.rules import notes as notes_
+from slurm.rules import advice, folders, installed, limits, options, resources, starting
 from slurm.rules.request import Request
 
 
@@ -21,4 +20,4 @@ def problems(request: Request, elsewhere: bool = False) -> list[str]:
 
 def notes(request: Request) -> list[str]:
     """What a user should know and may ignore."""
-    return [sentence for rule in notes_.RULES for sentence in rule(request)] + list(request.site.notes)
+    return [sentence for rule in advice.RULES for sentence in rule(request)] + list(request.site.notes)

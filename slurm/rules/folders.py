@@ -6,8 +6,7 @@ from pathlib import Path
 
 from slurm.rules.request import Request
 from src.config.folders import results_problems
-from src.config.paths import absolute
-from src.launch.ahead import data_problems, node_only
+from src.config.paths import absolute, node_only
 
 
 def submit_folder(request: Request) -> Iterator[str]:
@@ -42,7 +41,7 @@ def data(request: Request) -> Iterator[str]:
     folder, c = getattr(request.config.data, "dir", ""), request.config
     mounts = c.container.mounts if c.container.name != "none" else []
     look = not node_only(folder, c.cluster.local_disk, mounts)
-    yield from data_problems(c, sum(request.job.devices), look)
+    yield from request.data_problems(c, sum(request.job.devices), look)
 
 
 def environment(request: Request) -> Iterator[str]:

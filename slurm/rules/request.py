@@ -22,18 +22,25 @@ def user() -> str:
         return str(os.getuid())
 
 
+DataCheck = Callable[[Config, int, bool], list[str]]
+"""One sentence for each reason why no training could begin; by configuration, devices over all nodes, and whether the data's
+folder is one of this machine."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What the rules look at.
 
     Attributes:
         config, job: what was asked for, and the job made of it.
+        data_problems: the check of the data set, passed in: this room knows none.
         folder: where the command was typed.
         environ: the environment, for $USER and $SCRATCH in the site's folders.
     """
 
     config: Config
     job: Job
+    data_problems: DataCheck
     folder: Path = field(default_factory=Path.cwd)
     environ: Mapping[str, str] = field(default_factory=lambda: {**os.environ, "USER": user()})
 

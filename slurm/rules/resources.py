@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from slurm import units
 from slurm.rules.request import Request
+from src.config.batch import uneven_batch
 
 
 def gpus_of_a_node(request: Request) -> Iterator[str]:
@@ -59,12 +60,9 @@ def every_node_has_a_rank(request: Request) -> Iterator[str]:
 
 def batch_for_ranks(request: Request) -> Iterator[str]:
     """The global batch must be shared evenly."""
-    devices, batch = sum(request.job.devices), request.job.batch
-    if devices and batch % devices:
-        fits = max(1, round(batch / devices)) * devices
-        yield (
-            f"data.batch_size={batch} is the global batch and can't be shared evenly by {devices} GPUs; use data.batch_size={fits}."
-        )
+    devices = sum(request.job.devices)
+    if devices and (problem := uneven_batch(request.job.batch, devices, "GPUs")):
+        yield problem
 
 
 def _node(request: Request) -> str:

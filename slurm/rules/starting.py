@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm.job import cell
 from slurm.rules.request import Request
+from src.distributed.layout import support
 
 
 def launch(request: Request) -> Iterator[str]:
     """The launch method must fit the strategy, the scheduler and the container."""
     job = request.job
-    known = cell(job.framework, job.strategy).launch
+    known = support(job.framework, job.strategy).launch
     if job.world_size > 1 and job.launch not in known:  # anything can start one rank
         yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
     if request.config.cluster.scheduler == "pbs" and job.launch == "srun":

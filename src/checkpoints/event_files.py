@@ -1,7 +1,7 @@
-"""Files that only grow, such as TensorBoard's: written to the node's own disk, and from there to the shared one.
+"""TensorBoard's event files: written on the node's own disk, and synced from there into the run folder.
 
-Each part of a run writes files of its own. What the shared disk lacks of one is therefore its end, whoever adds it:
-the training every few seconds, or what comes after it has died.
+Each attempt of a run writes files of its own, and files only grow, so syncing one means appending its missing tail. The
+training does that every few seconds; after a crash `src/checkpoints/recovery.py` does it.
 """
 
 import os
@@ -11,61 +11,60 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from src.checkpoints.manifest import CHUNK, write_all
-from src.checkpoints.staging import Stage
-from src.checkpoints.writer import disk_trouble, say
+from src.checkpoints.disk import CHUNK, disk_trouble, say, write_all
+from src.checkpoints.staging import Staging
 
 
-class Mirror:
-    """A folder of growing files on the node's disk, and the one in the run folder that gets all of it.
+class EventFileSync:
+    """Keeps a folder of event files in the run folder up to date with one on the node's disk.
 
-    Trouble with a disk is told once, and never reaches the training.
+    A disk error is reported once, and never reaches the training.
 
     Args:
-        stage: on the node's disk; None: files are written straight into the run folder.
+        staging: on the node's disk; None: files are written straight into the run folder.
         target: in the run folder.
         tell: prints a line; called from any thread.
 
     Attributes:
-        every: seconds between two looks for what is new, and until a disk is tried again.
+        interval_s: time between two syncs, and until a disk that refused is tried again.
     """
 
-    every = 30.0
+    interval_s = 30.0
 
-    def __init__(self, stage: Stage | None, target: Path, tell: Callable[[str], None] = say) -> None:
-        self.stage, self.target, self.tell = stage, target, tell
-        self._straight = stage is None
+    def __init__(self, staging: Staging | None, target: Path, tell: Callable[[str], None] = say) -> None:
+        self.staging, self.target, self.tell = staging, target, tell
+        self._straight = staging is None
         self._refused_until = 0.0
-        self._told: set[str] = set()
-        self._news, self._over = threading.Event(), False
-        self._thread = threading.Thread(target=self._work, name="growing files", daemon=True)
+        self._reported: set[str] = set()
+        self._wake, self._closing = threading.Event(), False
+        self._thread = threading.Thread(target=self._work, name="event files", daemon=True)
 
     def open(self) -> Path:
-        """The folder to make a new file in. Raises OSError where its disk refuses."""
-        if self._straight or not self.stage:
+        """The folder to make a new file in. Raises OSError if its disk refuses."""
+        if self._straight or not self.staging:
             self.target.mkdir(parents=True, exist_ok=True)
             return self.target
-        self.stage.own()
-        self.stage.growing.mkdir(exist_ok=True)
+        self.staging.own()
+        self.staging.events.mkdir(exist_ok=True)
         if not self._thread.ident:
             self._thread.start()
-        return self.stage.growing
+        return self.staging.events
 
     def attempt(self, write: Callable[[], None], reopen: Callable[[], None]) -> None:
-        """Write to a file. Where the node's disk refuses, the run folder takes a new one; where that refuses, later.
+        """Write to a file. If the node's disk refuses, a new file in the run folder is used; if that refuses, it is retried later.
 
         Args:
-            write: to the file in use; to a new one in `open()` if there is none.
-            reopen: the file in use is given up.
+            write: writes to the file in use; to a new one in `open()` if there is none.
+            reopen: stops using the file in use.
 
         Raises:
-            Exception: what `write` raises and no disk is the cause of.
+            Exception: what `write` raises, unless a disk is the cause.
         """
         if time.monotonic() < self._refused_until:
             return
         try:
             write()
-        except Exception as error:  # frameworks wrap what a disk says
+        except Exception as error:  # frameworks wrap the error of a disk
             reopen()
             trouble = disk_trouble(error)
             if not trouble:
@@ -73,59 +72,59 @@ class Mirror:
             self._refused(trouble)
             self.attempt(write, reopen)
 
-    def soon(self) -> None:
-        """Look now; does not wait for it."""
-        self._news.set()
+    def sync_soon(self) -> None:
+        """Sync now; does not wait for it."""
+        self._wake.set()
 
     def close(self) -> bool:
-        """Write the rest; whether all is in the run folder now. The files must have been flushed."""
-        self._over = True
-        self._news.set()
+        """Sync the rest; returns whether all of it is in the run folder. The files must have been flushed."""
+        self._closing = True
+        self._wake.set()
         if self._thread.ident:
             self._thread.join()
-        done = self._copy()
-        if not done and self.stage:
-            remedy = "make room, then `python -m src.checkpoints.checkpointer RUN` on this node"
-            self._tell_once(f"the rest of {self.target} is in {self.stage.growing}: {remedy}.")
+        done = self._sync()
+        if not done and self.staging:
+            remedy = "make room, then `python -m src.checkpoints.recovery RUN` on this node"
+            self._tell_once(f"the rest of {self.target} is in {self.staging.events}: {remedy}.")
         return done
 
     def _work(self) -> None:
-        while not self._over:
-            self._news.wait(self.every)
-            self._news.clear()
-            self._copy()
+        while not self._closing:
+            self._wake.wait(self.interval_s)
+            self._wake.clear()
+            self._sync()
 
-    def _copy(self) -> bool:
+    def _sync(self) -> bool:
         try:
-            if self.stage and self.stage.owned():
-                append_all(self.stage.growing, self.target)
+            if self.staging and self.staging.owned():
+                append_all(self.staging.events, self.target)
         except OSError as trouble:
             why = trouble.strerror or trouble
-            where = self.stage.growing if self.stage else None
-            self._tell_once(f"{self.target} is behind {where} ({why}); going on, trying again.")
+            where = self.staging.events if self.staging else None
+            self._tell_once(f"{self.target} is behind {where} ({why}); training continues, retrying.")
             return False
         return True
 
     def _refused(self, trouble: OSError) -> None:
-        """Go over to the run folder, or wait where that is it that refused."""
-        folder = self.target if self._straight or not self.stage else self.stage.growing
-        then = "going on, trying again" if self._straight else "doing without it"
+        """Switch to the run folder, or wait if that is the one that refused."""
+        folder = self.target if self._straight or not self.staging else self.staging.events
+        then = "training continues, retrying" if self._straight else "continuing without it"
         self._tell_once(f"{folder} takes no files ({trouble.strerror or trouble}); {then}.")
         if self._straight:
-            self._refused_until = time.monotonic() + self.every
+            self._refused_until = time.monotonic() + self.interval_s
         self._straight = True
 
     def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self.tell(text)
 
 
 def append_all(source: Path, target: Path) -> None:
-    """Append to the files in `target` what those of the same names in `source` have more.
+    """Append to each file in `target` the tail that it lacks of the file with the same name in `source`.
 
     Raises:
-        OSError: where the disk does not take it; what is there is a beginning of what is to be there.
+        OSError: the disk does not take it; each file in `target` is then a shorter version of its source.
     """
     for file in sorted(source.glob("*")):
         target.mkdir(parents=True, exist_ok=True)
@@ -143,6 +142,6 @@ def _append(source: Path, target: Path) -> None:
                 write_all(writer.fileno(), memoryview(chunk))
             os.fsync(writer.fileno())
         except OSError:
-            with suppress(OSError):  # bytes that did not reach the disk must not count as there
+            with suppress(OSError):  # bytes that did not reach the disk must not count as written
                 os.ftruncate(writer.fileno(), there)
             raise

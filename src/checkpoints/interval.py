@@ -10,25 +10,25 @@ HOURS_PER_FAILURE = 50_000.0
 """Mean hours of one GPU between failures: 16,384 GPUs failed 419 times in 54 days, The Llama 3 Herd of Models,
 https://arxiv.org/abs/2407.21783, section 3.3.4."""
 
-MOST = 0.01
+MAX_OVERHEAD = 0.01
 """Highest fraction of the time that training may wait for checkpoints."""
 
-LEAST = 1.0
-"""Shortest interval in seconds, however cheap a checkpoint is."""
+MIN_INTERVAL_S = 1.0
+"""Shortest interval, however cheap a checkpoint is."""
 
-UNMEASURED = 60.0
-"""Seconds until the first checkpoint when the interval depends on its cost, which nobody knows yet."""
+FIRST_INTERVAL_S = 60.0
+"""Time until the first checkpoint when the interval depends on its cost, which has not been measured yet."""
 
 
 class Interval:
     """Counts steps and seconds since the newest checkpoint.
 
     Several ranks must save at the same step. Steps are the same on all of them, seconds are not: ask `by_time` on one
-    rank and tell the others.
+    rank and broadcast the answer.
 
     Args:
         ranks: number of devices that train; the more, the more often one fails.
-        clock: seconds; not the time of day, which may be set back.
+        clock: in seconds; not the time of day, which may be set back.
     """
 
     def __init__(self, config: Checkpoint, ranks: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,10 +47,10 @@ class Interval:
 
     @property
     def seconds(self) -> float:
-        """The interval in seconds, infinite where only steps and epochs count."""
+        """The interval in seconds, infinite if only steps and epochs count."""
         limits = [self.config.every_n_seconds or math.inf]
         if self.config.interval == "auto":
-            limits.append(UNMEASURED if self.cost is None else optimal(self.cost, mtbf(self.ranks)))
+            limits.append(FIRST_INTERVAL_S if self.cost is None else optimal(self.cost, mtbf(self.ranks)))
         return min(limits)
 
     def saved(self, cost: float) -> None:
@@ -60,7 +60,7 @@ class Interval:
             cost: seconds that training waited for it.
         """
         self._saved = self.clock()
-        if math.isfinite(cost):  # else as unmeasured as before
+        if math.isfinite(cost):  # else the cost is no measurement
             self.cost = max(0.0, cost)
 
 
@@ -70,7 +70,7 @@ def mtbf(devices: int) -> float:
 
 
 def optimal(cost: float, mtbf: float) -> float:
-    """Seconds between two checkpoints that lose the least time: sqrt(2 * cost * MTBF), not below `cost / MOST` and `LEAST`.
+    """The interval in seconds that loses the least time: sqrt(2 * cost * MTBF), not below `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
 
     With a short interval training waits for checkpoints, with a long one it repeats more after a failure.
     J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974),
@@ -82,4 +82,4 @@ def optimal(cost: float, mtbf: float) -> float:
         cost: of one checkpoint, in seconds.
         mtbf: mean time between failures, in seconds.
     """
-    return max(math.sqrt(2 * cost * mtbf), cost / MOST, LEAST)
+    return max(math.sqrt(2 * cost * mtbf), cost / MAX_OVERHEAD, MIN_INTERVAL_S)

@@ -13,38 +13,38 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from src.checkpoints.retention import Saved
+from src.checkpoints.disk import CHUNK, sync_folder, write_all
+from src.checkpoints.info import INFO_FIELDS, CheckpointInfo, SavedCheckpoint
 from src.files.atomic import read_text, write_atomic
 from src.files.marked import MARKER
 from src.files.plain_json import dumps
 
 MANIFEST = "manifest.json"
-CHUNK = 1 << 20
-"""Bytes read and written at once: what stays in a core's cache costs the training no memory bandwidth."""
 
 Files = dict[str, dict[str, Any]]
 """Size and sha256 of each file by its path in the checkpoint's folder."""
 
 
-def write_manifest(folder: Path, facts: dict[str, Any], files: Files) -> None:
-    """Say what the folder holds; `facts` are the fields of `Saved` but the path. Metrics of nan or inf are left out."""
-    metrics = {k: v for k, v in facts.get("metrics", {}).items() if math.isfinite(v)}
-    write_atomic(folder / MANIFEST, dumps({**facts, "metrics": metrics, "files": files}))
+def write_manifest(folder: Path, info: CheckpointInfo, files: Files, **more: str) -> None:
+    """Record what the folder holds. Metrics that are nan or inf are left out."""
+    metrics = {k: v for k, v in info.metrics.items() if math.isfinite(v)}
+    fields = {name: getattr(info, name) for name in INFO_FIELDS}
+    write_atomic(folder / MANIFEST, dumps({**fields, **more, "metrics": metrics, "files": files}))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint in `folder`. Raises OSError or ValueError where there is none."""
+    """The manifest of the checkpoint in `folder`. Raises OSError or ValueError if there is none."""
     try:
         manifest: dict[str, Any] = json.loads(read_text(folder / MANIFEST))
     except RecursionError as error:
-        raise ValueError(f"{folder / MANIFEST} is no manifest") from error
+        raise ValueError(f"{folder / MANIFEST} is not a manifest") from error
     if not isinstance(manifest, dict) or not _are_files(manifest.get("files")):
-        raise ValueError(f"{folder / MANIFEST} is no manifest")
+        raise ValueError(f"{folder / MANIFEST} is not a manifest")
     return manifest
 
 
 def _are_files(files: object) -> bool:
-    """Whether it is what `Files` says, and names nothing outside of the checkpoint's folder."""
+    """Whether it is of the type `Files`, and names nothing outside of the checkpoint's folder."""
     if not isinstance(files, dict):
         return False
     paths = (PurePosixPath(name) for name in files)
@@ -52,11 +52,11 @@ def _are_files(files: object) -> bool:
     return inside and all(isinstance(f, dict) and type(f.get("size")) is int for f in files.values())
 
 
-def load_manifest(folder: Path) -> Saved:
-    """The facts of the checkpoint in `folder`. Raises OSError or ValueError where they can't be read."""
+def load_manifest(folder: Path) -> SavedCheckpoint:
+    """The checkpoint in `folder`, from its manifest. Raises OSError or ValueError if it can't be read."""
     manifest = read_manifest(folder)
     try:
-        saved = Saved(path=folder, **{name: manifest[name] for name in FACTS})
+        saved = SavedCheckpoint(path=folder, **{name: manifest[name] for name in INFO_FIELDS})
     except KeyError as missing:
         raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
     position = (saved.step, saved.epoch, saved.batch)
@@ -68,21 +68,18 @@ def load_manifest(folder: Path) -> Saved:
     return saved
 
 
-FACTS = tuple(name for name in Saved.__dataclass_fields__ if name != "path")
-
-
 def name_of(step: int) -> str:
     """The name of a checkpoint's folder."""
     return f"{step:08d}"
 
 
 def step_of(name: str) -> int | None:
-    """The step of the checkpoint whose folder has that name; None where no checkpoint has it."""
+    """The step of the checkpoint whose folder has that name; None if it is not the name of a checkpoint."""
     return int(name) if re.fullmatch("[0-9]{8,19}", name) and name == name_of(int(name)) else None
 
 
 def marker_of(run: str, step: int) -> str:
-    """What the marker of a checkpoint's folder says, see `src/files/removal.py`; `run` is the run id."""
+    """The marker of a checkpoint's folder, see `src/files/removal.py`; `run` is the run id."""
     return f"checkpoint {name_of(step)} of run {run}"
 
 
@@ -98,7 +95,7 @@ def sizes(folder: Path) -> Files:
 
 
 def flush(folder: Path) -> Files:
-    """Send the files below `folder` to the disk, and checksum them."""
+    """Flush the files below `folder` to the disk, and checksum them."""
     files: Files = {}
     for name in payload(folder):
         with open(folder / name, "rb") as file:
@@ -113,10 +110,10 @@ def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
     """Copy the files that the manifest of `source` names to disk in `target`, checksummed on the way.
 
     Args:
-        pause: called before each chunk is written; what is more urgent may happen there.
+        pause: called before each chunk is written, to let more urgent work run.
 
     Raises:
-        OSError: where a file can't be read or written, or has not the size that the manifest says.
+        OSError: a file can't be read or written, or does not have the size in the manifest.
     """
     files: Files = {}
     for name, known in read_manifest(source)["files"].items():
@@ -141,17 +138,11 @@ def _copy_file(source: Path, target: Path, pause: Callable[[], None]) -> dict[st
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all of `data`: where a disk fills up, one call of write takes only a part of it."""
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def damage_of(folder: Path, checksums: bool = True) -> str | None:
-    """What is wrong with the checkpoint in `folder`, in a few words; None when its checksums hold.
+    """What is wrong with the checkpoint in `folder`, in a few words; None if its checksums match.
 
     Args:
-        checksums: False: sizes alone, which takes no time however large the files are.
+        checksums: False compares sizes alone, which takes no time however large the files are.
     """
     try:
         files = read_manifest(folder)["files"]
@@ -176,15 +167,6 @@ def _differs(path: Path, expected: dict[str, Any]) -> bool:
     if "sha256" not in expected:
         return False
     with open(path, "rb") as file:
-        if hasattr(os, "posix_fadvise"):  # read what the disk has, not what memory still holds
+        if hasattr(os, "posix_fadvise"):  # read from the disk, not from the page cache
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was created and renamed in `folder` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

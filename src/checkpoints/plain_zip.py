@@ -1,4 +1,4 @@
-"""Archives of arrays as torch and numpy write them: nothing in them is compressed, so they hold what their size says."""
+"""Archives of arrays as torch and numpy write them: not compressed, so they unpack to no more than their own size."""
 
 import zipfile
 from pathlib import Path
@@ -7,10 +7,10 @@ from src.errors import CheckpointError
 
 
 def refuse_compressed(file: Path) -> None:
-    """Look at the table of contents of a zip file.
+    """Check the table of contents of a zip file.
 
     Raises:
-        CheckpointError: it is none, or would take more memory than its size says: a few bytes can unpack to terabytes.
+        CheckpointError: it is not a zip file, or unpacks to more than its size: a few bytes can unpack to terabytes.
     """
     try:
         with zipfile.ZipFile(file) as archive:

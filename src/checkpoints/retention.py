@@ -6,57 +6,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-
-@dataclass(frozen=True)
-class Saved:
-    """A complete checkpoint.
-
-    Attributes:
-        path: its folder.
-        step: optimizer steps done.
-        epoch, batch: position; the next batch to train is number `batch` of epoch `epoch`, both from 0.
-        metrics: flat, the newest values when it was written.
-        value: of `checkpoint.monitor`, None where it was not measured at this step.
-        framework: which side wrote it.
-    """
-
-    path: Path
-    step: int
-    epoch: int
-    batch: int
-    metrics: dict[str, float]
-    value: float | None
-    framework: str
+from src.checkpoints.info import SavedCheckpoint
 
 
 @dataclass(frozen=True)
 class Retention:
-    """The rule; order is by step, never by time: clocks jump.
+    """The rule. Checkpoints are ordered by step, never by time: clocks jump.
 
     Attributes:
         mode: whether the best `value` is the smallest or the largest.
         keep_last: how many of the newest are kept.
-        keep_every_n_epochs: besides, those written at the end of every n-th epoch.
+        keep_every_n_epochs: also keep those written at the end of every n-th epoch.
     """
 
     mode: Literal["min", "max"]
     keep_last: int
     keep_every_n_epochs: int | None = None
 
-    def best(self, saved: Iterable[Saved]) -> Saved | None:
-        """The one with the best value, None where none has one; of equal ones the newest. nan and inf are never best."""
+    def best(self, saved: Iterable[SavedCheckpoint]) -> SavedCheckpoint | None:
+        """The checkpoint with the best value, None if none has a value; the newest of equal ones. nan and inf are never best."""
         sign = 1 if self.mode == "max" else -1
         valued = [s for s in saved if s.value is not None and math.isfinite(s.value)]
         return max(valued, key=lambda s: (sign * (s.value or 0.0), s.step), default=None)
 
-    def reasons(self, saved: Iterable[Saved]) -> dict[Path, list[str]]:
-        """Why each one that is kept is kept."""
+    def reasons(self, saved: Iterable[SavedCheckpoint]) -> dict[Path, list[str]]:
+        """The reasons for keeping each kept checkpoint."""
         ordered = sorted(saved, key=lambda s: s.step)
         best = self.best(ordered)
         found = {s.path: self._reasons(s, ordered[-self.keep_last :], s is best) for s in ordered}
         return {path: why for path, why in found.items() if why}
 
-    def _reasons(self, s: Saved, last: list[Saved], best: bool) -> list[str]:
+    def _reasons(self, s: SavedCheckpoint, last: list[SavedCheckpoint], best: bool) -> list[str]:
         n = self.keep_every_n_epochs
         rules = {
             "newest": s is last[-1],

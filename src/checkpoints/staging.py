@@ -1,12 +1,13 @@
-"""A node's own disk, where a checkpoint is safe from a crash of the training within a moment of being made.
+"""Local staging: on the node's own disk a checkpoint is safe from a crash of the training within moments.
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
-                                      growing-<boot>/   TensorBoard's files, see `src/checkpoints/event_files.py`
+                                      growing-<boot>/   TensorBoard's event files, see `src/checkpoints/event_files.py`
 
-`stage.json` in the run folder says where that was, for whoever comes after a crash: the variables that named the local disk
-may have gone with the job. It is believed only where that path ends in the name, the user id and the run id of this very
-run, and a folder is there that `src/files/removal.py` can prove to be this run's: no link below the local disk, this user's alone,
-with the marker of the run.
+`stage.json` in the run folder records that place for the process that comes after a crash: the variables that named the
+local disk may have ended with the job. It is believed only if that path ends in the name, the user id and the run id of
+this run, and leads to a folder that `src/files/removal.py` can prove to be this run's: no link below the local disk, open
+to this user alone, with the marker of the run. The names `stage.json`, `stage of run` and `growing-` are older than the
+words of this module: they stay, so that folders of earlier versions are still found.
 """
 
 import json
@@ -17,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.manifest import (
     damage_of,
     load_manifest,
@@ -27,24 +29,24 @@ from src.checkpoints.manifest import (
     step_of,
     write_manifest,
 )
-from src.checkpoints.retention import Retention, Saved
+from src.checkpoints.retention import Retention
 from src.files.atomic import move, read_text, write_atomic
 from src.files.marked import NotOurs, Place, check, make
 from src.files.removal import make_empty, remove, say_once
 from src.runs.folder import RunDir
 
 RECORD = "stage.json"
-"""File in `checkpoints/` that tells where the node's disk is, and by what rule checkpoints are kept."""
+"""File in `checkpoints/`: where the staging folder is, and by what rule checkpoints are kept."""
 
 Write = Callable[[Path], None]
 """Writes the files of a checkpoint into a folder."""
 
 
-class Stage:
+class Staging:
     """Complete checkpoints on this node's disk.
 
     They carry sizes and no checksums: a file that was closed before its folder was renamed is whole, whatever
-    happens to the process. That ends with the machine's next start: those from before it are not trusted.
+    happens to the process. A power cut may undo that, so checkpoints from before the last boot are not trusted.
 
     Args:
         folder: <local disk>/<name>-<user id>/<run id>; made when the first checkpoint is written.
@@ -52,22 +54,22 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.growing = folder / f"growing-{boot()}"  # what a power cut left in those of before is not trusted
+        self.events = folder / f"growing-{boot()}"  # event files from before a power cut are not trusted
         self._place = Place(
             folder.parents[1], (folder.parent.name, folder.name), f"stage of run {folder.name}"
         )
-        self._stays: set[Path] = set()  # what could not be removed
+        self._stays: set[Path] = set()  # checkpoints that could not be removed
 
-    def write(self, write: Write, facts: Mapping[str, Any]) -> Path:
-        """Write a checkpoint. Raises what `write` raises; nothing is left of it then."""
+    def write(self, write: Write, info: CheckpointInfo) -> Path:
+        """Write a checkpoint. Raises what `write` raises; nothing of the checkpoint is left then."""
         self.own()
-        name = name_of(facts["step"])
-        temporary = self._checkpoint(facts["step"], f".{name}.{os.getpid()}")
-        final = self._checkpoint(facts["step"], name)
+        name = name_of(info.step)
+        temporary = self._checkpoint(info.step, f".{name}.{os.getpid()}")
+        final = self._checkpoint(info.step, name)
         make_empty(temporary, private=True)
         try:
             write(temporary.path)
-            write_manifest(temporary.path, {**facts, "boot": boot()}, sizes(temporary.path))
+            write_manifest(temporary.path, info, sizes(temporary.path), boot=boot())
             remove(final)
             move(temporary.path, final.path)
         except BaseException:
@@ -75,8 +77,8 @@ class Stage:
             raise
         return final.path
 
-    def complete(self) -> list[Saved]:
-        """The trustworthy ones, by step."""
+    def complete(self) -> list[SavedCheckpoint]:
+        """Complete checkpoints written since the last boot, by step."""
         if not self.owned():
             return []
         folders = [p for p in self.folder.iterdir() if step_of(p.name) is not None and p not in self._stays]
@@ -88,13 +90,13 @@ class Stage:
         return sorted((s for s in found if s.step == step_of(s.path.name)), key=lambda s: s.step)
 
     def drop(self, path: Path) -> None:
-        """Remove one, or take it for none any more where it can't be removed."""
+        """Remove a checkpoint; one that can't be removed is no longer listed by `complete`."""
         step = step_of(path.name)
         if step is None or not remove(self._checkpoint(step, path.name)):
             self._stays.add(path)
 
     def clear(self) -> None:
-        """Remove all of them, once nothing here is needed any more."""
+        """Remove the staging folder, once everything in it is in the run folder."""
         remove(self._place)
 
     def owned(self) -> bool:
@@ -106,20 +108,20 @@ class Stage:
         return True
 
     def problem(self) -> str | None:
-        """Why nothing may be written or removed there; None where nothing is in the way."""
+        """Why nothing may be written or removed there; None if nothing is in the way."""
         try:
             check(self._place, private=True)
         except NotOurs as why:
             return str(why)
         except OSError:
-            return None  # it is not there, or its disk will tell
+            return None  # it does not exist yet, or writing to its disk will show the error
         return None
 
     def own(self) -> None:
-        """Make the folder for this user only: what is loaded from it later must not come from others.
+        """Make the folder for this user only: what is loaded from it later must not be written by others.
 
         Raises:
-            OSError: where the disk refuses, or the folder is not provably this run's.
+            OSError: the disk refuses, or the folder is not provably this run's.
         """
         make(self._place, private=True)
 
@@ -127,46 +129,48 @@ class Stage:
         return Place(self._place.root, (*self._place.names, name), marker_of(self.folder.name, step))
 
 
-def make_stage(run: RunDir, wish: str | None, environ: Mapping[str, str] = os.environ) -> Stage | None:
-    """Where checkpoints of the run are written first, or None: straight into the run folder.
+def open_staging(
+    run: RunDir, location: str | None, environ: Mapping[str, str] = os.environ
+) -> Staging | None:
+    """Where checkpoints of the run are written first; None: straight into the run folder.
 
     Args:
-        wish: `checkpoint.local`: null for none, a folder, or auto: the scheduler's folder for the job, or the
-            node's disk, unless it is the very disk that the run folder is on. TRAIN_LOCAL_DISK is cluster.local_disk.
+        location: `checkpoint.local`: null for none, a folder, or auto: the scheduler's folder for the job, or the
+            node's disk, unless the run folder is on that same disk. TRAIN_LOCAL_DISK is cluster.local_disk.
     """
-    if wish is None:
+    if location is None:
         return None
     places = [environ.get(name) for name in ("TRAIN_LOCAL_DISK", "SLURM_TMPDIR", "TMPDIR")]
-    roots = [*places, "/tmp"] if wish == "auto" else [wish]
+    roots = [*places, "/tmp"] if location == "auto" else [location]
     for root in (Path(os.path.abspath(os.path.expandvars(r))) for r in roots if r):
-        if wish != "auto" or (os.access(root, os.W_OK) and root.stat().st_dev != run.path.stat().st_dev):
-            return Stage(root.joinpath(*names_of(run)))
+        if location != "auto" or (os.access(root, os.W_OK) and root.stat().st_dev != run.path.stat().st_dev):
+            return Staging(root.joinpath(*staging_names(run)))
     return None
 
 
-def names_of(run: RunDir) -> tuple[str, str]:
-    """Of the two folders below a local disk that hold what is of this run and this user."""
+def staging_names(run: RunDir) -> tuple[str, str]:
+    """Names of the two folders, one in the other, below a local disk that belong to this run and this user."""
     return f"{run.path.parent.name}-{os.getuid()}", run.id
 
 
-def write_record(run: RunDir, stage: Stage, rule: Retention) -> None:
-    """Note in the run folder which node's disk holds its newest checkpoints."""
+def write_record(run: RunDir, staging: Staging, rule: Retention) -> None:
+    """Record in the run folder which node's disk holds its newest checkpoints."""
     run.checkpoints.mkdir(exist_ok=True)
-    fields = {"host": socket.gethostname(), "folder": str(stage.folder), "rule": asdict(rule)}
+    fields = {"host": socket.gethostname(), "folder": str(staging.folder), "rule": asdict(rule)}
     write_atomic(run.checkpoints / RECORD, json.dumps(fields, indent=2) + "\n")
 
 
-def read_record(run: RunDir) -> tuple[Stage, Retention] | None:
-    """Stage and rule of the run's newest part, where it trained on this node and the record can be believed.
+def read_record(run: RunDir) -> tuple[Staging, Retention] | None:
+    """Staging and rule of the run's newest attempt, if it trained on this node and the record can be believed.
 
-    Where it can't, a line says so, and nothing there is touched.
+    If it can't, a line says so, and nothing there is touched.
     """
     record = run.checkpoints / RECORD
     try:
         fields = json.loads(read_text(record))
         if fields["host"] != socket.gethostname():
             return None
-        return _stage(run, fields["folder"]), _rule(**fields["rule"])
+        return _recorded(run, fields["folder"]), _rule(**fields["rule"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -175,16 +179,21 @@ def read_record(run: RunDir) -> tuple[Stage, Retention] | None:
         return None
 
 
-def _stage(run: RunDir, folder: str) -> Stage:
-    """The stage at a recorded path. Raises NotOurs where that can't be this run's, or what is there is not."""
+def _recorded(run: RunDir, folder: str) -> Staging:
+    """The staging folder at a recorded path. Raises NotOurs if the path or the folder there is not this run's."""
     path = Path(folder)
-    if not path.is_absolute() or path.parts[-2:] != names_of(run) or ".." in path.parts or "\0" in folder:
-        place = Path("<local disk>", *names_of(run))
+    if (
+        not path.is_absolute()
+        or path.parts[-2:] != staging_names(run)
+        or ".." in path.parts
+        or "\0" in folder
+    ):
+        place = Path("<local disk>", *staging_names(run))
         raise NotOurs(f"{folder} is not where this run puts checkpoints first, which is {place}")
-    stage = Stage(path)
-    if problem := stage.problem():
+    staging = Staging(path)
+    if problem := staging.problem():
         raise NotOurs(problem)
-    return stage
+    return staging
 
 
 def _rule(mode: Any, keep_last: Any, keep_every_n_epochs: Any) -> Retention:
@@ -196,7 +205,7 @@ def _rule(mode: Any, keep_last: Any, keep_every_n_epochs: Any) -> Retention:
 
 
 def boot() -> str:
-    """This machine since its last start; no other one."""
+    """Identifies this boot of this machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -2,21 +2,21 @@
 
 checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
 checkpoints/newest               name of the newest one      checkpoints/best      name of the best one
-checkpoints/index.json           which ones there are, and why each is kept
-checkpoints/00000230.damaged-1/  one whose checksums did not hold; nobody removes it
+checkpoints/index.json           the checkpoints, and why each is kept
+checkpoints/00000230.damaged-1/  one whose checksums did not match; never removed
 
-What has another name is not looked at. What is removed is what `src/files/removal.py` can prove to be of this run.
+Other names are ignored. Only what `src/files/removal.py` can prove to be of this run is removed.
 """
 
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from src.checkpoints.disk import say, sync_folder
+from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.manifest import (
-    FACTS,
     MANIFEST,
     copy,
     damage_of,
@@ -26,21 +26,18 @@ from src.checkpoints.manifest import (
     name_of,
     read_manifest,
     step_of,
-    sync_folder,
     write_manifest,
 )
-from src.checkpoints.retention import Retention, Saved
+from src.checkpoints.retention import Retention
+from src.checkpoints.usable import none_can_be_read
 from src.errors import CheckpointError
 from src.files.atomic import move, set_aside, write_atomic
 from src.files.marked import MARKER, NotOurs, Place, adopt, check
 from src.files.plain_json import dumps
 from src.files.removal import make_empty, remove
-from src.runs.from_scratch import none_can_be_read
-
-__all__ = ["CheckpointStore", "Saved"]
 
 REPLACED = "replaced"
-"""Ending of the hidden name that a checkpoint has while another one of its step is written and verified."""
+"""Ending of the hidden name of a checkpoint while another one of its step is written and verified."""
 
 
 class CheckpointStore:
@@ -71,38 +68,34 @@ class CheckpointStore:
         """Remove what `begin` made."""
         self._remove(temporary)
 
-    def commit(self, temporary: Path, **facts: Any) -> Saved:
+    def commit(self, temporary: Path, info: CheckpointInfo) -> SavedCheckpoint:
         """Make the files below `temporary` a checkpoint: data and manifest to disk first, one rename last.
 
-        Args:
-            facts: step, epoch, batch, metrics, value and framework, see `Saved`.
-
         Raises:
-            OSError: where the disk does not take it; the checkpoints from before are all still there.
+            OSError: the disk does not take it; all earlier checkpoints are still there.
         """
-        write_manifest(temporary, facts, flush(temporary))
-        return self._install(temporary, facts["step"])
+        write_manifest(temporary, info, flush(temporary))
+        return self._install(temporary, info.step)
 
-    def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> Saved:
-        """Copy a complete checkpoint from elsewhere, such as a node's own disk, in here.
+    def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> SavedCheckpoint:
+        """Copy a complete checkpoint from elsewhere, such as a node's own disk, into this folder.
 
         Args:
             pause: called between chunks of data.
 
         Raises:
-            OSError: where that fails; nothing is left of it here, and the ones from before are all there.
+            OSError: that failed; nothing of it is left here, and all earlier checkpoints are still there.
         """
-        manifest = read_manifest(source)
-        temporary = self.begin(manifest["step"])
+        info = load_manifest(source)
+        temporary = self.begin(info.step)
         try:
-            files = copy(source, temporary, pause)
-            write_manifest(temporary, {name: manifest[name] for name in FACTS}, files)
-            return self._install(temporary, manifest["step"])
+            write_manifest(temporary, info, copy(source, temporary, pause))
+            return self._install(temporary, info.step)
         except OSError:
             self.give_up(temporary)
             raise
 
-    def all(self) -> list[Saved]:
+    def all(self) -> list[SavedCheckpoint]:
         """Every checkpoint with a readable manifest, by step."""
         found = []
         for path in self._complete():
@@ -112,13 +105,13 @@ class CheckpointStore:
                 continue
         return found
 
-    def newest_good(self) -> Saved | None:
-        """The newest checkpoint whose checksums hold, None where there is none at all; a damaged one is told and skipped.
+    def newest_good(self) -> SavedCheckpoint | None:
+        """The newest checkpoint whose checksums match, None if there is none at all; damaged ones are reported and skipped.
 
-        The damaged ones are set aside at the next commit: the run goes on from before them.
+        The damaged ones are set aside at the next commit: the run resumes from before them.
 
         Raises:
-            CheckpointError: where all are damaged; they stay as they are.
+            CheckpointError: all are damaged; they stay as they are.
         """
         complete, found = self._complete(), list[str]()
         while complete:
@@ -129,13 +122,13 @@ class CheckpointStore:
             self._damaged.add(path)
             found.append(f"{path.name}: {damage}")
             then = "trying the one before" if complete else "there is none before it"
-            print(f"checkpoint {path} is damaged ({damage}); {then}.", file=sys.stderr, flush=True)
+            say(f"checkpoint {path} is damaged ({damage}); {then}.")
         if found:
             raise CheckpointError(none_can_be_read(self.folder.parent, found))
         return None
 
-    def best(self) -> Saved | None:
-        """The undamaged checkpoint with the best value, None where none has one; of equal ones the newest."""
+    def best(self) -> SavedCheckpoint | None:
+        """The undamaged checkpoint with the best value, None if none has a value; the newest of equal ones."""
         candidates = self.all()
         while best := self.rule.best(candidates):
             if self._damage(best.path) is None:
@@ -144,12 +137,12 @@ class CheckpointStore:
         return None
 
     def _complete(self) -> list[Path]:
-        """By step; of two with the same step the one that is about to be replaced comes first."""
+        """Folders of complete checkpoints by step; of two with the same step, the one about to be replaced comes first."""
         found = [(step, p) for p in self._folders() if (step := _step(p)) is not None and _is_complete(p)]
         return [p for _, p in sorted(found, key=lambda pair: (pair[0], not pair[1].name.startswith(".")))]
 
     def _folders(self) -> list[Path]:
-        """What is of a checkpoint by its name, complete or not; hidden ones first."""
+        """Folders that are named like a checkpoint, complete or not; hidden ones first."""
         if not self.folder.is_dir():
             return []
         return [
@@ -164,18 +157,18 @@ class CheckpointStore:
             return "its manifest.json is of another step"
         return damage
 
-    def _install(self, temporary: Path, step: int) -> Saved:
-        """One rename; then all of it is read again, and only then older ones are removed."""
+    def _install(self, temporary: Path, step: int) -> SavedCheckpoint:
+        """Rename it into place, read all of it back, and only then remove older ones."""
         final = self.folder / name_of(step)
         replaced = self.folder / f".{final.name}.{REPLACED}"
-        if os.path.lexists(final):  # written again: the one from before stays until the new one is verified
+        if os.path.lexists(final):  # written again: the earlier one stays until the new one is verified
             self._make_room(final, replaced)
         move(temporary, final)
         sync_folder(self.folder)
         damage = self._damage(final)
         if damage:
             self._remove(final)
-            raise OSError(f"what was read back of {final} is not what was written: {damage}")
+            raise OSError(f"{final} reads back differently from what was written: {damage}")
         self._clean(final, superseded={replaced, *self._damaged})
         return load_manifest(final)
 
@@ -188,7 +181,7 @@ class CheckpointStore:
             self._set_aside(final)
 
     def _clean(self, written: Path, superseded: set[Path]) -> None:
-        """Renew pointers and index; remove what is not kept, and what a killed process left half-written."""
+        """Renew pointers and index; remove checkpoints that are not kept or were left half-written by a killed process."""
         complete = self.all()
         saved = [s for s in complete if s.path not in superseded]
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
@@ -205,7 +198,7 @@ class CheckpointStore:
             elif self._is_ours(path):
                 self._set_aside(path)
 
-    # --- what is ours ---------------------------------------------------------------------------------------------
+    # --- folders of this run ---------------------------------------------------------------------------------------------
 
     def _place(self, step: int, name: str) -> Place:
         run = self.folder.parent
@@ -229,7 +222,7 @@ class CheckpointStore:
         return True
 
     def _adopt(self, path: Path, step: int) -> None:
-        """Mark a checkpoint from before there were markers: its manifest is of this step, and names every file in it."""
+        """Mark a checkpoint of a version without markers, if its manifest is of this step and names every file in it."""
         if os.path.lexists(path / MARKER):
             return
         try:
@@ -244,15 +237,11 @@ class CheckpointStore:
         damage = self._damage(path) or "not of this run"
         kept = set_aside(path, "damaged")
         self._damaged.discard(path)
-        print(
-            f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.")
 
 
 def _step(path: Path) -> int | None:
-    """Of a checkpoint's folder, complete, about to be replaced, or half-written; None for any other name."""
+    """The step of a checkpoint's folder: complete, about to be replaced, or half-written; None for any other name."""
     hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
     return step_of(hidden[1] if hidden else path.name)
 

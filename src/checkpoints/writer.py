@@ -1,69 +1,64 @@
-"""The thread that brings checkpoints to disks while the training goes on."""
+"""The worker thread that writes checkpoints to disk while training continues."""
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from src.checkpoints.staging import Stage, Write
-from src.checkpoints.store import CheckpointStore, Saved
+from src.checkpoints.disk import disk_trouble
+from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from src.checkpoints.staging import Staging, Write
+from src.checkpoints.store import CheckpointStore
 
-LAST_RETRY = 300.0
-"""Longest wait in seconds until what failed is tried again."""
+MAX_RETRY_S = 300.0
+"""Longest wait until what failed is retried."""
 
 
 @dataclass
-class Job:
+class WriteRequest:
     """A state in the training's buffers.
 
     Attributes:
         write: writes its files into a folder.
-        facts: the fields of `Saved`.
-        released: the worker does not read the buffers any more, or just now.
+        info: where the training stood.
+        released: the worker is not reading the buffers.
         local: the node's disk has not refused it yet.
     """
 
     write: Write
-    facts: Mapping[str, Any]
+    info: CheckpointInfo
     released: bool = False
     local: bool = True
-
-
-def say(text: str) -> None:
-    """Tell the person who reads the log."""
-    print(text, file=sys.stderr, flush=True)
 
 
 class Worker:
     """Writes the state in the buffers to the node's disk, and copies what is complete there into the run folder.
 
-    Trouble with disks is told once and tried again, less and less often. Any other error ends the worker.
+    A disk error is reported once and retried, less and less often. Any other error ends the worker.
 
     Args:
         store: of the run folder.
-        stage: on the node's disk; None: write straight into the run folder.
+        staging: on the node's disk; None: write straight into the run folder.
         tell: prints a line.
 
     Attributes:
-        newest: the newest checkpoint that was published.
+        newest: the newest checkpoint that is in the run folder.
         trouble: why the newest state is not in the run folder, None if it is.
         error: what ended the worker.
-        patience: seconds that the last state is tried to be published when the run is over.
-        first_retry: seconds until what failed is tried again, doubled each time.
+        patience_s: how long the last state is retried when the run is over.
+        first_retry_s: time until what failed is retried, doubled each time.
     """
 
-    patience, first_retry = 60.0, 1.0
+    patience_s, first_retry_s = 60.0, 1.0
 
-    def __init__(self, store: CheckpointStore, stage: Stage | None, tell: Callable[[str], None]) -> None:
-        self.store, self.stage, self.tell = store, stage, tell
-        self.newest: Saved | None = None
+    def __init__(self, store: CheckpointStore, staging: Staging | None, tell: Callable[[str], None]) -> None:
+        self.store, self.staging, self.tell = store, staging, tell
+        self.newest: SavedCheckpoint | None = None
         self.trouble: OSError | None = None
         self.error: BaseException | None = None
-        self._job: Job | None = None
+        self._request: WriteRequest | None = None
         self._failures = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._deadline: float | None = None  # of the last attempts, once the run is over
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
@@ -72,26 +67,26 @@ class Worker:
     # --- called by the training thread --------------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
-        """Whether the buffers are in use."""
-        return self._job is not None and not self._job.released
+    def in_use(self) -> bool:
+        """Whether the worker reads the buffers, or is about to."""
+        return self._request is not None and not self._request.released
 
-    def take_back(self) -> None:
-        """Wait until the buffers are free. What they held and no disk has taken so far is given up."""
+    def acquire(self) -> None:
+        """Wait until the buffers are free. A state in them that no disk has accepted yet is dropped."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.busy)
-            self._job = None
+            self._changed.wait_for(lambda: not self.in_use)
+            self._request = None
 
-    def hand_over(self, job: Job) -> None:
+    def submit(self, request: WriteRequest) -> None:
         """The buffers hold a new state."""
         with self._changed:
-            self._job = job
+            self._request = request
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all is done, or can't be done."""
+        """Wait until all is written, or `patience_s` is over, and end the thread."""
         with self._changed:
-            self._deadline, self._failures = time.monotonic() + self.patience, 1
+            self._deadline, self._failures = time.monotonic() + self.patience_s, 1
             self._changed.notify_all()
         self._thread.join()
 
@@ -104,19 +99,19 @@ class Worker:
                 self._attempt()
         except BaseException as error:
             with self._changed:
-                self.error, self._job = error, None
+                self.error, self._request = error, None
                 self._changed.notify_all()
 
     def _wait(self) -> bool:
-        """For something to do, or for the time to try again; False when the run is over and all is done."""
-        pause = min(self.first_retry * 2 ** (self._failures - 1), LAST_RETRY)
+        """Wait for a request, or for the time to retry; False when the run is over and all is done."""
+        pause = min(self.first_retry_s * 2 ** (self._failures - 1), MAX_RETRY_S)
         with self._changed:
             if self._deadline is None:
-                news = lambda: self.busy or self._deadline is not None  # noqa: E731
+                news = lambda: self.in_use or self._deadline is not None  # noqa: E731
                 return self._changed.wait_for(news, pause if self.trouble else None) or True
-            if self.trouble and not self.busy:
+            if self.trouble and not self.in_use:
                 self._changed.wait(pause)
-            return self.busy or bool(self.trouble and time.monotonic() < self._deadline)
+            return self.in_use or bool(self.trouble and time.monotonic() < self._deadline)
 
     def _attempt(self) -> None:
         """Write and publish whatever there is."""
@@ -127,83 +122,80 @@ class Worker:
         except OSError as trouble:
             self.trouble, self._failures = trouble, self._failures + 1
             why = trouble.strerror or trouble
-            self._tell_once(f"{self.store.folder} takes no checkpoints ({why}); going on, trying again.")
+            self._tell_once(
+                f"{self.store.folder} takes no checkpoints ({why}); training continues, retrying."
+            )
 
     def _write(self) -> None:
-        job = self._take()
-        if job and not self._write_local(job):
-            self._write_shared(job)
+        request = self._take()
+        if request and not self._write_local(request):
+            self._write_shared(request)
 
-    def _write_local(self, job: Job) -> bool:
-        """To the node's disk; False where that can't be."""
-        if not (self.stage and job.local):
+    def _write_local(self, request: WriteRequest) -> bool:
+        """Write to the node's disk; False if that is not possible."""
+        if not (self.staging and request.local):
             return False
         try:
-            self.stage.write(job.write, job.facts)
-        except Exception as error:  # frameworks raise anything when a disk is full; the next disk will tell
-            job.local = False
-            self._tell_once(f"{self.stage.folder} takes no checkpoints ({error}); doing without it.")
+            self.staging.write(request.write, request.info)
+        except (
+            Exception
+        ) as error:  # frameworks raise anything when a disk is full; an error of another kind comes again
+            request.local = False
+            self._tell_once(f"{self.staging.folder} takes no checkpoints ({error}); continuing without it.")
             return False
-        self._release(job, done=True)
+        self._release(request, done=True)
         return True
 
-    def _write_shared(self, job: Job) -> None:
-        """To the run folder; the buffers are free before the data is on the disk."""
+    def _write_shared(self, request: WriteRequest) -> None:
+        """Write straight to the run folder; the buffers are free before the data is on the disk."""
         temporary = None
         try:
-            temporary = self.store.begin(job.facts["step"])
-            job.write(temporary)
-            self._release(job)
-            self.newest = self.store.commit(temporary, **job.facts)
-            self._release(job, done=True)
+            temporary = self.store.begin(request.info.step)
+            request.write(temporary)
+            self._release(request)
+            self.newest = self.store.commit(temporary, request.info)
+            self._release(request, done=True)
         except Exception as error:
             if temporary:
                 self.store.give_up(temporary)
-            self._release(job)
+            self._release(request)
             raise disk_trouble(error) or error from error
 
     def _publish(self) -> None:
-        """Copy what the node's disk holds into the run folder, in the order of steps."""
-        while self.stage and (waiting := self._waiting(self.stage)):
+        """Copy the checkpoints on the node's disk into the run folder, in the order of steps."""
+        while self.staging and (waiting := self._waiting(self.staging)):
             self.newest = self.store.publish(waiting[0].path, self._between_chunks)
-            self.stage.drop(waiting[0].path)
+            self.staging.drop(waiting[0].path)
 
-    def _waiting(self, stage: Stage) -> list[Saved]:
-        """What is worth publishing; what a newer one has replaced meanwhile is dropped."""
-        waiting = stage.complete()
+    def _waiting(self, staging: Staging) -> list[SavedCheckpoint]:
+        """The checkpoints worth publishing; those that a newer one has superseded are dropped."""
+        waiting = staging.complete()
         worth = replace(self.store.rule, keep_last=1).reasons([*self.store.all(), *waiting])
         for saved in waiting:
             if saved.path not in worth:
-                stage.drop(saved.path)
+                staging.drop(saved.path)
         return [saved for saved in waiting if saved.path in worth]
 
     def _between_chunks(self) -> None:
-        """While one is being copied, write the next one to the node's disk: the buffers are free soon."""
-        job = self._take() if self._job and self._job.local and self.busy else None
-        if job:
-            self._write_local(job)
+        """While one checkpoint is copied, write the next to the node's disk, so that its buffers are free soon."""
+        request = self._take() if self._request and self._request.local and self.in_use else None
+        if request:
+            self._write_local(request)
 
-    def _take(self) -> Job | None:
+    def _take(self) -> WriteRequest | None:
         with self._changed:
-            if self._job:
-                self._job.released = False
-            return self._job
+            if self._request:
+                self._request.released = False
+            return self._request
 
-    def _release(self, job: Job, done: bool = False) -> None:
+    def _release(self, request: WriteRequest, done: bool = False) -> None:
         with self._changed:
-            job.released = True
-            if done and self._job is job:
-                self._job = None
+            request.released = True
+            if done and self._request is request:
+                self._request = None
             self._changed.notify_all()
 
     def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self.tell(text)
-
-
-def disk_trouble(error: BaseException | None) -> OSError | None:
-    """The OSError that caused an error, if one did."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from src.config.limits import Epochs, Items, Probability, Range
-from src.config.paths import Folder
+from src.config.paths import AbsoluteFolder
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
 Workers = Annotated[int, Range(at_least=0, at_most=256)]
@@ -31,7 +31,7 @@ class MnistData:
     name: Literal["mnist"]
     batch_size: BatchSize
     workers: Workers
-    dir: Folder
+    dir: AbsoluteFolder
     download: bool
 
 
@@ -42,7 +42,7 @@ class ImageFolderData:
     name: Literal["imagefolder"]
     batch_size: BatchSize
     workers: Workers
-    dir: Folder
+    dir: AbsoluteFolder
     image_size: Side  # side of the square crop, in pixels
     channels: Literal[1, 3]
 

@@ -11,11 +11,11 @@ from typing import Any
 from src.config.compose import CONFIGS, compose, empty_sweep, groups, parse_override
 from src.config.schema import Config, load
 from src.config.sentences import about_configuration, sentence
-from src.config.strict import did_you_mean
+from src.config.strict import did_you_mean, keys
 from src.config.yaml_files import broken_files, problem_of_choice
 from src.errors import ConfigError
 
-KEYS = frozenset(Config.__dataclass_fields__) - {"name"}
+KEYS = keys(Config) - {"name"}
 """The top-level keys of the configuration, without `name`, which every choice has too."""
 
 DEEPEST = 20

@@ -6,7 +6,8 @@ is until a rank asks for it.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -79,21 +80,33 @@ def _value(found: "re.Match[str]", environ: Mapping[str, str]) -> str:
     return environ[name]
 
 
+def node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:
+    """Whether a folder is one that only a job has: on a node's disk, or inside a container."""
+    inside = [m.split(":")[1] for m in mounts if ":" in m]
+    own = [local_disk, *inside]
+    return path.startswith("$") or any(
+        absolute(path).is_relative_to(top) for top in own if top.startswith("/")
+    )
+
+
+@dataclass(frozen=True)
 class _Expanded:
     """What `src.config.strict` calls with a path of the configuration."""
 
-    def __init__(self, home_only: bool = False) -> None:
-        self.home_only = home_only
+    expand: Callable[[str], str]
 
     def __call__(self, text: str) -> tuple[str, str]:
         try:
-            return (expand_home if self.home_only else expand)(text), ""
+            return self.expand(text), ""
         except ValueError as error:
             return text, str(error)
 
 
-Folder = Annotated[str, _Expanded()]
-"""A path that is looked for where the command is typed."""
+Folder = Annotated[str, _Expanded(expand)]
+"""A path, or the name of an environment or image."""
 
-NodeFolder = Annotated[str, _Expanded(home_only=True)]
+AbsoluteFolder = Annotated[str, _Expanded(lambda text: str(absolute(expand(text))))]
+"""A folder of the machine where the command is typed; a relative one is below the project's folder."""
+
+NodeFolder = Annotated[str, _Expanded(expand_home)]
 """A path on the node: its variables are those of the job."""

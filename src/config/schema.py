@@ -6,16 +6,17 @@ The YAML files hold every default; these classes hold types and meaning. `load` 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
 
 from src.config import strategies
 from src.config.choices import Data, Model, Optimizer, Schedule, Sgd, Strategy, SyntheticData
 from src.config.cluster import Cluster, Container, Gpus
 from src.config.environment_values import filled
+from src.config.flat import flatten, unflatten
 from src.config.limits import MOST, Count, Range
-from src.config.paths import Folder, NodeFolder
-from src.config.strict import Choice, build
+from src.config.paths import AbsoluteFolder, NodeFolder, unexpanded
+from src.config.strict import DERIVED, Choice, build
 from src.errors import ConfigError
 
 _LIMIT = "use a number of batches (10) or a fraction of them (0.1)"
@@ -97,15 +98,20 @@ class Monitor:
 
 @dataclass(frozen=True)
 class Paths:
-    """Folders; relative ones are below the folder of the project."""
+    """Folders, absolute."""
 
-    results: Folder  # run folders
-    data: Folder  # data sets
+    results: AbsoluteFolder  # run folders
+    data: AbsoluteFolder  # data sets
 
 
 @dataclass(frozen=True)
 class Config:
-    """One run, complete. Read-only: what is derived from it is derived where it is needed."""
+    """One run, complete. Read-only: what is derived from it is derived where it is needed.
+
+    Attributes:
+        written: what was written where the value is another: {'checkpoint.local': '~/ckpt', 'data.token': '${oc.env:TOKEN}'}.
+            A run folder holds this, since each rank reads it again on its own node, and a value may be a secret.
+    """
 
     name: str
     seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)]  # what numpy's generators take
@@ -127,7 +133,11 @@ class Config:
     checkpoint: Checkpoint
     monitor: Monitor
     paths: Paths
+    written: Mapping[str, Any] = field(default_factory=dict, metadata=DERIVED)
 
+
+FOLDERS = ("paths.results", "paths.data", "data.dir")
+"""Folders of the machine where the command is typed."""
 
 Check = Callable[[Config], list[str]]
 """One sentence for each thing that can't work."""
@@ -158,7 +168,30 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
         raise ConfigError(*problems)
-    return config
+    return replace(config, written=_written(tree, config))
+
+
+def as_tree(config: Config) -> dict[str, Any]:
+    """The configuration as plain dicts and lists, which `load` turns into it again."""
+    flat = flatten(_plain(config))
+    folders = {key: unexpanded(flat[key]) for key in FOLDERS if key in flat}
+    return unflatten(flat | dict(config.written) | folders)
+
+
+def _written(tree: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Texts and lists that the schema has turned into something else; folders of this machine are kept absolute."""
+    values = flatten(_plain(config))
+    return {
+        key: written
+        for key, written in flatten(tree).items()
+        if isinstance(written, str | list) and written != values.get(key) and key not in FOLDERS
+    }
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    tree = asdict(replace(config, written={}))
+    del tree["written"]
+    return tree
 
 
 def cross_checks(config: Config) -> list[str]:
@@ -171,9 +204,14 @@ def cross_checks(config: Config) -> list[str]:
         _monitors,
         _early_stopping,
         _name,
-        strategies.problems,
+        _strategy,
     )
     return [problem for check in checks for problem in check(config)]
+
+
+def _strategy(c: Config) -> list[str]:
+    devices = c.trainer.total_devices or c.trainer.devices
+    return strategies.contradictions(c.framework, c.strategy.name, c.trainer.nodes, devices)
 
 
 def _from_scratch(c: Config) -> list[str]:

@@ -3,17 +3,11 @@
 The schema refuses what the table does not hold, the documentation prints it, the tests walk it.
 """
 
-from __future__ import annotations
-
 import typing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from src.config.schema import Config
+from typing import Literal
 
 FrameworkName = Literal["lightning", "keras"]
-StrategyName = Literal["auto", "single", "ddp", "dp", "fsdp", "horovod", "mirrored", "multiworker_mirrored"]
 LaunchName = Literal["auto", "srun", "torchrun", "mpirun", "horovodrun"]
 LAUNCHERS: tuple[str, ...] = typing.get_args(LaunchName)[1:]
 
@@ -54,41 +48,42 @@ SUPPORTED: dict[str, dict[str, Support]] = {
 }
 
 
-def resolve_strategy(config: Config, devices: int, nodes: int) -> str:
+def resolve_strategy(framework: str, strategy: str, devices: int, nodes: int) -> str:
     """What `strategy=auto` means: `single` for one device, else the framework's own data parallelism.
 
     Args:
+        strategy: `strategy.name`; any other than auto is the answer.
         devices: over all nodes.
         nodes: nodes of the run.
     """
-    if config.strategy.name != "auto":
-        return config.strategy.name
+    if strategy != "auto":
+        return strategy
     if devices == 1:
         return "single"
-    if config.framework == "lightning":
+    if framework == "lightning":
         return "ddp"
     return "mirrored" if nodes == 1 else "multiworker_mirrored"
 
 
-def problems(config: Config) -> list[str]:
-    """One sentence for each contradiction of framework, strategy and number of devices."""
-    table = SUPPORTED[config.framework]
-    name, trainer = config.strategy.name, config.trainer
-    if name == "auto":
+def contradictions(framework: str, strategy: str, nodes: int, devices: int | Literal["auto"]) -> list[str]:
+    """One sentence for each contradiction of framework, strategy and number of devices.
+
+    Args:
+        devices: `trainer.total_devices`, or `trainer.devices`.
+    """
+    table = SUPPORTED[framework]
+    if strategy == "auto":
         return []
-    if name not in table:
-        others = [f for f, cells in SUPPORTED.items() if name in cells]
+    if strategy not in table:
+        others = [f for f, strategies in SUPPORTED.items() if strategy in strategies]
         fix = f", or framework={others[0]}" if others else ""
         options = "|".join(["auto", *table])
-        return [
-            f"strategy={name} does not work with framework={config.framework}; use strategy={options}{fix}."
-        ]
-    several = "|".join(n for n, cell in table.items() if cell.several_nodes)
-    if trainer.nodes > 1 and not table[name].several_nodes:
-        return [f"strategy={name} is for one node and trainer.nodes={trainer.nodes}; use strategy={several}."]
-    asked = trainer.total_devices or trainer.devices
-    if name == "single" and asked not in ("auto", 1):
-        return [f"strategy=single uses one device and {asked} are asked for; use strategy=auto|{several}."]
+        return [f"strategy={strategy} does not work with framework={framework}; use strategy={options}{fix}."]
+    several = "|".join(name for name, support in table.items() if support.several_nodes)
+    if nodes > 1 and not table[strategy].several_nodes:
+        return [f"strategy={strategy} is for one node and trainer.nodes={nodes}; use strategy={several}."]
+    if strategy == "single" and devices not in ("auto", 1):
+        return [f"strategy=single uses one device and {devices} are asked for; use strategy=auto|{several}."]
     return []
 
 
@@ -98,12 +93,12 @@ def table() -> str:
         "| framework | strategy | devices | nodes | `launch=` | what it is |",
         "|---|---|---|---|---|---|",
     ]
-    for framework, cells in SUPPORTED.items():
-        for name, cell in cells.items():
+    for framework, strategies in SUPPORTED.items():
+        for name, support in strategies.items():
             devices = "one" if name == "single" else "several"
-            nodes = "several" if cell.several_nodes else "one"
-            launch = ", ".join(cell.launch) if cell.ranks else "any"
-            lines.append(f"| {framework} | `{name}` | {devices} | {nodes} | {launch} | {cell.about} |")
+            nodes = "several" if support.several_nodes else "one"
+            launch = ", ".join(support.launch) if support.ranks else "any"
+            lines.append(f"| {framework} | `{name}` | {devices} | {nodes} | {launch} | {support.about} |")
     return "\n".join(lines) + "\n"
 
 

@@ -15,6 +15,9 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
+DERIVED = {"derived": True}
+"""Metadata of a field that is no key of the configuration."""
+
 UNUSABLE = object()
 """What `convert` returns for a value of a wrong type."""
 
@@ -218,8 +221,14 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
+def keys(cls: type) -> frozenset[str]:
+    """The keys of a section."""
+    return frozenset(_hints(cls))
+
+
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.metadata != DERIVED}
 
 
 def _join(path: str, key: str) -> str:

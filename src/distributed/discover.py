@@ -1,16 +1,16 @@
-"""Which rank this process is, and where the others are, from the environment variables that its starter set.
+"""Read the topology from the environment variables that the launcher of this process set.
 
-    starter     what tells                                      see
+    launcher    identified by                                   reference
     torchrun    RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, ...   pytorch.org/docs/stable/elastic/run.html
-    local       the same; the program started its own ranks     src/launch/processes.py
+    local       the same, set by this project          src/launch/processes.py
     horovodrun  HOROVOD_RANK, HOROVOD_CROSS_RANK, ...           horovod/runner/gloo_run.py
     mpirun      OMPI_COMM_WORLD_RANK, ...                       docs.open-mpi.org, environment variables
     srun        SLURM_PROCID, SLURM_STEP_NODELIST, ...          slurm.schedmd.com/srun.html
-    none        nothing: rank 0 of 1
+    none        none of these: rank 0 of 1
 
 The first in this order wins: torchrun may run in a task of srun, mpirun starts its daemons by srun, and the
 shell of a batch job has SLURM_PROCID=0 without being a task. TRAIN_HOSTS, `node1:2,node2:1` (host:ranks in
-the order of the ranks), is exported by the project's batch scripts: only srun tells where all ranks are.
+rank order), is exported by the project's batch scripts, because only srun says where all ranks are.
 """
 
 from __future__ import annotations
@@ -18,76 +18,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from src.distributed.hostlist import expand_hosts, expand_tasks, first_host
+from src.distributed.hostlist import expand_tasks, first_host
 from src.distributed.launcher_env import Environ, node_in, number, pbs_hosts, port, text, train_hosts
+from src.distributed.topology import Topology
 from src.errors import TopologyError
-
-
-@dataclass(frozen=True)
-class Topology:
-    """Place of this process among all.
-
-    Attributes:
-        rank, world_size: number of this process among all, and how many there are.
-        local_rank, local_world_size: the same on this node.
-        node_rank, nodes: number of this node among all, and how many there are.
-        coordinator_address, coordinator_port: where rank 0 listens; port 0, any free one, for a world of one.
-        source: what started the process: torchrun, local, horovodrun, mpirun, srun or none.
-        node_list, tasks_per_node: where all ranks are, in Slurm's notation; "" where nothing tells.
-    """
-
-    rank: int = 0
-    local_rank: int = 0
-    node_rank: int = 0
-    world_size: int = 1
-    local_world_size: int = 1
-    nodes: int = 1
-    coordinator_address: str = "127.0.0.1"
-    coordinator_port: int = 0
-    source: str = "none"
-    node_list: str = ""
-    tasks_per_node: str = ""
-
-    def layout(self) -> list[tuple[str, int]]:
-        """Host and number of ranks of each node, in the order of the ranks.
-
-        Raises:
-            TopologyError: where the starter does not tell, or tells another number of ranks.
-        """
-        if not self.node_list and self.nodes == 1:
-            return [(self.coordinator_address, self.world_size)]
-        hosts, tasks = expand_hosts(self.node_list or "unknown"), expand_tasks(self.tasks_per_node or "0")
-        if len(hosts) != len(tasks) or sum(tasks) != self.world_size:
-            raise TopologyError(
-                f"{self.source} started {self.world_size} ranks on {self.nodes} nodes, but their places are "
-                f"{f'{self.node_list} with {self.tasks_per_node}' if self.node_list else 'unknown'}: export "
-                f"TRAIN_HOSTS=node1:2,node2:1 (host:ranks in the order of the ranks, {self.world_size} in "
-                "all)."
-            )
-        return list(zip(hosts, tasks, strict=True))
-
-    def hosts(self) -> list[str]:
-        """Names of the nodes, as far as they are known, in the order of the node ranks."""
-        return expand_hosts(self.node_list) if self.node_list else [os.uname().nodename]
 
 
 def discover(environ: Environ | None = None) -> Topology:
     """Read the place of this process from `environ` (default: the environment of the process).
 
     Raises:
-        TopologyError: one sentence, where variables are missing or contradict each other.
+        TopologyError: variables are missing or contradict each other.
     """
     env = os.environ if environ is None else environ
-    for tells, read in _SOURCES:
-        if tells(env):
+    for identifies, read in _LAUNCHERS:
+        if identifies(env):
             return _checked(read(env), env)
-    _refuse_other_starters(env)
+    _refuse_unknown_launchers(env)
     return Topology()
 
 
-# --- each starter --------------------------------------------------------------------------------
+# --- one reader per launcher ---------------------------------------------------------------------
 
 
 def _has(*names: str) -> Callable[[Environ], bool]:
@@ -117,7 +69,7 @@ def _from_torchrun(env: Environ) -> Topology:
         nodes=nodes,
         coordinator_address=text(env, "MASTER_ADDR"),
         coordinator_port=number(env, "MASTER_PORT"),
-        source="torchrun" if "TORCHELASTIC_RUN_ID" in env else "local",
+        launched_by="torchrun" if "TORCHELASTIC_RUN_ID" in env else "local",
         node_list=node_list,
         tasks_per_node=tasks,
     )
@@ -128,7 +80,7 @@ def _from_horovodrun(env: Environ) -> Topology:
     local_rank, local = number(env, "HOROVOD_LOCAL_RANK"), number(env, "HOROVOD_LOCAL_SIZE")
     cross, cross_size = number(env, "HOROVOD_CROSS_RANK"), number(env, "HOROVOD_CROSS_SIZE")
     node_list, tasks = train_hosts(env, world)
-    # Horovod's cross rank counts only the nodes that have this local rank: all of them have local rank 0.
+    # Horovod's cross rank counts only the nodes that have this local rank; every node has local rank 0.
     if local_rank == 0 or local * cross_size == world:
         node, nodes = cross, cross_size
     else:
@@ -144,7 +96,7 @@ def _from_horovodrun(env: Environ) -> Topology:
         nodes=nodes,
         coordinator_address=env.get("MASTER_ADDR") or (first_host(node_list) if node_list else default),
         coordinator_port=port(env, env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")),
-        source="horovodrun",
+        launched_by="horovodrun",
         node_list=node_list,
         tasks_per_node=tasks,
     )
@@ -173,7 +125,7 @@ def _from_mpirun(env: Environ) -> Topology:
         nodes=nodes,
         coordinator_address=_mpi_coordinator(env, nodes, node_list),
         coordinator_port=port(env, env.get("PMIX_NAMESPACE", "")),
-        source="mpirun",
+        launched_by="mpirun",
         node_list=node_list,
         tasks_per_node=tasks,
     )
@@ -197,14 +149,14 @@ def _from_srun(env: Environ) -> Topology:
         coordinator_address=env.get("MASTER_ADDR")
         or (first_host(node_list) if len(counts) > 1 else "127.0.0.1"),
         coordinator_port=port(env, step=number(env, "SLURM_STEP_ID")),
-        source="srun",
+        launched_by="srun",
         node_list=node_list,
         tasks_per_node=tasks,
     )
 
 
 def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
-    """Host of rank 0: as given, else the first of the job's list, else where mpirun itself runs."""
+    """Host of rank 0: MASTER_ADDR, else the first of the job's list, else where mpirun itself runs."""
     if env.get("MASTER_ADDR"):
         return env["MASTER_ADDR"]
     if nodes == 1:
@@ -214,12 +166,12 @@ def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
     uri = re.search(r"tcp://([^,:;]+)", env.get("OMPI_MCA_orte_hnp_uri", ""))
     if not uri:
         raise TopologyError(
-            "mpirun does not tell where rank 0 is: export MASTER_ADDR, and mpirun -x MASTER_ADDR."
+            "mpirun does not say where rank 0 is: export MASTER_ADDR and start with mpirun -x MASTER_ADDR."
         )
     return uri[1]
 
 
-_SOURCES: tuple[tuple[Callable[[Environ], bool], Callable[[Environ], Topology]], ...] = (
+_LAUNCHERS: tuple[tuple[Callable[[Environ], bool], Callable[[Environ], Topology]], ...] = (
     (_has("RANK", "WORLD_SIZE", "LOCAL_RANK"), _from_torchrun),
     (_has("HOROVOD_RANK", "HOROVOD_SIZE"), _from_horovodrun),
     (_has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), _from_mpirun),
@@ -239,7 +191,7 @@ def _checked(t: Topology, env: Environ) -> Topology:
     for value, size, what in pairs:
         if not 0 <= value < size:
             raise TopologyError(
-                f"{t.source} says {what} {value} of {size}: the variables of two starts are mixed."
+                f"{t.launched_by} says {what} {value} of {size}: variables of two launchers are mixed; unset those of one."
             )
     if t.nodes > 1 and re.fullmatch(r"localhost|127\..*|::1", t.coordinator_address):
         raise TopologyError(
@@ -250,23 +202,23 @@ def _checked(t: Topology, env: Environ) -> Topology:
 
 
 def _refuse_several_torchruns(env: Environ, nodes: int) -> None:
-    """srun must start torchrun once per node: else the same training runs several times."""
+    """srun must start torchrun once per node; otherwise the same training runs several times."""
     if "TORCHELASTIC_RUN_ID" not in env or not _is_step(env):
         return
     started, hosts = number(env, "SLURM_STEP_NUM_TASKS"), number(env, "SLURM_STEP_NUM_NODES")
     if started > hosts or (nodes == 1 and started > 1):
         raise TopologyError(
-            f"srun started torchrun {started} times on {hosts} nodes, and this one knows of {nodes}: start "
+            f"srun started torchrun {started} times on {hosts} nodes, and this torchrun has {nodes}: start "
             f"it once per node, srun --ntasks={hosts} --ntasks-per-node=1 torchrun --nnodes={hosts}."
         )
 
 
-def _refuse_other_starters(env: Environ) -> None:
-    """Ranks that take themselves for rank 0 of 1 would train the same thing several times over."""
+def _refuse_unknown_launchers(env: Environ) -> None:
+    """Several processes that each believe to be rank 0 of 1 would repeat the same training."""
     if env.get("PMI_SIZE", "1") != "1":
         raise TopologyError(
             f"this is process {env.get('PMI_RANK', '?')} of {env['PMI_SIZE']} of an MPI other than Open MPI, "
-            "which is not known here: use the mpirun of Open MPI, or launch=srun."
+            "which is not supported: use the mpirun of Open MPI, or launch=srun."
         )
     if "RANK" in env and env.get("WORLD_SIZE", "1") != "1":
         raise TopologyError(

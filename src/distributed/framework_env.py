@@ -1,41 +1,24 @@
-"""What torch, TensorFlow and Horovod must be told about a topology: their environment variables."""
+"""Pass a topology to a framework in the variables that it reads; and the checksum with which ranks are compared afterwards."""
 
-from __future__ import annotations
-
+import hashlib
 import json
 import os
+from collections.abc import Iterable
 
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.errors import TopologyError
 
 
-def environment_for(topology: Topology) -> dict[str, str]:
-    """torchrun's variables, which `torch.distributed` and Lightning read."""
-    t = topology
-    return {
-        "RANK": str(t.rank),
-        "LOCAL_RANK": str(t.local_rank),
-        "GROUP_RANK": str(t.node_rank),
-        "NODE_RANK": str(t.node_rank),
-        "WORLD_SIZE": str(t.world_size),
-        "LOCAL_WORLD_SIZE": str(t.local_world_size),
-        "GROUP_WORLD_SIZE": str(t.nodes),
-        "MASTER_ADDR": t.coordinator_address,
-        "MASTER_PORT": str(t.coordinator_port),
-    }
-
-
 def tf_config(topology: Topology, first_port: int | None = None) -> str:
-    """TF_CONFIG: one worker per rank; local rank i listens on `first_port` + i (default: the coordinator's
-    port).
+    """TF_CONFIG: one worker per rank; local rank i listens on `first_port` + i (default: the coordinator's port).
 
     Raises:
-        TopologyError: where the places of all ranks are not known, or this node is not where they say.
+        TopologyError: the hosts of the ranks are not known, or this node is not the one that they list.
     """
     layout = topology.layout()
     _check_place(topology, [host for host, _ in layout], os.uname().nodename)
     # torchrun itself listens on the coordinator's port
-    default = topology.coordinator_port + (topology.source == "torchrun")
+    default = topology.coordinator_port + (topology.launched_by == "torchrun")
     port = default if first_port is None else first_port
     workers = [f"{host}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": topology.rank}})
@@ -45,10 +28,10 @@ def horovod_environment(topology: Topology) -> dict[str, str]:
     """HOROVOD_* for Horovod's Gloo controller, without MPI and without horovodrun.
 
     The cross rank is the order among the nodes that have this local rank, so that uneven nodes work. Names as
-    in horovod/runner/gloo_run.py. For a world of one there is nobody to meet, so no rendezvous.
+    in horovod/runner/gloo_run.py. A single rank needs no rendezvous.
 
     Raises:
-        TopologyError: where nodes have different numbers of ranks and the places of all ranks are not known.
+        TopologyError: nodes have different numbers of ranks, and the hosts of the ranks are not known.
     """
     t = topology
     rendezvous = {
@@ -73,14 +56,20 @@ def horovod_environment(topology: Topology) -> dict[str, str]:
 
 
 def _check_place(topology: Topology, hosts: list[str], name: str) -> None:
-    """torchrun numbers the nodes by itself: a worker that listens elsewhere than the list says is never
-    found.
-    """
+    """torchrun numbers the nodes itself; a worker that is not on the host that the list gives it is never found."""
     short = [host.partition(".")[0] for host in hosts]
     here = name.partition(".")[0]
     if here in short and short[topology.node_rank] != here:
         raise TopologyError(
-            f"{topology.source} made {here} node {topology.node_rank}, which is {short[topology.node_rank]} "
-            "in the list of hosts: give torchrun --node-rank=$SLURM_NODEID and --rdzv-backend=static, or use "
+            f"{topology.launched_by} made {here} node {topology.node_rank}, which is {short[topology.node_rank]} "
+            "in the list of hosts: start torchrun with --node-rank=$SLURM_NODEID --rdzv-backend=static, or use "
             "launch=srun."
         )
+
+
+def fingerprint(topology: Topology, weights: Iterable[bytes]) -> str:
+    """A line with the rank and a checksum of its weights (their bytes, in order): equal ranks print the same checksum."""
+    digest = hashlib.sha256()
+    for part in weights:
+        digest.update(part)
+    return f"rank {topology.rank} of {topology.world_size}: weights {digest.hexdigest()[:16]}\n"

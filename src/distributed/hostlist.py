@@ -1,7 +1,7 @@
 """Slurm's notation for hosts and tasks: `gpu[0012-0014,20]` and `2(x3),1`.
 
-Read here instead of by `scontrol show hostnames`, because a rank must not have to start a process; leading
-zeros are part of a name. Meaning as in Slurm's hostlist.c; the tests compare with scontrol.
+Read here instead of by `scontrol show hostnames`, so that a rank starts no process; leading zeros are
+part of a name. The meaning is that of Slurm's hostlist.c; the tests compare with scontrol.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 
 from src.errors import TopologyError
 
-MOST_HOSTS = 2**16
-"""Names in one list, and as many tasks on one node: Slurm itself takes no longer ones (MAX_RANGE)."""
+MAX_HOSTS = 2**16
+"""Limit of names in one list, and of tasks on one node; Slurm's own is the same (MAX_RANGE)."""
 
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -83,5 +83,5 @@ def _ranges(text: str) -> list[str]:
 
 
 def _refuse_long(text: str, count: int) -> None:
-    if count > MOST_HOSTS:
-        raise TopologyError(f"'{text}' lists {count}, and no job has more than {MOST_HOSTS}.")
+    if count > MAX_HOSTS:
+        raise TopologyError(f"'{text}' lists {count} entries, and no job has more than {MAX_HOSTS}.")

@@ -1,4 +1,4 @@
-"""Reading the variables that starters of ranks set; an unusable value gets one sentence."""
+"""Read the environment variables that launchers set; an unusable value is one sentence."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Environ = Mapping[str, str]
 
 
 def text(env: Environ, name: str) -> str:
-    """Value of a variable that must be there."""
+    """Value of a variable that must be set."""
     if not env.get(name):
         raise TopologyError(
             f"{name} is not set, though other variables say that this process is one rank of several: start "
-            "the ranks with launch=srun|torchrun|mpirun|horovodrun, or unset the variables of another start."
+            "the ranks with launch=srun|torchrun|mpirun|horovodrun, or unset the variables of an earlier launcher."
         )
     return env[name]
 
 
 def number(env: Environ, name: str, default: int | None = None) -> int:
-    """Value as a whole number; without a `default` the variable must be there."""
+    """Value as a whole number; without a `default` the variable must be set."""
     if default is not None and not env.get(name):
         return default
     value = text(env, name)
@@ -38,7 +38,7 @@ def _is_number(value: str) -> bool:
 
 
 def port(env: Environ, shared: str = "", step: int = 0) -> int:
-    """MASTER_PORT, or else a port made of the job's id, or of `shared`, a text that all ranks have."""
+    """MASTER_PORT, else a port derived from the job's id, else from `shared`, a string that all ranks have."""
     if "MASTER_PORT" in env:
         return number(env, "MASTER_PORT")
     if "SLURM_JOB_ID" in env:
@@ -47,7 +47,7 @@ def port(env: Environ, shared: str = "", step: int = 0) -> int:
 
 
 def job_port(job: int, step: int = 0, restart: int = 0) -> int:
-    """First of 16 TCP ports for a job, so that jobs on one node, their steps and restarts don't meet.
+    """First of 16 TCP ports for a job; jobs on one node, their steps and restarts get different ones.
 
     From 10000 up to 29999: below the ports that Linux gives to clients (32768 and above).
     """
@@ -57,7 +57,7 @@ def job_port(job: int, step: int = 0, restart: int = 0) -> int:
 def train_hosts(env: Environ, world_size: int) -> tuple[str, str]:
     """Hosts and ranks per host: TRAIN_HOSTS=node1:2,node2:1 gives ("node1,node2", "2,1").
 
-    ("", "") without it, and where it lists another number of ranks: a smaller start within the job.
+    ("", "") if it is not set, or lists another number of ranks (fewer ranks were started within the job).
     """
     pairs = [part.rpartition(":") for part in env.get("TRAIN_HOSTS", "").split(",") if part]
     if not all(host and _is_number(tasks) for host, _, tasks in pairs):
@@ -83,15 +83,15 @@ def pbs_hosts(env: Environ, world_size: int) -> tuple[str, str]:
     return ",".join(hosts), ",".join(str(lines.count(host)) for host in hosts)
 
 
-def node_in(tasks: list[int], rank: int, local_rank: int, local_world_size: int, source: str) -> int:
-    """Number of the node where a rank is, when ranks fill the nodes one after the other."""
+def node_in(tasks: list[int], rank: int, local_rank: int, local_world_size: int, launcher: str) -> int:
+    """Number of the node where a rank is, if ranks fill one node after another."""
     first = 0
     for node, count in enumerate(tasks):
         if first <= rank < first + count and (local_rank, local_world_size) == (rank - first, count):
             return node
         first += count
     raise TopologyError(
-        f"{source} made this rank {rank}, local rank {local_rank} of {local_world_size}, which does not fit "
+        f"{launcher} made this rank {rank}, local rank {local_rank} of {local_world_size}, which does not fit "
         f"the ranks per node {tasks}: export TRAIN_HOSTS=node1:2,node2:1 (host:ranks) and let ranks fill "
         "node after node."
     )

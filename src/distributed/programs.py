@@ -1,6 +1,6 @@
-"""Run a client of the scheduler (squeue, sbatch, qstat, ...): bounded in time, and whatever it prints is text.
+"""Run a client of the scheduler (squeue, sbatch, qstat, ...) with a limit of time and of output.
 
-A client that can't be asked is a `SchedulerError`; what an answer means is left to the caller.
+A client that can't be started or does not answer is a `SchedulerError`; the caller interprets the answer.
 """
 
 import os
@@ -17,23 +17,23 @@ from textwrap import shorten
 
 from src.errors import NoAnswer, SchedulerError
 
-QUERY = 60.0
-"""Seconds for a question. Slurm 22.05's clients give up after 8 s without a connection and 10 s without an answer; sites raise that."""
+QUERY_TIMEOUT_S = 60.0
+"""For a query. Slurm 22.05's clients give up after 8 s without a connection and 10 s without an answer; sites raise that."""
 
-SUBMIT = 120.0
-"""Seconds for a submission, which also waits for the site's plugins."""
+SUBMIT_TIMEOUT_S = 120.0
+"""For a submission, which also waits for the site's plugins."""
 
-MOST = 64 << 20
-"""Bytes that a client prints at most; one that prints more will not end."""
+MAX_OUTPUT = 64 << 20
+"""Bytes; a client that prints more is taken for one that never ends."""
 
-LOOK = 0.2
-"""Seconds between looks at how much a client has printed so far."""
+CHECK_EVERY_S = 0.2
+"""Time between checks of how much a client has printed."""
 
-KEPT = 400
-"""Characters of a client's words that an error message repeats."""
+MAX_QUOTED = 400
+"""Characters of a client's message that an error of ours repeats."""
 
-OPTIONS = re.compile(r"S(QUEUE|ACCT|CANCEL|CONTROL|INFO)_")
-"""Variables that stand for options of Slurm's clients: SQUEUE_PARTITION=gpu would hide the jobs of other partitions."""
+CLIENT_OPTIONS = re.compile(r"S(QUEUE|ACCT|CANCEL|CONTROL|INFO)_")
+"""Variables that set options of Slurm's clients: SQUEUE_PARTITION=gpu would hide the jobs of other partitions."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +45,29 @@ class Answer:
     err: str
 
     @property
-    def words(self) -> str:
-        """Its own words on one line, for a message: errors, else output."""
-        words = (self.err.strip() or self.out.strip())[: 10 * KEPT]
-        said = "".join(c if c.isprintable() or c.isspace() else "?" for c in words)
-        return shorten(said, KEPT, placeholder=" ...")
+    def message(self) -> str:
+        """What it printed, on one line: errors, else output."""
+        printed = (self.err.strip() or self.out.strip())[: 10 * MAX_QUOTED]
+        clean = "".join(c if c.isprintable() or c.isspace() else "?" for c in printed)
+        return shorten(clean, MAX_QUOTED, placeholder=" ...")
 
 
 def run(
     command: Sequence[str], limit: float, text: str = "", environ: Mapping[str, str] | None = None
 ) -> Answer:
-    """The answer of a client, which gets nothing from the terminal and no Ctrl-C.
+    """Run a client, apart from the terminal: it can't read from it, and Ctrl-C does not reach it.
 
     Args:
-        limit: seconds, after which it is ended with all that it started.
+        limit: seconds, after which it and its process group are killed.
         text: its standard input.
-        environ: its environment; by default one in which what it prints can be parsed.
+        environ: its environment; by default `parsable()`.
 
     Raises:
         SchedulerError: it can't be started.
-        NoAnswer: it does not answer in time, or without an end.
+        NoAnswer: it does not answer in time, or its output has no end.
     """
     name, pipe = command[0], subprocess.PIPE
-    # a file instead of a pipe, which would have to be filled while the answer is read
+    # A file, because a pipe would have to be filled while the answer is read.
     with TemporaryFile() if text else open(os.devnull, "r+b") as given:
         given.write(text.encode())
         given.seek(0)
@@ -77,7 +77,7 @@ def run(
                 stdin=given,
                 stdout=pipe,
                 stderr=pipe,
-                env=parsed() if environ is None else environ,
+                env=parsable() if environ is None else environ,
                 start_new_session=True,
             )
         except OSError as error:
@@ -92,43 +92,43 @@ def run(
 
 
 def ask(command: Sequence[str], unknown: str) -> str:
-    """What a question was answered with; "" where the answer is that nothing is known.
+    """The output of a query; "" if the client answers that it knows nothing.
 
     Args:
-        unknown: a regular expression for the words of a failure that is an answer, such as "Invalid job id".
+        unknown: a regular expression for the error message that means so, such as "Invalid job id".
 
     Raises:
-        SchedulerError: in all other cases.
+        SchedulerError: any other failure.
     """
-    answer = run(command, QUERY)
+    answer = run(command, QUERY_TIMEOUT_S)
     if answer.code == 0:
         return answer.out
     if re.search(unknown, answer.err + answer.out):
         return ""
-    raise SchedulerError(f"{command[0]} failed with {ended(answer)}.")
+    raise SchedulerError(f"{command[0]} failed with {describe_end(answer)}.")
 
 
-def ended(answer: Answer) -> str:
-    """How a client ended, and its words: 'exit code 1: Unable to contact slurm controller'."""
+def describe_end(answer: Answer) -> str:
+    """How a client ended, and its message: 'exit code 1: Unable to contact slurm controller'."""
     how = f"signal {-answer.code}" if answer.code < 0 else f"exit code {answer.code}"
-    return f"{how}: {answer.words.rstrip('.')}" if answer.words else how
+    return f"{how}: {answer.message.rstrip('.')}" if answer.message else how
 
 
-def parsed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """An environment in which a client prints what was asked for, in English."""
-    return {**{k: v for k, v in environ.items() if not OPTIONS.match(k)}, "LC_ALL": "C"}
+def parsable(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment in which a client prints exactly what was asked for, in English."""
+    return {**{k: v for k, v in environ.items() if not CLIENT_OPTIONS.match(k)}, "LC_ALL": "C"}
 
 
 def _printed(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
-    """Output and errors of a client. Raises NoAnswer, which says what it did instead of ending."""
-    ends = time.monotonic() + limit
+    """Output and errors of a client. Raises NoAnswer with what it did instead of ending."""
+    deadline = time.monotonic() + limit
     while True:
         try:
-            return process.communicate(timeout=min(LOOK, max(0.0, ends - time.monotonic())))
+            return process.communicate(timeout=min(CHECK_EVERY_S, max(0.0, deadline - time.monotonic())))
         except subprocess.TimeoutExpired as so_far:
-            if len(so_far.stdout or b"") + len(so_far.stderr or b"") > MOST:
-                raise NoAnswer(f"printed more than {MOST >> 20} MiB") from None
-            if time.monotonic() >= ends:
+            if len(so_far.stdout or b"") + len(so_far.stderr or b"") > MAX_OUTPUT:
+                raise NoAnswer(f"printed more than {MAX_OUTPUT >> 20} MiB") from None
+            if time.monotonic() >= deadline:
                 raise NoAnswer(f"did not answer within {limit:g} s") from None
 
 
@@ -140,7 +140,7 @@ def _not_started(name: str, error: OSError) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a client that has not answered, with its process group, and let go of its pipes."""
+    """Kill a client that has not answered, with its process group, and close its pipes."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

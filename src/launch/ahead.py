@@ -1,13 +1,13 @@
-"""What is known of a run's data before the run is made: whether it is there, and whether batches and model fit it and the memory.
+"""What is known of a run before it starts: whether its data is there and its checkpoints can be read, and whether batches and model fit.
 
 Only what is cheap to learn, by names and headers: a damaged picture is found when it is read.
 """
 
 import itertools
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
+from src.checkpoints.usable import refuse_unreadable
 from src.config.choices import (
     CnnModel,
     Data,
@@ -19,12 +19,13 @@ from src.config.choices import (
     SyntheticData,
 )
 from src.config.folders import unwritable
-from src.config.paths import absolute, here
+from src.config.paths import here
 from src.config.schema import Config
 from src.data.batch import too_large
 from src.data.class_folders import class_folders
 from src.data.mnist_files import missing, raw, train_length
 from src.errors import ConfigError, DataError
+from src.runs.folder import RunDir
 from src.training.plan import make_plan
 
 DIGITS = 1259
@@ -32,6 +33,16 @@ DIGITS = 1259
 
 LARGEST = 2**31
 """Numbers in one rank's batch, and weights of one layer: 8 GiB."""
+
+
+def refuse_unreadable_run(run: RunDir, config: Config) -> None:
+    """Where a run is to be resumed and not started from scratch: its checkpoints, looked at quickly.
+
+    Raises:
+        CheckpointError: none of them can be read.
+    """
+    if not config.from_scratch:
+        refuse_unreadable(run)
 
 
 def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
@@ -67,10 +78,10 @@ def samples(data: Data, look: bool) -> int | None:
         case SyntheticData():
             return data.length
         case MnistData() if look:
-            return _mnist(raw(absolute(here(data.dir))), data.download)
+            return _mnist(raw(Path(here(data.dir))), data.download)
         case ImageFolderData() if look:
             for split in ("train", "val"):
-                class_folders(absolute(here(data.dir)) / split)
+                class_folders(Path(here(data.dir)) / split)
     return None
 
 
@@ -80,15 +91,6 @@ def _mnist(folder: Path, download: bool) -> int | None:
     if words := unwritable(folder):
         raise DataError(f"data.dir: MNIST is to be fetched into {folder}, but {words}; use data.dir=FOLDER.")
     return None
-
-
-def node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:
-    """Whether a folder is one that only a job has: on a node's disk, or inside a container."""
-    inside = [m.split(":")[1] for m in mounts if ":" in m]
-    own = [local_disk, *inside]
-    return path.startswith("$") or any(
-        absolute(path).is_relative_to(top) for top in own if top.startswith("/")
-    )
 
 
 def shape(data: Data) -> tuple[int, int, int]:

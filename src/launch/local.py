@@ -2,20 +2,25 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from src.config.batch import uneven_batch
 from src.config.folders import results_problems, unwritable
-from src.config.paths import absolute, expand, here, unexpanded
+from src.config.paths import absolute, expand, here
 from src.config.schema import Config, load
-from src.config.strategies import resolve_strategy
-from src.distributed.devices import local_devices, local_ranks, no_gpu, visible_gpus
+from src.distributed.devices import no_gpu, visible_gpus
+from src.distributed.horovod_install import horovod_problem
+from src.distributed.layout import Layout, local_layout
 from src.errors import DataError
-from src.files.atomic import write_keeping
-from src.launch.ahead import data_problems
+from src.launch.ahead import data_problems, refuse_unreadable_run
+from src.launch.processes import refuse_nested_launch, run_here
 from src.runs.completed import complete, is_complete
 from src.runs.folder import RunDir, create, open_run, point_latest
-from src.runs.from_scratch import refuse_unreadable, set_aside
-from src.runs.resume import ONE_COMMAND, flatten, resumed
+from src.runs.from_scratch import set_aside
+from src.runs.frozen import write_frozen
+from src.runs.lock import RunLock
+from src.runs.resume import resumed
 from src.runs.summary import display_path
 from src.runs.trust import remember
 
@@ -31,35 +36,52 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         ConfigError: with all problems, before anything is written.
         CheckpointError: where another job trains in the run folder, or none of its checkpoints can be read.
     """
-    from src.launch.processes import refuse_nested_launch, run_here
-    from src.runs.lock import RunLock
-
     run = open_run(tree["resume"]) if tree["resume"] else None
-    tree = resumed(tree, run, overrides) if run else dict(tree)
-    config = load(tree, local_problems)
+    config = load(resumed(tree, run, overrides) if run else tree, local_problems)
+    layout = local_layout(config)
     refuse_nested_launch()
     if run:
         RunLock(run).refuse_if_held()
         if is_complete(run, config):
             print(complete(run, config))
             return 0
-        if not config.from_scratch:
-            refuse_unreadable(run)
+        refuse_unreadable_run(run, config)
     if config.dry_run:
-        print(resolved_numbers(config))
+        print(resolved_numbers(config, layout))
         return 0
-    results = absolute(config.paths.results)
-    before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
-    new = run is None
     if run and config.from_scratch and (kept := set_aside(run)):
         print(f"from_scratch=true: what the run had is kept in {display_path(kept)}.", flush=True)
-    run = run or create(results, config.name)
-    freeze(run, tree, overrides)
-    run.update(**identity(config), state="queued")
-    code = run_here(config, run)
-    if new and before and before.is_dir() and never_trained(run):
+    if run:
+        freeze(run, config, overrides, layout)
+        return run_here(run, layout)
+    results = Path(config.paths.results)
+    before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
+    run = make_run(config, overrides, layout)
+    code = run_here(run, layout)
+    if before and before.is_dir() and never_trained(run):
         point_latest(results, before)
     return code
+
+
+def make_run(config: Config, overrides: Sequence[str], layout: Layout) -> RunDir:
+    """A new run folder, ready for its ranks."""
+    run = create(Path(config.paths.results), config.name)
+    freeze(run, config, overrides, layout)
+    return run
+
+
+def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout) -> None:
+    """Write what the ranks read, and what run.json says of a run before it starts."""
+    write_frozen(run, config, overrides)
+    remember(run.path, config)  # this user runs it here
+    run.update(
+        state="queued",
+        framework=config.framework,
+        strategy=layout.strategy,
+        launch="local",
+        cluster=config.cluster.name,
+        world_size=layout.device_count,
+    )
 
 
 def never_trained(run: RunDir) -> bool:
@@ -68,65 +90,23 @@ def never_trained(run: RunDir) -> bool:
     return info.get("state") == "failed" and all("from_step" not in part for part in info.get("parts", []))
 
 
-def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """`write_frozen`, and this user lets the configuration run from there."""
-    write_frozen(run, tree, overrides)
-    remember(run.path, flatten(tree))
-
-
-def write_frozen(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Write the configuration that the ranks read: complete, resolved, with absolute paths.
-
-    Where a run goes on with another one, the one from before is kept beside it as config.yaml.1 and so on.
-    """
-    import yaml
-
-    paths = {k: _kept(v) for k, v in tree["paths"].items()}
-    data = {k: _kept(v) if k == "dir" else v for k, v in tree["data"].items()}
-    kept = [o for o in overrides if not ONE_COMMAND.match(o)]
-    write_keeping(
-        run.config,
-        yaml.safe_dump({**tree, "paths": paths, "data": data, "from_scratch": False}, sort_keys=False),
-    )
-    write_keeping(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
-
-
-def _kept(path: str) -> str:
-    return unexpanded(str(absolute(expand(path))))
-
-
-def identity(config: Config) -> dict[str, Any]:
-    """What run.json says of a run before it starts."""
-    devices = local_devices(config)
-    return {
-        "framework": config.framework,
-        "strategy": resolve_strategy(config, devices, nodes=1),
-        "launch": "local",
-        "cluster": config.cluster.name,
-        "world_size": devices,
-    }
-
-
 def local_problems(config: Config) -> list[str]:
     """What one machine can't do: several nodes, a batch that its devices can't share, folders, data or a Horovod that are not there."""
-    devices = local_devices(config)
+    devices = local_layout(config).device_count
     problems = [
         *no_scheduler(config),
         *_nodes(config),
-        *_shares(config, devices),
+        uneven_batch(config.data.batch_size, devices),
         *data_problems(config, devices),
     ]
     if config.resume is None:
-        problems += results_problems(absolute(config.paths.results), config.name)
+        problems += results_problems(Path(config.paths.results), config.name)
     problems += _local_disk(config.checkpoint.local)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
         problems.append(no_gpu("this machine"))
-    if config.strategy.name == "horovod":
-        from src.distributed.horovod_install import horovod_problem  # reads what is installed
-
-        if problem := horovod_problem(config.framework):
-            problems.append(f"{problem} Without Horovod: strategy=auto.")
-    return problems
+    if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
+        problems.append(f"{problem} Without Horovod: strategy=auto.")
+    return [p for p in problems if p]
 
 
 def no_scheduler(config: Config) -> list[str]:
@@ -148,38 +128,30 @@ def _nodes(config: Config) -> list[str]:
     ]
 
 
-def _shares(config: Config, devices: int) -> list[str]:
-    if config.data.batch_size % devices == 0:
-        return []
-    return [
-        f"data.batch_size={config.data.batch_size} is the global batch and can't be shared evenly by {devices} "
-        f"devices; use data.batch_size={max(1, config.data.batch_size // devices) * devices}."
-    ]
-
-
-def _local_disk(wish: str | None) -> list[str]:
+def _local_disk(location: str | None) -> list[str]:
     """`checkpoint.local`, where it names a folder."""
-    if wish in (None, "auto"):
+    if location in (None, "auto"):
         return []
     try:
-        words = unwritable(absolute(here(expand(wish))))
+        problem = unwritable(absolute(here(expand(location))))
     except (OSError, ValueError, DataError) as error:
-        words = str(error)
+        problem = str(error)
     return (
-        [f"checkpoint.local={wish}: {words}; use checkpoint.local=auto or another folder."] if words else []
+        [f"checkpoint.local={location}: {problem}; use checkpoint.local=auto or another folder."]
+        if problem
+        else []
     )
 
 
-def resolved_numbers(config: Config) -> str:
+def resolved_numbers(config: Config, layout: Layout) -> str:
     """What `dry_run=true` shows for a run on this machine."""
-    devices = local_devices(config)
     rows = {
         "framework": config.framework,
-        "strategy": resolve_strategy(config, devices, nodes=1),
-        "processes": local_ranks(config),
-        "devices": devices,
+        "strategy": layout.strategy,
+        "processes": layout.world_size,
+        "devices": layout.device_count,
         "global batch": config.data.batch_size,
-        "batch per device": config.data.batch_size // devices,
-        "run folder": f"{absolute(config.paths.results) / config.name}/<run id>",
+        "batch per device": config.data.batch_size // layout.device_count,
+        "run folder": f"{config.paths.results}/{config.name}/<run id>",
     }
     return "\n".join(f"{k:<18}{v}" for k, v in rows.items()) + "\ndry run: nothing was written or started."

@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 
-from src.checkpoints.checkpointer import publish_what_is_left
-from src.config.schema import Config
-from src.distributed.devices import local_ranks
+from src.checkpoints.recovery import recover_leftovers
 from src.distributed.discover import discover
+from src.distributed.layout import Layout
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
 from src.files import ROOT
 from src.files.output import outlive_terminal, protect
@@ -20,16 +19,15 @@ from src.runs.folder import RunDir
 from src.training.stop import SIGNALS
 
 
-def run_here(config: Config, run: RunDir) -> int:
+def run_here(run: RunDir, layout: Layout) -> int:
     """Train in `run` on this machine; returns the exit code of training."""
-    ranks = local_ranks(config)
-    if ranks == 1:
+    if layout.world_size == 1:
         return run_rank(run)
     protect()
     outlive_terminal()
-    code = watch(start_ranks(run, ranks))
+    code = watch(start_ranks(run, layout.world_size))
     if code not in (0, REFUSED):
-        publish_what_is_left(run)
+        recover_leftovers(run)
     return code
 
 
@@ -42,7 +40,7 @@ def refuse_nested_launch() -> None:
     topology = discover()
     if topology.world_size > 1:
         raise ConfigError(
-            f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.source}, but the "
+            f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.launched_by}, but the "
             "project starts its ranks itself: run the command once, with launch=srun|torchrun|mpirun|horovodrun inside "
             "a job, or trainer.devices=N on one machine."
         )

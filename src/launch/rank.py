@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from src.config.schema import Config, load
-from src.distributed.discover import Topology, discover
+from src.distributed.discover import discover
 from src.distributed.listening import stay_on_this_node
+from src.distributed.topology import Topology
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
 from src.files.output import outlive_terminal, protect
 from src.runs import attempts
@@ -97,7 +98,7 @@ def describe_rank(topology: Topology) -> str:
     """One line about this rank."""
     return (
         f"rank {topology.rank} of {topology.world_size}: local rank {topology.local_rank} of "
-        f"{topology.local_world_size} on node {topology.node_rank} ({socket.gethostname()}), started by {topology.source}"
+        f"{topology.local_world_size} on node {topology.node_rank} ({socket.gethostname()}), started by {topology.launched_by}"
     )
 
 

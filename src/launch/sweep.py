@@ -8,13 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurm.launch import load_all
-from slurm.sweep import refuse_unlike
-from src.config.paths import absolute
+from src.config.members import load_members, refuse_unlike
+from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.output import protect
-from src.launch.local import freeze, identity, local_problems, resolved_numbers
-from src.runs.folder import create
+from src.launch.local import local_problems, make_run, resolved_numbers
 
 
 def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> int:
@@ -27,22 +25,17 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
         ConfigError: the problems of all members, before anything is written.
     """
     refuse_unlike(trees, submitted=False)
-    configs = load_all(trees, overrides, local_problems)
-    if configs[0].dry_run:
-        print(
-            "\n\n".join(
-                f"{' '.join(o)}\n{resolved_numbers(c)}" for c, o in zip(configs, overrides, strict=True)
-            )
-        )
+    members = load_members(trees, overrides, local_problems)
+    layouts = [local_layout(m.config) for m in members]
+    if members[0].config.dry_run:
+        numbers = [resolved_numbers(m.config, layout) for m, layout in zip(members, layouts, strict=True)]
+        print("\n\n".join(f"{' '.join(o)}\n{n}" for o, n in zip(overrides, numbers, strict=True)))
         return 0
     protect()
     codes = []
-    for number, (config, tree, typed) in enumerate(zip(configs, trees, overrides, strict=True), 1):
-        print(f"\n[{number}/{len(trees)}] {' '.join(typed)}", flush=True)
-        run = create(absolute(config.paths.results), config.name)
-        freeze(run, tree, typed)
-        run.update(**identity(config), state="queued")
-        codes.append(_run_one(str(run.path)))
+    for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
+        print(f"\n[{number}/{len(members)}] {' '.join(member.overrides)}", flush=True)
+        codes.append(_run_one(str(make_run(member.config, member.overrides, layout).path)))
     failed = [" ".join(o) for o, code in zip(overrides, codes, strict=True) if code]
     if failed:
         print(f"\n{len(failed)} of {len(codes)} members failed: {'; '.join(failed)}", file=sys.stderr)

@@ -1,14 +1,39 @@
-"""What a run folder holds of a run that is to go on: read as a whole, before anything in it is written."""
+"""The frozen configuration of a run, config.yaml and overrides.txt: what the ranks read, and what `resume=` continues.
+
+It is read as a whole, before anything in the run folder is written.
+"""
 
 import os
+import re
+from collections.abc import Sequence
 from typing import Any
 
+from src.config.schema import Config, as_tree
 from src.errors import CheckpointError
-from src.files.atomic import read_text
+from src.files.atomic import read_text, write_keeping
 from src.runs.folder import RunDir
 
 ALWAYS = ("name", "seed", "framework", "data", "model", "optimizer", "trainer", "paths")
 """Keys that every run has had; a file that was cut off would make another run of it."""
+
+FREE = ("resume", "dry_run", "trust", "from_scratch")
+"""Keys that belong to one command, not to the run."""
+
+ONE_COMMAND = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(FREE)})(=|$))")
+"""What begins an argument that is not kept in overrides.txt: flags, Hydra's own keys, and those of `FREE`."""
+
+
+def write_frozen(run: RunDir, config: Config, overrides: Sequence[str]) -> None:
+    """Write the configuration that the ranks read: complete, resolved, with absolute paths.
+
+    Where a resumed run continues with another one, the one from before is kept beside it as config.yaml.1 and so on.
+    """
+    import yaml
+
+    tree = {**as_tree(config), "from_scratch": False}
+    kept = [o for o in overrides if not ONE_COMMAND.match(o)]
+    write_keeping(run.config, yaml.safe_dump(tree, sort_keys=False))
+    write_keeping(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
 
 
 def read_frozen(run: RunDir) -> dict[str, Any]:

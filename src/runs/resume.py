@@ -1,14 +1,14 @@
 """`resume=RUN`: the run's own frozen configuration, changed by nothing but what the new command line names."""
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from src.config.compose import compose, groups, quoted
+from src.config.flat import flatten, unflatten
 from src.errors import ConfigError
 from src.runs.folder import RunDir, open_run
-from src.runs.frozen import read_frozen, read_overrides, refuse_damaged
+from src.runs.frozen import FREE, ONE_COMMAND, read_frozen, read_overrides, refuse_damaged
 from src.runs.trust import refuse_foreign
 
 FIXED = (
@@ -22,12 +22,6 @@ FIXED = (
     "paths.results",
 )
 """Keys that a checkpoint depends on: with another value it would be another run."""
-
-FREE = ("resume", "dry_run", "trust", "from_scratch")
-"""Keys that belong to one command, not to the run."""
-
-ONE_COMMAND = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(FREE)})(=|$))")
-"""What begins an argument that is not kept in overrides.txt: flags, Hydra's own keys, and those of `FREE`."""
 
 
 def saved_overrides(arguments: Sequence[str]) -> list[str]:
@@ -154,26 +148,3 @@ def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigErr
 def _other_files(before: str, after: str) -> bool:
     """Whether one strategy can't read the checkpoints of the other: those of fsdp are in shards."""
     return before != after and "fsdp" in (before, after)
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'a': {'b': 1}} as {'a.b': 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """{'a.b': 1} as {'a': {'b': 1}}."""
-    tree: dict[str, Any] = {}
-    for key, value in flat.items():
-        *sections, last = key.split(".")
-        section = tree
-        for part in sections:
-            section = section.setdefault(part, {})
-        section[last] = value
-    return tree

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from src.config.flat import flatten
+from src.config.schema import Config, as_tree
 from src.errors import ConfigError, SubmitError
 
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
@@ -60,9 +62,9 @@ def refuse_foreign(folder: Path, flat: Mapping[str, Any], known: Mapping[str, An
         )
 
 
-def remember(folder: Path, flat: Mapping[str, Any]) -> None:
+def remember(folder: Path, config: Config) -> None:
     """This user lets the configuration run from this folder: `resume=` need not ask again."""
-    _add(_digest(folder, k, v) for k, v in code_of(flat).items())
+    _add(_digest(folder, k, v) for k, v in code_of(flatten(as_tree(config))).items())
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from src.config.batch import uneven_batch
 from src.config.schema import Config, LimitBatches
 from src.errors import ConfigError
 
@@ -43,12 +44,8 @@ def make_plan(config: Config, train_length: int, val_length: int, test_length: i
     """
     t, batch = config.trainer, config.data.batch_size
     problems = []
-    if batch % world_size:
-        near = max(world_size, round(batch / world_size) * world_size)
-        problems.append(
-            f"data.batch_size={batch} is the global batch and can't be shared evenly by {world_size} ranks; "
-            f"use data.batch_size={near}."
-        )
+    if uneven := uneven_batch(batch, world_size, "ranks"):
+        problems.append(uneven)
     train = limited(-(-train_length // batch), t.limit_train_batches, t.fast_dev_run)
     accumulate = 1 if t.fast_dev_run else t.accumulate_grad_batches
     if train < accumulate:

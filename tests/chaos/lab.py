@@ -31,8 +31,9 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
+from src.checkpoints.info import SavedCheckpoint  # noqa: E402
 from src.checkpoints.manifest import damage_of  # noqa: E402
-from src.checkpoints.store import CheckpointStore, Saved  # noqa: E402
+from src.checkpoints.store import CheckpointStore  # noqa: E402
 from src.checkpoints.writer import Worker  # noqa: E402
 from src.runs.folder import RunDir  # noqa: E402
 
@@ -117,7 +118,7 @@ class Lab:
             os.dup2(output, 2)
             os.setsid()
             tempfile.tempdir = str(self.folder)  # for what a killed child leaves
-            Worker.patience, Worker.first_retry = 2.0, 0.02
+            Worker.patience_s, Worker.first_retry_s = 2.0, 0.02
             arm(self.shim, fault)
             code = self.trainee.train(run)
         except BaseException:
@@ -232,7 +233,7 @@ def store(run: RunDir) -> CheckpointStore:
 
 def newest_step(run: RunDir) -> int:
     """Of the checkpoints in sight whose checksums hold."""
-    good: list[Saved] = [s for s in store(run).all() if damage_of(s.path) is None]
+    good: list[SavedCheckpoint] = [s for s in store(run).all() if damage_of(s.path) is None]
     return good[-1].step if good else 0
 
 

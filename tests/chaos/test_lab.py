@@ -16,7 +16,7 @@ KILLS = int(os.environ.get("LAB_KILLS", "20"))
 UNSAFE = """
 import sys
 sys.path[:0] = [{root!r}, {here!r}]
-import lab, src.checkpoints.store, src.checkpoints.checkpointer, src.checkpoints.staging
+import lab, src.checkpoints.store, src.checkpoints.recovery, src.checkpoints.staging
 from trainees import TRAINEES, Plain
 
 def in_place(self, temporary, step):  # what a copy loop does: the checkpoint is in sight before it is whole

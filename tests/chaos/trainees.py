@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from src.checkpoints.store import Saved
+from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.errors import CheckpointError
 from src.runs.folder import RunDir, create
 
@@ -53,13 +53,13 @@ class Framework:
     def start(self, results: Path, node: Path) -> RunDir:
         """A new run folder."""
         from src.config.compose import compose
-        from src.launch.local import freeze
+        from src.config.schema import load
+        from src.distributed.layout import local_layout
+        from src.launch.local import make_run
 
-        local, wish = f"checkpoint.local={node}", f"framework={self.name}"
-        tree = compose([*SMALL, wish, local, f"paths.results={results}", *self.overrides])
-        run = create(results, tree["name"])
-        freeze(run, tree, [])
-        return run
+        folders = [f"checkpoint.local={node}", f"paths.results={results}"]
+        config = load(compose([*SMALL, f"framework={self.name}", *folders, *self.overrides]))
+        return make_run(config, [], local_layout(config))
 
     def train(self, run: RunDir) -> int:
         """What each start of the run does; returns the exit code."""
@@ -67,7 +67,7 @@ class Framework:
 
         return run_rank(run)
 
-    def weights(self, saved: Saved) -> str:
+    def weights(self, saved: SavedCheckpoint) -> str:
         """A digest of everything in a checkpoint that training depends on."""
         if self.name == "lightning":
             import torch
@@ -129,20 +129,20 @@ class Plain:
     def _train(self, run: RunDir) -> int:
         from src.runs.lock import RunLock
 
-        with RunLock(run), publisher(run) as publish:
-            saved = publish.store.newest_good()
+        with RunLock(run), opened(run) as checkpointer:
+            saved = checkpointer.store.newest_good()
             state = (saved.path / "state").read_text() if saved else ""
             for step in range(saved.step if saved else 0, self.steps):
                 state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
-                publish.check()
+                checkpointer.check()
                 if (step + 1) % 2 == 0:
-                    publish.wait_buffers()
+                    checkpointer.wait()
                     value = step * 7 % 5 if (step + 1) % 4 == 0 else None
-                    facts = {"epoch": 0, "batch": step, "metrics": {}, "value": value, "framework": "plain"}
-                    publish.save(writer(state), step=step + 1, **facts)
+                    info = CheckpointInfo(step + 1, 0, step, {}, value, "plain")
+                    checkpointer.save(writer(state), info)
         return 0
 
-    def weights(self, saved: Saved) -> str:
+    def weights(self, saved: SavedCheckpoint) -> str:
         """The state itself."""
         return (saved.path / "state").read_text()
 
@@ -151,16 +151,16 @@ class Plain:
 
 
 @contextmanager
-def publisher(run: RunDir) -> Iterator[Any]:
-    """As a framework's side opens one."""
-    from src.checkpoints.checkpointer import open_publisher
+def opened(run: RunDir) -> Iterator[Any]:
+    """The checkpointer, opened as the training loops do."""
+    from src.checkpoints.recovery import open_checkpointer
 
     class Rule:
         mode, keep_last, keep_every_n_epochs = "max", 2, None
         local = json.loads(run.config.read_text())["node"]
 
-    with open_publisher(Rule, run) as publish:  # type: ignore[arg-type]
-        yield publish
+    with open_checkpointer(Rule, run) as checkpointer:  # type: ignore[arg-type]
+        yield checkpointer
 
 
 def writer(state: str) -> Callable[[Path], None]:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoints.event_files import Mirror, append_all
-from src.checkpoints.staging import Stage
+from src.checkpoints.event_files import EventFileSync, append_all
+from src.checkpoints.staging import Staging
 from src.files import ROOT
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path / "node" / "run")
+def staging(tmp_path: Path) -> Staging:
+    return Staging(tmp_path / "node" / "run")
 
 
 def nothing() -> None:
@@ -50,42 +50,42 @@ def test_each_file_gets_the_end_that_it_lacks(tmp_path: Path) -> None:
     assert contents(target) == contents(source)
 
 
-def test_the_run_folder_follows_while_the_file_grows(stage: Stage, tmp_path: Path) -> None:
-    mirror = Mirror(stage, tmp_path / "tensorboard")
-    mirror.every = 0.05
-    file = mirror.open() / "events"
-    assert file.is_relative_to(stage.folder)
+def test_the_run_folder_follows_while_the_file_grows(staging: Staging, tmp_path: Path) -> None:
+    sync = EventFileSync(staging, tmp_path / "tensorboard")
+    sync.interval_s = 0.05
+    file = sync.open() / "events"
+    assert file.is_relative_to(staging.folder)
     for text in (b"one", b"one, two"):
         file.write_bytes(text)
-        wait(lambda: contents(mirror.target) == {"events": text})  # noqa: B023  # called at once
-    mirror.every = 1000.0
+        wait(lambda: contents(sync.target) == {"events": text})  # noqa: B023  # called at once
+    sync.interval_s = 1000.0
     time.sleep(0.1)
     file.write_bytes(b"one, two, three")
-    mirror.soon()
-    wait(lambda: contents(mirror.target) == {"events": b"one, two, three"})
+    sync.sync_soon()
+    wait(lambda: contents(sync.target) == {"events": b"one, two, three"})
     file.write_bytes(b"one, two, three, four")
-    assert mirror.close()
-    assert contents(mirror.target) == {"events": b"one, two, three, four"}
+    assert sync.close()
+    assert contents(sync.target) == {"events": b"one, two, three, four"}
 
 
 def test_without_a_stage_files_are_in_the_run_folder(tmp_path: Path) -> None:
-    mirror = Mirror(None, tmp_path / "run" / "tensorboard")
-    (mirror.open() / "events").write_bytes(b"one")
-    assert mirror.close()
-    assert contents(mirror.target) == {"events": b"one"}
+    sync = EventFileSync(None, tmp_path / "run" / "tensorboard")
+    (sync.open() / "events").write_bytes(b"one")
+    assert sync.close()
+    assert contents(sync.target) == {"events": b"one"}
 
 
 def test_what_another_start_of_the_machine_left_is_not_taken(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (Mirror(stage, tmp_path / "tensorboard").open() / "events").write_bytes(b"\0\0\0")
+    (EventFileSync(staging, tmp_path / "tensorboard").open() / "events").write_bytes(b"\0\0\0")
     monkeypatch.setattr("src.checkpoints.staging.boot", lambda: "another")
-    assert Mirror(Stage(stage.folder), tmp_path / "tensorboard").close()
+    assert EventFileSync(Staging(staging.folder), tmp_path / "tensorboard").close()
     assert not (tmp_path / "tensorboard").exists()
 
 
 def test_training_does_not_wait_for_a_disk_that_hangs(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging, released = threading.Event(), threading.Event()
 
@@ -95,57 +95,57 @@ def test_training_does_not_wait_for_a_disk_that_hangs(
         append_all(source, target)
 
     monkeypatch.setattr("src.checkpoints.event_files.append_all", hang)
-    mirror = Mirror(stage, tmp_path / "tensorboard")
-    file = mirror.open() / "events"
-    mirror.attempt(lambda: file.write_bytes(b"one") and None, nothing)
-    mirror.soon()
+    sync = EventFileSync(staging, tmp_path / "tensorboard")
+    file = sync.open() / "events"
+    sync.attempt(lambda: file.write_bytes(b"one") and None, nothing)
+    sync.sync_soon()
     assert hanging.wait(60)
-    mirror.attempt(lambda: file.write_bytes(b"one, two") and None, nothing)  # returns
-    mirror.soon()
+    sync.attempt(lambda: file.write_bytes(b"one, two") and None, nothing)  # returns
+    sync.sync_soon()
     released.set()
-    assert mirror.close()
-    assert contents(mirror.target) == {"events": b"one, two"}
+    assert sync.close()
+    assert contents(sync.target) == {"events": b"one, two"}
 
 
 @pytest.mark.needs_root
-def test_full_shared_disk_until_there_is_room(small_disk: Path, stage: Stage) -> None:
+def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging) -> None:
     told: list[str] = []
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (800 << 10))
-    mirror = Mirror(stage, small_disk / "tensorboard", told.append)
-    mirror.every = 0.02
+    sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
+    sync.interval_s = 0.02
     data = os.urandom(400 << 10)
-    (mirror.open() / "events").write_bytes(data)
+    (sync.open() / "events").write_bytes(data)
     wait(lambda: told)
     time.sleep(0.2)  # tried again, and not told again
     assert len(told) == 1 and "No space left" in told[0]
     filler.unlink()
-    assert mirror.close()
-    assert contents(mirror.target) == {"events": data}
+    assert sync.close()
+    assert contents(sync.target) == {"events": data}
 
 
 @pytest.mark.needs_root
-def test_shared_disk_that_stays_full(small_disk: Path, stage: Stage) -> None:
+def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging) -> None:
     told: list[str] = []
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
-    mirror = Mirror(stage, small_disk / "tensorboard", told.append)
-    (mirror.open() / "events").write_bytes(os.urandom(400 << 10))
-    assert not mirror.close()
-    assert str(stage.growing) in told[-1] and "src.checkpoints.checkpointer" in told[-1]
+    sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
+    (sync.open() / "events").write_bytes(os.urandom(400 << 10))
+    assert not sync.close()
+    assert str(staging.events) in told[-1] and "src.checkpoints.recovery" in told[-1]
 
 
-def test_an_error_that_no_disk_made_is_raised(stage: Stage, tmp_path: Path) -> None:
+def test_an_error_that_no_disk_made_is_raised(staging: Staging, tmp_path: Path) -> None:
     def broken() -> None:
         raise TypeError("not a number")
 
     with pytest.raises(TypeError, match="not a number"):
-        Mirror(stage, tmp_path / "tensorboard").attempt(broken, nothing)
+        EventFileSync(staging, tmp_path / "tensorboard").attempt(broken, nothing)
 
 
-def test_both_disks_refuse(stage: Stage, tmp_path: Path) -> None:
+def test_both_disks_refuse(staging: Staging, tmp_path: Path) -> None:
     """Told once each; training goes on, and the run folder is tried again after a while."""
     told: list[str] = []
-    mirror = Mirror(stage, tmp_path / "tensorboard", told.append)
+    sync = EventFileSync(staging, tmp_path / "tensorboard", told.append)
     tries: list[int] = []
 
     def full() -> None:
@@ -153,10 +153,10 @@ def test_both_disks_refuse(stage: Stage, tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     for _ in range(3):
-        mirror.attempt(full, nothing)
+        sync.attempt(full, nothing)
     assert len(tries) == 2 and len(told) == 2
-    mirror._refused_until = 0.0
-    mirror.attempt(full, nothing)
+    sync._refused_until = 0.0
+    sync.attempt(full, nothing)
     assert len(tries) == 3 and len(told) == 2
 
 
@@ -180,7 +180,7 @@ def test_a_killed_training_leaves_no_event_behind(tmp_path: Path) -> None:
     assert training.wait() == -signal.SIGKILL
     left = contents(grown()[0].parent)
     run = next(tmp_path.glob("results/digits/*"))
-    publish = [sys.executable, "-m", "src.checkpoints.checkpointer", str(run)]
+    publish = [sys.executable, "-m", "src.checkpoints.recovery", str(run)]
     subprocess.run(publish, cwd=ROOT, check=True)
     assert contents(run / "tensorboard") == left
     assert not list(tmp_path.glob("node/*/*"))

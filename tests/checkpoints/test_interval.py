@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from src.checkpoints.interval import LEAST, MOST, UNMEASURED, Interval, mtbf, optimal
+from src.checkpoints.interval import FIRST_INTERVAL_S, MAX_OVERHEAD, MIN_INTERVAL_S, Interval, mtbf, optimal
 from src.config.schema import Checkpoint, Config
 
 
@@ -49,7 +49,7 @@ def test_by_seconds_since_the_newest(config: Checkpoint) -> None:
 
 def test_auto_measures_first(config: Checkpoint) -> None:
     interval = Interval(replace(config, interval="auto"), 16, Clock())
-    assert interval.seconds == UNMEASURED
+    assert interval.seconds == FIRST_INTERVAL_S
     interval.saved(cost=0.2)
     assert (
         interval.seconds == optimal(0.2, mtbf(16)) == pytest.approx(math.sqrt(2 * 0.2 * 50_000 * 3600 / 16))
@@ -58,7 +58,13 @@ def test_auto_measures_first(config: Checkpoint) -> None:
 
 @pytest.mark.parametrize(
     ("cost", "expected"),
-    [(0.0, LEAST), (-5.0, LEAST), (1e-12, LEAST), (math.nan, UNMEASURED), (math.inf, UNMEASURED)],
+    [
+        (0.0, MIN_INTERVAL_S),
+        (-5.0, MIN_INTERVAL_S),
+        (1e-12, MIN_INTERVAL_S),
+        (math.nan, FIRST_INTERVAL_S),
+        (math.inf, FIRST_INTERVAL_S),
+    ],
 )
 def test_a_cost_that_a_clock_can_not_have_measured(config: Checkpoint, cost: float, expected: float) -> None:
     interval = Interval(replace(config, interval="auto"), 10**9, Clock())
@@ -68,7 +74,7 @@ def test_a_cost_that_a_clock_can_not_have_measured(config: Checkpoint, cost: flo
 
 @pytest.mark.parametrize("cost", [0.001, 1.0, 100.0])
 def test_training_waits_less_than_one_percent(cost: float) -> None:
-    assert cost / optimal(cost, mtbf=1.0) <= MOST
+    assert cost / optimal(cost, mtbf=1.0) <= MAX_OVERHEAD
 
 
 def test_the_optimum_is_one() -> None:

@@ -5,29 +5,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from src.checkpoints.manifest import (
-    CHUNK,
-    copy,
-    damage_of,
-    flush,
-    load_manifest,
-    sizes,
-    write_manifest,
-)
+from src.checkpoints.disk import CHUNK
+from src.checkpoints.info import CheckpointInfo
+from src.checkpoints.manifest import copy, damage_of, flush, load_manifest, sizes, write_manifest
 from src.files import ROOT
 
-FACTS: dict[str, Any] = {
-    "step": 7,
-    "epoch": 1,
-    "batch": 2,
-    "metrics": {"val/acc": 0.5},
-    "value": 0.5,
-    "framework": "keras",
-}
+INFO = CheckpointInfo(7, 1, 2, {"val/acc": 0.5}, 0.5, "keras")
 
 
 @pytest.fixture
@@ -38,7 +24,7 @@ def source(tmp_path: Path) -> Path:
     (folder / "empty").touch()
     (folder / "shards" / "small").write_bytes(b"weights")
     (folder / "large").write_bytes(os.urandom(2 * CHUNK + 1))
-    write_manifest(folder, FACTS, sizes(folder))
+    write_manifest(folder, INFO, sizes(folder))
     return folder
 
 
@@ -51,7 +37,7 @@ def test_a_copy_is_checksummed_on_the_way(source: Path, tmp_path: Path) -> None:
         assert data == (source / name).read_bytes()
         assert files[name] == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert len(pauses) == 4
-    write_manifest(target, FACTS, files)
+    write_manifest(target, INFO, files)
     assert flush(target) == files and damage_of(target) is None
     assert load_manifest(target).metrics == {"val/acc": 0.5}
 
@@ -73,7 +59,7 @@ def test_a_manifest_that_is_none(source: Path, text: str) -> None:
 LIMITED = """
 import os, resource, sys
 sys.path.insert(0, {root!r})
-from src.checkpoints.manifest import write_all
+from src.checkpoints.disk import write_all
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 with open({file!r}, "wb", buffering=0) as file:
     write_all(file.fileno(), memoryview(bytes(1500)))

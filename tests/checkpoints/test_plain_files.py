@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from src.checkpoints.manifest import FACTS, flush, read_manifest, write_manifest
+from src.checkpoints.info import INFO_FIELDS, CheckpointInfo
+from src.checkpoints.manifest import flush, read_manifest, write_manifest
 from src.training.lightning.shard_reader import CLASSES, ShardReader
 
 Train = Callable[..., "CompletedProcess[str]"]
@@ -135,7 +136,8 @@ def plant(run: Path, proof: Path) -> list[str]:
         torch.save(state, folder / "model.ckpt")
         planted = ["random states"]
     manifest = read_manifest(folder)
-    write_manifest(folder, {name: manifest[name] for name in FACTS}, flush(folder))
+    info = CheckpointInfo(**{name: manifest[name] for name in INFO_FIELDS})
+    write_manifest(folder, info, flush(folder))
     return planted
 
 

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoints.retention import Retention, Saved
+from src.checkpoints.info import SavedCheckpoint
+from src.checkpoints.retention import Retention
 
 
-def saved(step: int, value: float | None = None, epoch: int = 0, batch: int = 0) -> Saved:
-    return Saved(Path(str(step)), step, epoch, batch, {}, value, "keras")
+def saved(step: int, value: float | None = None, epoch: int = 0, batch: int = 0) -> SavedCheckpoint:
+    return SavedCheckpoint(step, epoch, batch, {}, value, "keras", Path(str(step)))
 
 
-def kept(rule: Retention, *ones: Saved) -> list[int]:
+def kept(rule: Retention, *ones: SavedCheckpoint) -> list[int]:
     return sorted(int(path.name) for path in rule.reasons(ones))
 
 

@@ -6,23 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.manifest import damage_of
-from src.checkpoints.store import CheckpointStore, Saved
+from src.checkpoints.store import CheckpointStore
 from src.errors import CheckpointError
 from src.files.marked import MARKER
 
 
-def save(store: CheckpointStore, step: int, value: float | None = None, text: str = "weights") -> Saved:
+def save(
+    store: CheckpointStore, step: int, value: float | None = None, text: str = "weights"
+) -> SavedCheckpoint:
     temporary = store.begin(step)
     (temporary / "model.ckpt").write_text(f"{text} {step}")
-    facts = {
-        "epoch": 0,
-        "batch": step,
-        "metrics": {"val/acc": value or 0.0},
-        "value": value,
-        "framework": "lightning",
-    }
-    return store.commit(temporary, step=step, **facts)
+    return store.commit(
+        temporary, CheckpointInfo(step, 0, step, {"val/acc": value or 0.0}, value, "lightning")
+    )
 
 
 @pytest.fixture
@@ -116,8 +114,7 @@ def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
     ]:
         temporary = store.begin(step)
         (temporary / "w").write_text("w")
-        facts = {"epoch": epoch, "batch": 0, "metrics": {}, "value": value, "framework": "keras"}
-        store.commit(temporary, step=step, **facts)
+        store.commit(temporary, CheckpointInfo(step, epoch, 0, {}, value, "keras"))
     index = {entry["step"]: entry["kept"] for entry in json.loads((tmp_path / "index.json").read_text())}
     assert index == {
         100: ["end of an n-th epoch, n=10"],
@@ -153,7 +150,7 @@ def test_a_failed_publication_leaves_what_was_there(store: CheckpointStore, tmp_
     assert names(store) == ["00000001", "newest"]
 
 
-def test_a_manifest_of_a_later_version_with_more_facts_is_read(store: CheckpointStore) -> None:
+def test_a_manifest_of_a_later_version_with_more_fields_is_read(store: CheckpointStore) -> None:
     path = save(store, 1).path
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, "colour": "blue"}))

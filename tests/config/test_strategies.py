@@ -36,9 +36,8 @@ def test_launch_methods_are_known() -> None:
         ("keras", 8, 2, "multiworker_mirrored"),
     ],
 )
-def test_auto(make_config: Make, framework: str, devices: int, nodes: int, expected: str) -> None:
-    config = make_config(f"framework={framework}")
-    assert resolve_strategy(config, devices, nodes) == expected
+def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
+    assert resolve_strategy(framework, "auto", devices, nodes) == expected
     assert expected in SUPPORTED[framework]
 
 

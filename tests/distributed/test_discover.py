@@ -1,4 +1,4 @@
-"""Every starter's variables as they were recorded from real ones (Slurm 22.05, Open MPI 4.1, torch 2.13,
+"""Every launcher's variables, as recorded from real ones (Slurm 22.05, Open MPI 4.1, torch 2.13,
 Horovod 0.28).
 
 `environments/NAME.env` holds the variables of all ranks, one block per rank in the order of the ranks.
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from src.distributed.discover import Topology, discover
+from src.distributed.discover import discover
 from src.distributed.launcher_env import job_port
+from src.distributed.topology import Topology
 from src.errors import TopologyError
 
 ENVIRONMENTS = Path(__file__).with_name("environments")
@@ -51,11 +52,11 @@ def places(topologies: list[Topology]) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_recorded_environment(name):
-    source, expected, nodes, address = CASES[name]
+    launcher, expected, nodes, address = CASES[name]
     topologies = [discover(env) for env in recorded(name)]
     assert places(topologies) == expected
-    assert {(t.source, t.world_size, t.nodes, t.coordinator_address) for t in topologies} == {
-        (source, len(expected), nodes, address)
+    assert {(t.launched_by, t.world_size, t.nodes, t.coordinator_address) for t in topologies} == {
+        (launcher, len(expected), nodes, address)
     }
     assert len({t.coordinator_port for t in topologies}) == 1
 
@@ -78,23 +79,31 @@ def test_uneven_horovodrun_needs_the_hosts():
     assert {(t.nodes, t.coordinator_address) for t in topologies} == {(2, "node1")}
 
 
-def test_nothing_is_rank_0_of_1():
+def test_no_launcher_means_rank_0_of_1():
     assert discover({}) == Topology()
     assert Topology().layout() == [("127.0.0.1", 1)]
+
+
+def test_torchrun_variables_of_uneven_nodes():
+    env = {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "3",
+           "MASTER_ADDR": "gpu01", "MASTER_PORT": "10000", "TRAIN_HOSTS": "gpu01:1,gpu02:2,gpu03:1"}  # fmt: skip
+    t = discover(env)
+    assert t == Topology(3, 1, 1, 4, 2, 3, "gpu01", 10000, "local", "gpu01,gpu02,gpu03", "1,2,1")
+    assert t.layout() == [("gpu01", 1), ("gpu02", 2), ("gpu03", 1)]
 
 
 def test_own_local_ranks():
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321"}
     topologies = [discover({**shared, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(2)]
     assert places(topologies) == ONE_NODE
-    assert {(t.source, t.nodes, t.coordinator_port) for t in topologies} == {("local", 1, 4321)}
+    assert {(t.launched_by, t.nodes, t.coordinator_port) for t in topologies} == {("local", 1, 4321)}
 
 
 def test_own_local_ranks_inside_a_job_are_not_where_the_job_is():
     env = recorded("sbatch-shell")[0] | {"TRAIN_HOSTS": "node1:1,node2:1"}
     env |= {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     t = discover({**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4321"})
-    assert (t.source, t.nodes, t.layout()) == ("local", 1, [("127.0.0.1", 2)])
+    assert (t.launched_by, t.nodes, t.layout()) == ("local", 1, [("127.0.0.1", 2)])
 
 
 @pytest.mark.parametrize("name", ["srun-2+1", "mpirun-sbatch-2+1"])
@@ -108,13 +117,13 @@ def test_layout_of_torchrun_is_that_of_its_step():
     assert discover(recorded("torchrun-srun-2x2")[3]).layout() == [("node1", 2), ("node2", 2)]
 
 
-def test_layout_that_nothing_tells_is_an_error():
+def test_layout_that_is_unknown_is_an_error():
     t = discover(recorded("mpirun-sbatch-2+1")[2])
     with pytest.raises(TopologyError, match=r"places are unknown: export TRAIN_HOSTS=.*3 in all"):
         t.layout()
 
 
-def test_hosts_of_a_smaller_start_within_the_job_are_not_taken():
+def test_hosts_of_the_whole_job_are_not_those_of_fewer_ranks():
     env = recorded("mpirun-one-node")[0] | {"TRAIN_HOSTS": "node1:2,node2:2"}
     assert discover(env).layout() == [("127.0.0.1", 2)]
 
@@ -165,11 +174,11 @@ WRONG = {
     "not a number": ("torchrun-one-node", {"WORLD_SIZE": "two"}, "WORLD_SIZE=two is not a whole number"),
     "a digit that is no number": ("torchrun-one-node", {"RANK": "²"}, "RANK=² is not a whole number"),
     "digits of another script": ("torchrun-one-node", {"RANK": "٣"}, "RANK=٣ is not a whole number"),
-    "a number without end": ("torchrun-one-node", {"RANK": "9" * 5000}, "is not a whole number"),
+    "a very long number": ("torchrun-one-node", {"RANK": "9" * 5000}, "is not a whole number"),
     "hosts with odd ranks": ("srun-2x2", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
                             "LOCAL_WORLD_SIZE": "1", "TRAIN_HOSTS": "node1:²"}, "not a list"),
     "address missing": ("torchrun-one-node", {"MASTER_ADDR": ""}, "MASTER_ADDR is not set"),
-    "everybody waits for itself": ("srun-2x2", {"MASTER_ADDR": "localhost"}, "wait for itself"),
+    "every node waits for itself": ("srun-2x2", {"MASTER_ADDR": "localhost"}, "wait for itself"),
     "ranks by turns": ("mpirun-sbatch-2x2", {"TRAIN_HOSTS": "node1:1,node2:3"}, "node after node"),
     "hosts without ranks": ("srun-2x2", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
                             "LOCAL_WORLD_SIZE": "1", "TRAIN_HOSTS": "node1,node2"}, "not a list"),

@@ -1,12 +1,12 @@
-"""What frameworks are told about a topology."""
+"""The variables in which frameworks get a topology."""
 
 import json
 import os
 
 import pytest
 
-from src.distributed.discover import Topology, discover
-from src.distributed.framework_env import environment_for, horovod_environment, tf_config
+from src.distributed.framework_env import fingerprint, horovod_environment, tf_config
+from src.distributed.topology import Topology
 from src.errors import TopologyError
 
 UNEVEN = Topology(
@@ -18,19 +18,10 @@ UNEVEN = Topology(
     nodes=3,
     coordinator_address="gpu01",
     coordinator_port=10000,
-    source="srun",
+    launched_by="srun",
     node_list="gpu[01-03]",
     tasks_per_node="1,2,1",
 )
-
-
-def test_torchrun_variables_give_the_same_topology_again():
-    again = discover({**environment_for(UNEVEN), "TRAIN_HOSTS": "gpu01:1,gpu02:2,gpu03:1"})
-    same = ("rank", "local_rank", "node_rank", "world_size", "local_world_size", "nodes",
-    "coordinator_address",
-            "coordinator_port")  # fmt: skip
-    assert all(getattr(again, name) == getattr(UNEVEN, name) for name in same)
-    assert again.layout() == UNEVEN.layout()
 
 
 def test_tf_config_lists_every_worker_once():
@@ -48,7 +39,9 @@ def test_tf_config_of_one_node_has_a_port_for_each_rank():
 def test_tf_config_refuses_a_node_that_is_elsewhere_in_the_list():
     here = os.uname().nodename.partition(".")[0]
     hosts = f"{here},other"
-    t = Topology(1, 0, 1, 2, 1, 2, "torchrun", source="torchrun", node_list=hosts, tasks_per_node="1(x2)")
+    t = Topology(
+        1, 0, 1, 2, 1, 2, "torchrun", launched_by="torchrun", node_list=hosts, tasks_per_node="1(x2)"
+    )
     with pytest.raises(TopologyError, match=f"made {here} node 1, which is other"):
         tf_config(t)
 
@@ -79,5 +72,12 @@ def test_horovod_of_uneven_nodes_does():
         horovod_environment(Topology(rank=2, node_rank=1, world_size=3, nodes=2))
 
 
-def test_horovod_of_one_rank_meets_nobody():
+def test_horovod_of_a_single_rank_has_no_rendezvous():
     assert not any("RENDEZVOUS" in name for name in horovod_environment(Topology()))
+
+
+def test_equal_weights_have_equal_fingerprints():
+    lines = [fingerprint(Topology(rank=r, world_size=3), [b"a", w]) for r, w in enumerate([b"b", b"b", b"c"])]
+    assert [line.split(":")[0] for line in lines] == [f"rank {r} of 3" for r in range(3)]
+    first, second, third = (line.split("weights ")[1] for line in lines)
+    assert first == second != third and len(first) == 17

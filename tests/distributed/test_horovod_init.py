@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from src.distributed.discover import Topology
 from src.distributed.horovod_init import _variables, explaining_lost_ranks, interface_towards, start_horovod
 from src.distributed.horovod_install import horovod_problem
+from src.distributed.topology import Topology
 from src.errors import ProjectError, TopologyError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,14 +67,14 @@ def test_ranks_meet_and_leave_no_variables_behind(horovod):
 def test_rank_that_never_starts_is_named(horovod):
     ranks = start_ranks([0, 1], 4, free_port(), timeout=6)
     first, second = (rank.communicate(timeout=60)[1] for rank in ranks)
-    assert "TopologyError: of 4 ranks these did not start within 6 s: 2, 3." in first
-    assert "TopologyError: rank 1 ends, because rank 0 at 127.0.0.1" in second
+    assert "TopologyError: ranks 2, 3 (of 4) did not start within 6 s." in first
+    assert "TopologyError: rank 1 stops: rank 0 at 127.0.0.1" in second
 
 
 @pytest.mark.horovod
 def test_rank_without_rank_0_ends_in_time(horovod):
     (rank,) = start_ranks([1], 2, free_port(), timeout=2)
-    assert "did not start in time, or can't be reached" in rank.communicate(timeout=60)[1]
+    assert "did not start in time or is unreachable" in rank.communicate(timeout=60)[1]
 
 
 @pytest.mark.horovod
@@ -112,13 +112,13 @@ def stand_in(rank: int = 0, size: int = 1, mpi: bool = True) -> SimpleNamespace:
 
 def test_mpirun_with_a_build_without_mpi_is_refused():
     with pytest.raises(TopologyError, match="built without MPI"):
-        start_horovod(Topology(world_size=2, local_world_size=2, source="mpirun"), stand_in(mpi=False))
+        start_horovod(Topology(world_size=2, local_world_size=2, launched_by="mpirun"), stand_in(mpi=False))
 
 
 def test_ranks_that_horovod_counts_differently_are_refused():
     """Each rank alone would train the whole data set by itself."""
     with pytest.raises(TopologyError, match="rank 1 of 2, Horovod takes it for rank 0 of 1"):
-        start_horovod(Topology(1, 1, 0, 2, 2, source="mpirun"), stand_in(rank=0, size=1))
+        start_horovod(Topology(1, 1, 0, 2, 2, launched_by="mpirun"), stand_in(rank=0, size=1))
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_ranks_that_horovod_counts_differently_are_refused():
 )
 def test_lost_rank_is_one_sentence(told):
     """TensorFlow hides Horovod's error in a longer one of another class; other errors stay what they are."""
-    topology = Topology(rank=1, world_size=4, source="srun")
-    message = r"rank 1 of 4 ends, .* the messages of srun and of Horovod name it"
+    topology = Topology(rank=1, world_size=4, launched_by="srun")
+    message = r"rank 1 of 4 stops: .* the messages of srun and of Horovod name it"
     with pytest.raises(ProjectError, match=message), explaining_lost_ranks(topology):
         raise RuntimeError(told)
     with pytest.raises(RuntimeError, match="Mismatched"), explaining_lost_ranks(topology):

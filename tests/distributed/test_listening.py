@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from src.distributed.discover import Topology
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.listening import INTERFACE, listen, meeting_address, stay_on_this_node
+from src.distributed.topology import Topology
 from src.errors import TopologyError
 from src.files import ROOT
 

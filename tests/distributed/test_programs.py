@@ -9,7 +9,7 @@ from src.errors import NoAnswer
 
 
 def test_a_client_that_prints_on_and_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "MOST", 1 << 20)
+    monkeypatch.setattr(programs, "MAX_OUTPUT", 1 << 20)
     with pytest.raises(NoAnswer, match=r"^yes printed more than 1 MiB and was ended\.$"):
         programs.run(["yes"], limit=60)
 

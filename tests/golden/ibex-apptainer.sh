@@ -85,7 +85,7 @@ fi
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     for host in "$MASTER_ADDR"; do
         srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
-            apptainer exec --nv --bind /scratch/me/project/results --pwd /scratch/me/project/results/digits/20261120-101502-a1b2/code image.sif python -m src.checkpoints.checkpointer "$RUN" || true
+            apptainer exec --nv --bind /scratch/me/project/results --pwd /scratch/me/project/results/digits/20261120-101502-a1b2/code image.sif python -m src.checkpoints.recovery "$RUN" || true
     done
 fi
 # A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.

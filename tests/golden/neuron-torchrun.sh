@@ -78,7 +78,7 @@ fi
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
         srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
-            /home/me/.venv/bin/python -m src.checkpoints.checkpointer "$RUN" || true
+            /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
     done
 fi
 # A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.

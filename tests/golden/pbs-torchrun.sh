@@ -66,6 +66,6 @@ fi
 
 # What ended ranks left complete on a node's disk is published before the job ends.
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
-    /home/me/.venv/bin/python -m src.checkpoints.checkpointer "$RUN" || true
+    /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
 fi
 exit "$code"

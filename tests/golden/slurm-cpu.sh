@@ -74,7 +74,7 @@ fi
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     for host in "$MASTER_ADDR"; do
         srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
-            python -m src.checkpoints.checkpointer "$RUN" || true
+            python -m src.checkpoints.recovery "$RUN" || true
     done
 fi
 # A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.

@@ -78,7 +78,7 @@ if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
         srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
             --container-image=image.sqsh --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
-            python -m src.checkpoints.checkpointer "$RUN" || true
+            python -m src.checkpoints.recovery "$RUN" || true
     done
 fi
 # A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.

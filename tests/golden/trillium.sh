@@ -77,7 +77,7 @@ fi
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     for host in "$MASTER_ADDR"; do
         srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
-            /home/me/.venv/bin/python -m src.checkpoints.checkpointer "$RUN" || true
+            /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
     done
 fi
 exit "$code"

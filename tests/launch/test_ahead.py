@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from src.config.paths import node_only
 from src.config.schema import Config
 from src.data.digits import open_digits
-from src.launch.ahead import DIGITS, data_problems, node_only, samples
+from src.launch.ahead import DIGITS, data_problems, samples
 
 Make = Callable[..., Config]
 

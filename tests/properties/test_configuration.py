@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.config.compose import compose
+from src.config.flat import flatten, unflatten
 from src.config.schema import Config, load
 from src.config.strict import build
 from src.errors import ConfigError
-from src.runs.resume import flatten, unflatten
 from tests.properties.cases import SCALARS, bounded, composed
 
 KEYS = st.text(max_size=5) | st.integers(0, 3) | st.none() | st.booleans()

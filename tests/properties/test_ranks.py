@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.distributed.discover import Topology, discover
+from src.distributed.discover import discover
 from src.distributed.hostlist import expand_hosts, expand_tasks, first_host
 from src.distributed.launcher_env import job_port, number, train_hosts
+from src.distributed.topology import Topology
 from src.errors import TopologyError
 from tests.properties.cases import DIGITS, TEXT, bounded
 
@@ -112,7 +113,7 @@ VALUES = (
     st.booleans(),
 )
 def test_any_environment_is_a_place_or_refused(env: dict[str, str], whole: bool) -> None:
-    if whole:  # all of a starter's variables, so that they contradict each other
+    if whole:  # all of a launcher's variables, so that they contradict each other
         env = {**dict.fromkeys(GROUPS[1] + GROUPS[3] + GROUPS[4], "1"), **env}
     try:
         place = discover(env)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm import units
-from src.checkpoints.interval import MOST, Interval, mtbf, optimal
-from src.checkpoints.retention import Retention, Saved
+from src.checkpoints.info import SavedCheckpoint
+from src.checkpoints.interval import MAX_OVERHEAD, Interval, mtbf, optimal
+from src.checkpoints.retention import Retention
 from src.config.schema import load
 from src.errors import ConfigError
 from src.training.plan import make_plan
@@ -62,7 +63,7 @@ def test_a_plan_adds_up_or_is_refused(data: st.DataObject) -> None:
 def test_an_interval_is_a_time_that_grows_with_its_cost(one: float, other: float, devices: int) -> None:
     cheap, dear = (optimal(cost, mtbf(devices)) for cost in sorted((one, other)))
     assert 0 <= cheap <= dear < math.inf
-    assert max(one, other) <= MOST * dear * (1 + 1e-9)
+    assert max(one, other) <= MAX_OVERHEAD * dear * (1 + 1e-9)
     assert optimal(one, mtbf(devices + 1)) <= optimal(one, mtbf(devices))
 
 
@@ -80,17 +81,17 @@ def test_the_next_checkpoint_has_a_time(costs: list[float], seconds: float | Non
 
 
 @st.composite
-def checkpoints(draw: st.DrawFn) -> list[Saved]:
+def checkpoints(draw: st.DrawFn) -> list[SavedCheckpoint]:
     """Some, of different steps, in any order; a value may be missing or no number."""
     steps = draw(st.lists(st.integers(1, 40), unique=True, max_size=12))
     values = st.none() | st.floats(-1, 1) | st.sampled_from([math.nan, math.inf, -math.inf])
-    return [Saved(Path(str(s)), s, s // 4, s % 4, {}, draw(values), "keras") for s in steps]
+    return [SavedCheckpoint(s, s // 4, s % 4, {}, draw(values), "keras", Path(str(s))) for s in steps]
 
 
 @bounded(300)
 @given(checkpoints(), st.sampled_from(["min", "max"]), st.integers(1, 4), st.none() | st.integers(1, 3))
 def test_the_newest_and_the_best_are_always_kept(
-    saved: list[Saved], mode: Any, last: int, epochs: int | None
+    saved: list[SavedCheckpoint], mode: Any, last: int, epochs: int | None
 ) -> None:
     rule = Retention(mode, last, epochs)
     kept = {int(p.name) for p in rule.reasons(saved)}
@@ -109,7 +110,7 @@ def test_the_newest_and_the_best_are_always_kept(
 
 @bounded()
 @given(checkpoints(), st.randoms(use_true_random=False))
-def test_their_order_does_not_matter(saved: list[Saved], numbers: Any) -> None:
+def test_their_order_does_not_matter(saved: list[SavedCheckpoint], numbers: Any) -> None:
     mixed = list(saved)
     numbers.shuffle(mixed)
     assert Retention("max", 2).reasons(mixed).keys() == Retention("max", 2).reasons(saved).keys()

@@ -1,79 +1,28 @@
-"""A run whose checkpoints can't be read: refused, or begun again; nothing of it is lost."""
+"""`from_scratch=true` keeps what a run had trained."""
 
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
-import pytest
-
-from src.checkpoints.store import CheckpointStore
 from src.config.schema import Config
-from src.errors import CheckpointError
 from src.runs.folder import RunDir
-from src.runs.from_scratch import put_back, refuse_unreadable, set_aside
+from src.runs.from_scratch import put_back, set_aside
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
-Train = Callable[..., "CompletedProcess[str]"]
 
 
-def with_checkpoints(run: RunDir, *steps: int) -> CheckpointStore:
-    store = CheckpointStore(run.checkpoints, "max", keep_last=len(steps))
-    for step in steps:
-        temporary = store.begin(step)
-        (temporary / "weights").write_text(f"of step {step}")
-        facts = {"epoch": 0, "batch": step, "metrics": {}, "value": None, "framework": "keras"}
-        store.commit(temporary, step=step, **facts)
-    return store
-
-
-def damage(run: RunDir, *steps: int) -> None:
-    for step in steps:
-        (run.checkpoints / f"{step:08d}" / "weights").write_text("cut")
+def with_checkpoint(run: RunDir, step: int) -> None:
+    (run.checkpoints / f"{step:08d}").mkdir(parents=True)
+    (run.checkpoints / f"{step:08d}" / "weights").write_text(f"of step {step}")
 
 
 def everything(run: RunDir) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
 
 
-def test_a_run_without_any_checkpoint_just_starts(make_run: MakeRun) -> None:
-    _, run = make_run()
-    refuse_unreadable(run)
-    assert with_checkpoints(run).newest_good() is None
-
-
-def test_all_damaged_is_refused_and_changes_nothing(make_run: MakeRun) -> None:
-    _, run = make_run()
-    store = with_checkpoints(run, 3, 6)
-    refuse_unreadable(run)
-    damage(run, 6)
-    refuse_unreadable(run)  # there is another one
-    damage(run, 3)
-    before = everything(run)
-    with pytest.raises(CheckpointError) as refused:
-        refuse_unreadable(run)
-    assert str(refused.value) == (
-        f"{run.path} has no checkpoint that can be read (2 are damaged: 00000003: weights does not match its checksum, "
-        f"00000006: weights does not match its checksum); nothing was deleted. resume={run.path} from_scratch=true starts "
-        "it again from step 0 and keeps them aside."
-    )
-    with pytest.raises(CheckpointError, match="has no checkpoint that can be read"):
-        store.newest_good()
-    assert everything(run) == before
-
-
-def test_damage_that_only_checksums_see_is_the_rank_s_to_find(make_run: MakeRun) -> None:
-    _, run = make_run()
-    store = with_checkpoints(run, 3)
-    (run.checkpoints / "00000003" / "weights").write_text("of step 4")
-    refuse_unreadable(run)
-    with pytest.raises(CheckpointError, match="1 is damaged: 00000003: weights does not match its checksum"):
-        store.newest_good()
-
-
 def test_what_was_trained_is_kept_and_can_be_put_back(make_run: MakeRun) -> None:
     _, run = make_run()
     assert set_aside(run) is None
-    with_checkpoints(run, 3)
+    with_checkpoint(run, 3)
     run.metrics_csv.write_text("step\n3\n")
     before = everything(run)
     kept = set_aside(run)
@@ -84,19 +33,5 @@ def test_what_was_trained_is_kept_and_can_be_put_back(make_run: MakeRun) -> None
     assert everything(run) == before
     assert not kept.exists()
     set_aside(run)
-    with_checkpoints(run, 5)
+    with_checkpoint(run, 5)
     assert set_aside(run) == run.path / "before-2"
-
-
-@pytest.mark.parametrize("where", [(), ("cluster=slurm",), ("dry_run=true",)])
-def test_a_resume_is_refused_before_anything_is_written(
-    make_run: MakeRun, train: Train, where: tuple[str, ...]
-) -> None:
-    _, run = make_run()
-    with_checkpoints(run, 3)
-    damage(run, 3)
-    before = everything(run)
-    done = train(f"resume={run.path}", *where)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"error: {run.path} has no checkpoint that can be read (1 is damaged: 00000003:" in done.stderr
-    assert everything(run) == before

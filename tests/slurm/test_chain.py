@@ -119,7 +119,7 @@ LOST = {
 @pytest.mark.parametrize("fault", LOST)
 def test_an_answer_that_is_lost(fakes: Fakes, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     fakes("sbatch", fault)
-    monkeypatch.setattr(programs, "SUBMIT", 0.5)
+    monkeypatch.setattr(programs, "SUBMIT_TIMEOUT_S", 0.5)
     script = fakes.folder / "squeue"
     with pytest.raises(UnclearError) as caught:
         submit_script("slurm", script)

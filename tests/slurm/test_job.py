@@ -34,10 +34,6 @@ def test_an_uneven_job_has_a_task_per_rank_however_it_is_launched(job: Callable[
         assert (made.ranks, made.tasks, made.even) == ((2, 1), 3, False)
 
 
-def test_batch_per_rank(job: Callable[..., Job]) -> None:
-    assert job("cluster=slurm", "trainer.devices=4", "data.batch_size=64").batch_per_rank == 16
-
-
 def test_a_strategy_of_one_process_gets_one_task_with_all_gpus(job: Callable[..., Job]) -> None:
     made = job("cluster=neuron", "framework=keras", "trainer.devices=4")
     assert (made.strategy, made.ranks, made.devices, made.tasks, made.cpus_per_task) == (

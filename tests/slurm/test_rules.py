@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from slurm import rules
-from slurm.launch import placeholder_job, with_absolute_paths
-from slurm.rules import folders, limits, notes, options, resources, starting
+from slurm.launch import placeholder_job
+from slurm.rules import advice, folders, limits, options, resources, starting
 from slurm.rules.request import Request
 from src.config.schema import Config
 from src.files import ROOT
+from src.launch.ahead import data_problems
 
 MakeConfig = Callable[..., Config]
 NEURON = ("cluster=neuron", "cluster.comment='field=nlp;appl=pytorch'")
@@ -92,9 +93,9 @@ REFUSED = {
 def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Request:
     import shlex
 
-    config = with_absolute_paths(make_config(*shlex.split(line)))
+    config = make_config(*shlex.split(line))
     members = range(2) if "sweep" in line else None
-    return Request(config, placeholder_job(config, None, members), Path(folder), SCRATCH)
+    return Request(config, placeholder_job(config, None, members), data_problems, Path(folder), SCRATCH)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -209,7 +210,9 @@ def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
 
 def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
     asked = request(make_config, "cluster=narval")
-    by_profile = Request(asked.config, asked.job, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"})
+    by_profile = Request(
+        asked.config, asked.job, data_problems, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"}
+    )
     assert list(limits.account(asked)) != []
     assert list(limits.account(by_profile)) == []
 
@@ -228,7 +231,7 @@ def test_notes(make_config: MakeConfig, name: str) -> None:
     line, words = NOTED[name]
     noted = rules.notes(request(make_config, line))
     assert any(words in n for n in noted)
-    assert {r.__name__ for r in notes.RULES} == {n.split(":")[0] for n in NOTED}
+    assert {r.__name__ for r in advice.RULES} == {n.split(":")[0] for n in NOTED}
 
 
 @pytest.mark.needs_root

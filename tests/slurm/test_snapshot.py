@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slurm import left_out, snapshot
@@ -72,12 +73,13 @@ def test_a_clean_tree_is_not_dirty(project: Path) -> None:
 
 @pytest.mark.parametrize("under_git", [True, False])
 def test_the_tests_stay_behind(project: Path, under_git: bool) -> None:
-    """They are not part of what runs, so editing them makes no dirty run."""
+    """They are not part of what runs, so editing them does not make a run dirty."""
     (project / "tests").mkdir()
     (project / "tests" / "test_a.py").write_text("a = 1\n")
     if under_git:
         commit(project)
     (project / "tests" / "test_a.py").write_text("a = 2\n")
+    (project / "tests" / "test_new.py").touch()
     taken, code = take(project)
     assert "src/a.py" in files(code) and not (code / "tests").exists()
     assert not taken.dirty
@@ -213,13 +215,75 @@ def test_a_repository_with_sha256_names(project: Path) -> None:
     assert take(project)[0] == snapshot.Snapshot(head, False, ())
 
 
-def test_git_status_is_not_asked_about_a_clean_tree(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_changes_nothing_in_the_repository_and_runs_no_program_that_its_configuration_names(
+    project: Path,
+) -> None:
     commit(project)
-    monkeypatch.setattr(snapshot.git, "changed", lambda root, paths: paths)
-    assert take(project)[0].dirty == []
+    program = project.parent / "program"
+    program.write_text(f"#!/bin/sh\ntouch {project.parent}/ran\n")
+    program.chmod(0o755)
+    (project / ".git" / "hooks").mkdir(exist_ok=True)
+    for hook in ("post-index-change", "post-checkout", "pre-commit"):
+        (project / ".git" / "hooks" / hook).symlink_to(program)
+    git(project, "config", "core.fsmonitor", str(program))
+    os.utime(project / "src" / "a.py", (0, 0))  # git would note in its index that the file is the same
+    index = (project / ".git" / "index").read_bytes()
+    taken, code = take(project)
+    assert not taken.dirty and files(code) == {".gitignore", "run.sh", "src/a.py"}
+    assert (project / ".git" / "index").read_bytes() == index
+    assert not (project.parent / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("status.showUntrackedFiles", "no"), ("status.branch", "false"), ("status.short", "true"), ("color.ui", "always"),
+     ("core.quotePath", "true"), ("status.relativePaths", "false"), ("status.renames", "copies")],
+)  # fmt: skip
+def test_how_git_is_configured_to_print_changes_nothing(project: Path, key: str, value: str) -> None:
+    head = commit(project)
+    git(project, "config", key, value)
+    (project / "é.py").touch()
+    git(project, "mv", "src/a.py", "src/ü b.py")
+    taken, code = take(project)
+    assert (taken.commit, taken.dirty) == (head, True)
+    assert files(code) == {".gitignore", "run.sh", "src/ü b.py", "é.py"}
+
+
+def test_a_change_elsewhere_in_a_larger_repository_is_none_of_the_project(project: Path) -> None:
+    (project.parent / "other.txt").write_text("1")
+    head = commit(project.parent)
+    (project.parent / "other.txt").write_text("2")
+    assert take(project)[0] == snapshot.Snapshot(head, False, ())
     modify(project)
     shutil.rmtree(project.parent / "code")
-    assert take(project)[0].dirty == ["src/a.py"]
+    assert take(project)[0].dirty
+
+
+def put_first_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "git").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+
+
+@pytest.mark.timeout(20)
+def test_a_git_that_hangs_is_ended(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(project)
+    put_first_on_path(monkeypatch, project.parent, f"echo $$ > {project.parent}/pid; sleep 60 & sleep 60")
+    monkeypatch.setattr(snapshot.git, "TIMEOUT_S", 0.5)
+    with pytest.raises(SubmitError, match=r"^git did not answer within 0.5 s, .* `git -C .*project status`"):
+        take(project)
+    assert not psutil.pid_exists(int((project.parent / "pid").read_text()))
+
+
+def test_without_a_git_that_can_be_started_the_project_is_not_under_git(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(project)
+    monkeypatch.setenv("PATH", str(project))
+    taken, code = take(project)
+    assert (taken.commit, taken.dirty) == (None, False)
+    assert "not under git" in taken.notes[0] and "src/a.py" in files(code)
 
 
 def test_before_the_first_commit(project: Path) -> None:
@@ -273,7 +337,7 @@ def test_a_deleted_file_that_git_still_lists(project: Path) -> None:
 
 def test_untracked_data_is_left_out_and_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(project)
-    monkeypatch.setattr(left_out, "BIG", 10)
+    monkeypatch.setattr(left_out, "MAX_CODE", 10)
     (project / "weights.bin").write_text("x" * 11)
     taken, code = take(project)
     assert "weights.bin" not in files(code)

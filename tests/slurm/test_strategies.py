@@ -178,12 +178,12 @@ def test_a_rank_killed_in_the_middle_ends_the_job(
     assert re.search(message.format(rank), log(run)), log(run)
     assert info(run)["state"] == "failed"
     if (strategy, launch) == ("horovod", "srun"):
-        assert re.search(r"error: rank \d of 4 ends, because another rank ended", log(run)), log(run)
+        assert re.search(r"error: rank \d of 4 stops: another rank exited", log(run)), log(run)
         assert "Traceback" not in log(run)
 
 
 def kill_rank(testbed: Testbed, node: str, variable: str) -> str:
-    """Kill the youngest rank of a node, which is no starter's process; returns its number."""
+    """Kill the youngest rank of a node, which is not the launcher's process; returns its number."""
     process = testbed.run(["pgrep", "-f", r"train\.py --run"], node=node).stdout.split()[-1]
     found = testbed.run(["grep", "-azo", f"^{variable}=[0-9]*", f"/proc/{process}/environ"], node=node).stdout
     testbed.run(["kill", "-KILL", process], node=node)

@@ -43,7 +43,7 @@ def submit(testbed: Testbed, folder: Path, options: list[str], command: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "starter", "places"),
+    ("launcher", "options", "command", "places"),
     [
         ("srun", EVEN, "srun", TWO_TWO),
         ("srun", UNEVEN, "srun", TWO_ONE),
@@ -53,16 +53,16 @@ def submit(testbed: Testbed, folder: Path, options: list[str], command: str) -> 
     ],
     ids=["srun 2x2", "srun 2+1", "torchrun", "mpirun 2+1", "batch shell"],
 )  # fmt: skip
-def test_real_ranks(testbed, shared_dir, require, source, options, starter, places):
-    if source == "mpirun":
+def test_real_ranks(testbed, shared_dir, require, launcher, options, command, places):
+    if launcher == "mpirun":
         require(shutil.which("mpirun"), "apt-get install openmpi-bin")
-    text = submit(testbed, shared_dir, options, f"{starter} {sys.executable} {shared_dir}/show.py")
+    text = submit(testbed, shared_dir, options, f"{command} {sys.executable} {shared_dir}/show.py")
     ranks = sorted(
         (json.loads(line) for line in text.splitlines() if line.startswith("{")), key=lambda t: t["rank"]
     )
     assert [(t["rank"], t["local_rank"], t["node_rank"], t["local_world_size"]) for t in ranks] == places
-    shared = {(t["source"], t["world_size"], t["nodes"], t["coordinator_port"]) for t in ranks}
-    assert {(s, w, n) for s, w, n, _ in shared} == {(source, len(places), 2 if len(places) > 1 else 1)}
+    shared = {(t["launched_by"], t["world_size"], t["nodes"], t["coordinator_port"]) for t in ranks}
+    assert {(s, w, n) for s, w, n, _ in shared} == {(launcher, len(places), 2 if len(places) > 1 else 1)}
     assert len(shared) == 1
     if len(places) > 1:
         assert {t["coordinator_address"] for t in ranks} == {"node1"}

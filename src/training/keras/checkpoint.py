@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from src.checkpoints.checkpointer import Publisher
+from src.checkpoints.checkpointer import AsyncCheckpointer
+from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.plain_zip import refuse_compressed
-from src.checkpoints.store import Saved
 from src.errors import CheckpointError
 from src.training.keras.buffers import Buffers
 from src.training.keras.module import Classifier
@@ -27,7 +27,7 @@ REST: dict[str, tuple[type, ...]] = {
 class Saver:
     """Hands copies of model, optimizer and state to the publisher, which writes them while training goes on."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: AsyncCheckpointer) -> None:
         self.publisher = publisher
         self.weights, self.optimizer = Buffers(), Buffers()
 
@@ -37,7 +37,7 @@ class Saver:
         Args:
             value: of `checkpoint.monitor`, None where it was not measured at this step.
         """
-        self.publisher.wait_buffers()
+        self.publisher.wait()
         self.weights.fill(model.variables)  # weights, moving statistics, states of seed generators
         self.optimizer.fill(model.optimizer.variables)
         kept = {"pending": state.pending, "best": state.best, "bad": state.bad}
@@ -48,12 +48,12 @@ class Saver:
             self.optimizer.write(folder / "optimizer.npz")
             (folder / "state.json").write_text(rest)
 
-        position = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
-        facts = {"metrics": dict(state.metrics), "value": value, "framework": "keras"}
-        self.publisher.save(write, **position, **facts)
+        position: dict[str, Any] = {"step": state.step, "epoch": state.epoch, "batch": state.batch}
+        facts: dict[str, Any] = {"metrics": dict(state.metrics), "value": value, "framework": "keras"}
+        self.publisher.save(write, CheckpointInfo(**position, **facts))
 
 
-def restore(saved: Saved, model: Classifier) -> tuple[State, int]:
+def restore(saved: SavedCheckpoint, model: Classifier) -> tuple[State, int]:
     """Put the variables of a checkpoint into model and optimizer.
 
     Returns:

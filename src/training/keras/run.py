@@ -9,14 +9,15 @@ import src.training.keras  # noqa: F401  # isort: skip  # chooses the backend: b
 import keras
 import tensorflow as tf
 
-from src.checkpoints.checkpointer import Publisher, open_publisher
+from src.checkpoints.checkpointer import AsyncCheckpointer
+from src.checkpoints.recovery import open_checkpointer
 from src.config.schema import Config
 from src.data.base import ImageSet, Splits
 from src.data.order import BatchOrder
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
-from src.distributed.discover import Topology
-from src.distributed.fingerprint import fingerprint
+from src.distributed.framework_env import fingerprint
+from src.distributed.topology import Topology
 from src.models.keras import build_model
 from src.runs.attempts import resumed
 from src.runs.folder import RunDir
@@ -57,7 +58,7 @@ def train_with(strategy: Strategy, config: Config, run: RunDir, topology: Topolo
     plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), strategy.replicas)
     model = make_model(config, plan, strategy, splits)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
-    publisher = open_publisher(config.checkpoint, run) if writes else None
+    publisher = open_checkpointer(config.checkpoint, run) if writes else None
     newest = publisher.store.newest_good() if publisher else None
     if publisher:
         resumed(run, newest.step if newest else 0)
@@ -71,7 +72,7 @@ def train_with(strategy: Strategy, config: Config, run: RunDir, topology: Topolo
             progress.note(f"going on from step {state.step} of {plan.total_steps}")
         if before != strategy.replicas:
             progress.note(other_devices(before, strategy.replicas))
-        report = Report(config, run, progress, state.step, publisher.mirror if publisher else None)
+        report = Report(config, run, progress, state.step, publisher.events if publisher else None)
         saver = Saver(publisher) if publisher else None
         validation = partial(evaluation_data, config, strategy, splits.val, plan.val_batches)
         loop = Loop(config, plan, state, model, report, saver, stop, validation)
@@ -194,7 +195,7 @@ def evaluation_data(config: Config, strategy: Strategy, data: ImageSet, limit: i
     return strategy.dataset(of_rank)
 
 
-def test(loop: Loop, publisher: Publisher | None, data: tf.data.Dataset) -> None:
+def test(loop: Loop, publisher: AsyncCheckpointer | None, data: tf.data.Dataset) -> None:
     """Measure `test/loss` and `test/acc` with the best checkpoint's weights, or the present ones."""
     strategy = loop.classifier.strategy
     best = publisher.store.best() if publisher else None

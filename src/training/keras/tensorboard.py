@@ -11,7 +11,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from src.checkpoints.event_files import Mirror
+from src.checkpoints.event_files import EventFileSync
 from src.config.schema import Config
 from src.runs.folder import RunDir
 from src.training.metrics_csv import CsvLog
@@ -27,7 +27,7 @@ class TensorBoard:
             that a resumed run shows one curve.
     """
 
-    def __init__(self, mirror: Mirror, step: int) -> None:
+    def __init__(self, mirror: EventFileSync, step: int) -> None:
         self.mirror, self.step = mirror, step
         self._file: BinaryIO | None = None
 
@@ -71,7 +71,7 @@ class Report:
     """
 
     def __init__(
-        self, config: Config, run: RunDir, progress: Progress, step: int, mirror: Mirror | None
+        self, config: Config, run: RunDir, progress: Progress, step: int, mirror: EventFileSync | None
     ) -> None:
         self.progress = progress
         self.csv = CsvLog(run.metrics_csv) if mirror and config.monitor.csv else None

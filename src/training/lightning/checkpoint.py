@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 
-from src.checkpoints.checkpointer import Publisher
+from src.checkpoints.checkpointer import AsyncCheckpointer
+from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.interval import Interval
-from src.checkpoints.store import Saved
 from src.config.schema import Config
 from src.errors import CheckpointError
 from src.training.lightning.buffers import Buffers
@@ -48,9 +48,9 @@ class Saver(pl.Callback):
         self,
         config: Config,
         plan: Plan,
-        publisher: Publisher | None,
+        publisher: AsyncCheckpointer | None,
         reporter: Reporter,
-        saved: Saved | None,
+        saved: SavedCheckpoint | None,
         interval: Interval,
         shards: "Shards | None" = None,
     ) -> None:
@@ -132,7 +132,7 @@ class Saver(pl.Callback):
         if self.publisher and self._lost:
             self.publisher.tell(f"{self._lost}; going on without it.")
         elif self.publisher:
-            self.publisher.save(self._write, **facts)
+            self.publisher.save(self._write, CheckpointInfo(**facts))
 
     def close(self) -> None:
         """Wait until all checkpoints are in the run folder. Raises CheckpointError where it can't be written."""
@@ -164,8 +164,8 @@ class Saver(pl.Callback):
         began = time.monotonic()
         self.publish_shards()
         if self.publisher:
-            self.publisher.wait_buffers()
-        facts = {
+            self.publisher.wait()
+        facts: dict[str, Any] = {
             "step": step,
             "epoch": epoch,
             "batch": batch,
@@ -182,7 +182,7 @@ class Saver(pl.Callback):
         if self.publisher:
             self.buffers.fill(state)
             if not self.shards:
-                self.publisher.save(self._write, **facts)
+                self.publisher.save(self._write, CheckpointInfo(**facts))
         self.interval.saved(time.monotonic() - began)
         self.reporter.saving = False
 

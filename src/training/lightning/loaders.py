@@ -10,7 +10,7 @@ from src.config.schema import Config
 from src.data.base import ImageSet
 from src.data.order import BatchOrder
 from src.data.torch_loader import BatchLoader, torch_loader
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.training.stop import SIGNALS
 
 

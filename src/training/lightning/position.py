@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from src.checkpoints.store import Saved
+from src.checkpoints.info import SavedCheckpoint
 from src.config.schema import Trainer
 from src.training.plan import Plan
 
@@ -17,7 +17,7 @@ def validation_due(config: Trainer, plan: Plan, epoch: int, step: int) -> bool:
     return plan.val_batches > 0 and (last or (epoch + 1) % config.check_val_every_n_epoch == 0)
 
 
-def position(saved: Saved | None, config: Trainer, plan: Plan) -> tuple[int, int]:
+def position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
     """Epoch and batch to go on with, both from 0; batch `plan.train_batches` is the validation of the epoch.
 
     The plan may have changed since the checkpoint was written (`resume=RUN trainer.limit_train_batches=10`):

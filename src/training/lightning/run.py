@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import distributed
 
-from src.checkpoints.checkpointer import open_publisher
-from src.checkpoints.event_files import Mirror
+from src.checkpoints.event_files import EventFileSync
+from src.checkpoints.info import SavedCheckpoint
 from src.checkpoints.interval import Interval
-from src.checkpoints.store import Saved
+from src.checkpoints.recovery import open_checkpointer
 from src.config.schema import Config
 from src.data.base import Splits
 from src.data.sets import open_splits
-from src.distributed.discover import Topology
-from src.distributed.fingerprint import fingerprint
+from src.distributed.framework_env import fingerprint
+from src.distributed.topology import Topology
 from src.errors import CheckpointError
 from src.models.lightning import build_model
 from src.runs.attempts import resumed
@@ -110,7 +110,7 @@ def attach(
     keep = not config.trainer.fast_dev_run
     writes = keep and trainer.is_global_zero
     rule = replace(config.checkpoint, local=None) if sharded else config.checkpoint
-    publisher = open_publisher(rule, run) if writes else None
+    publisher = open_checkpointer(rule, run) if writes else None
     saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
     if writes:
         resumed(run, saved.step if saved else 0)
@@ -131,7 +131,7 @@ def attach(
         trainer.callbacks.append(saver)  # last: it saves what the others have decided
         step = saved.step if saved else 0
         if config.monitor.tensorboard:
-            mirror = publisher.mirror if publisher else Mirror(None, run.tensorboard)
+            mirror = publisher.events if publisher else EventFileSync(None, run.tensorboard)
             trainer.logger = TensorBoard(mirror, step)
         if config.monitor.csv and trainer.is_global_zero:
             reporter.csv = CsvLog(run.metrics_csv)
@@ -146,7 +146,7 @@ def open_shards(run: RunDir) -> "Shards":
     return Shards(run.checkpoints)
 
 
-def refuse_other_framework(saved: Saved) -> None:
+def refuse_other_framework(saved: SavedCheckpoint) -> None:
     """Raise CheckpointError for a checkpoint that Lightning can't read."""
     if saved.framework != "lightning":
         raise CheckpointError(
@@ -154,7 +154,7 @@ def refuse_other_framework(saved: Saved) -> None:
         )
 
 
-def refuse_other_layout(saved: Saved, sharded: bool) -> None:
+def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:
     """Raise CheckpointError where the checkpoint is split over ranks and the strategy is not, or the reverse."""
     if (saved.path / METADATA).exists() != sharded:
         written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")

@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyExperiment
 from lightning.pytorch.utilities import rank_zero_only
 
-from src.checkpoints.event_files import Mirror
+from src.checkpoints.event_files import EventFileSync
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -25,7 +25,7 @@ class TensorBoard(TensorBoardLogger):
             resumed run shows one curve.
     """
 
-    def __init__(self, mirror: Mirror, step: int) -> None:
+    def __init__(self, mirror: EventFileSync, step: int) -> None:
         # tensorboard loads TensorFlow for its file functions where it is installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         super().__init__(mirror.target, name="", version="", default_hp_metric=False)

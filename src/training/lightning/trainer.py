@@ -10,7 +10,7 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 from src.config.schema import Config
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.training.lightning.position import validation_due
 from src.training.lightning.restoring import Restorer
 from src.training.lightning.strategies.make import make_strategy

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from src.config.schema import Config
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.runs.folder import RunDir, open_run
 from src.runs.outcome import Outcome
 from src.training.stop import Stop

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoints.event_files import Mirror
-from src.checkpoints.staging import Stage
+from src.checkpoints.event_files import EventFileSync
+from src.checkpoints.staging import Staging
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -21,11 +21,11 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
     from src.training.keras.tensorboard import TensorBoard
 
-    first = TensorBoard(Mirror(None, tmp_path), 0)
+    first = TensorBoard(EventFileSync(None, tmp_path), 0)
     for step in (10, 20, 30):
         first.write(step, {"train/loss": step / 8, "lr": 0.5})
     # killed after step 30, the newest checkpoint is of step 20
-    resumed = TensorBoard(Mirror(None, tmp_path), 20)
+    resumed = TensorBoard(EventFileSync(None, tmp_path), 20)
     for step in (30, 40):
         resumed.write(step, {"train/loss": step / 4})
     assert curve(tmp_path, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]
@@ -38,7 +38,7 @@ def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
     from src.training.keras.tensorboard import TensorBoard
 
     told: list[str] = []
-    mirror = Mirror(Stage(small_disk / "digits" / "run"), tmp_path / "tensorboard", told.append)
+    mirror = EventFileSync(Staging(small_disk / "digits" / "run"), tmp_path / "tensorboard", told.append)
     board = TensorBoard(mirror, 4)
     board.write(5, {"train/loss": 5.0})
     with suppress(OSError):
@@ -57,12 +57,12 @@ def test_a_file_that_ends_within_a_record(tmp_path: Path) -> None:
 
     for cut in (1, 9, 40):
         folder = tmp_path / str(cut)
-        first = TensorBoard(Mirror(None, folder), 0)
+        first = TensorBoard(EventFileSync(None, folder), 0)
         for step in (10, 20, 30):
             first.write(step, {"train/loss": step / 8})
         file = next(folder.iterdir())
         os.truncate(file, file.stat().st_size - cut)
-        resumed = TensorBoard(Mirror(None, folder), 20)
+        resumed = TensorBoard(EventFileSync(None, folder), 20)
         for step in (30, 40):
             resumed.write(step, {"train/loss": step / 4})
         assert curve(folder, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]

@@ -12,7 +12,7 @@ import torch
 
 from src.config.schema import Config
 from src.data.base import ImageSet, Splits
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.runs.folder import RunDir
 from src.runs.outcome import Outcome
 from src.training.lightning import run as side

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoints.store import Saved
+from src.checkpoints.info import SavedCheckpoint
 from src.config.schema import Config
 from src.training.lightning.position import position, validation_due
 from src.training.plan import make_plan
@@ -13,8 +13,8 @@ from src.training.plan import make_plan
 MakeConfig = Callable[..., Config]
 
 
-def saved(step: int, epoch: int, batch: int) -> Saved:
-    return Saved(
+def saved(step: int, epoch: int, batch: int) -> SavedCheckpoint:
+    return SavedCheckpoint(
         path=Path(), step=step, epoch=epoch, batch=batch, metrics={}, value=None, framework="lightning"
     )
 
@@ -36,7 +36,10 @@ def saved(step: int, epoch: int, batch: int) -> Saved:
     ],
 )
 def test_position(
-    overrides: list[str], checkpoint: Saved | None, expected: tuple[int, int], make_config: MakeConfig
+    overrides: list[str],
+    checkpoint: SavedCheckpoint | None,
+    expected: tuple[int, int],
+    make_config: MakeConfig,
 ) -> None:
     config = make_config("data.batch_size=100", "trainer.max_epochs=5", *overrides)
     plan = make_plan(config, 1000, 100, 100, 1)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from src.checkpoints.manifest import FACTS, flush, read_manifest, write_manifest
+from src.checkpoints.info import INFO_FIELDS, CheckpointInfo
+from src.checkpoints.manifest import flush, read_manifest, write_manifest
 from src.config.schema import Config
 from src.errors import CheckpointError
 from src.runs.folder import RunDir
@@ -68,7 +69,8 @@ def test_a_checkpoint_that_is_no_checkpoint(
     for folder in run.checkpoints.glob("0*"):
         spoil(folder / "model.ckpt")
         manifest = read_manifest(folder)
-        write_manifest(folder, {name: manifest[name] for name in FACTS}, flush(folder))
+        info = CheckpointInfo(**{name: manifest[name] for name in INFO_FIELDS})
+        write_manifest(folder, info, flush(folder))
     with pytest.raises(CheckpointError) as refused:
         fit(config, run)
     assert says in str(refused.value)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoints.event_files import Mirror
+from src.checkpoints.event_files import EventFileSync
 from src.files import ROOT
 from src.training.lightning.tensorboard import TensorBoard
 
 
 def part(folder: Path, start: int, stop: int, value: float) -> None:
     """Log `value` at the steps after `start` up to `stop`, as one part of a run."""
-    board = TensorBoard(Mirror(None, folder), start)
+    board = TensorBoard(EventFileSync(None, folder), start)
     for step in range(start + 1, stop + 1):
         board.log_metrics({"train/loss": value}, step)
     board.finalize("success")
@@ -41,11 +41,11 @@ FILL = """
 import sys
 from pathlib import Path
 from src.training.lightning.tensorboard import TensorBoard
-from src.checkpoints.event_files import Mirror
+from src.checkpoints.event_files import EventFileSync
 from src.checkpoints.staging import Stage
 
 disk, target = map(Path, sys.argv[1:])
-mirror = Mirror(Stage(disk / "digits" / "run"), target, print)
+mirror = EventFileSync(Stage(disk / "digits" / "run"), target, print)
 board = TensorBoard(mirror, 4)
 board.log_metrics({"train/loss": 5.0}, 5)
 try:

@@ -26,8 +26,9 @@ from src.config.schema import Config, load
 from src.data.order import BatchOrder
 from src.data.sets import open_splits
 from src.data.torch_loader import torch_loader
-from src.distributed.discover import Topology, discover
+from src.distributed.discover import discover
 from src.distributed.horovod_init import import_horovod, start_horovod
+from src.distributed.topology import Topology
 from src.models.lightning import build_model
 from src.training.lightning.callbacks import Reporter
 from src.training.lightning.module import Classifier

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 import keras
 import tensorflow as tf
 
-from src.distributed.discover import Topology
 from src.distributed.horovod_init import explaining_lost_ranks, import_horovod, start_horovod
+from src.distributed.topology import Topology
 from src.training.keras.strategies.make import Strategy
 
 hvd = import_horovod("tensorflow")

@@ -7,9 +7,9 @@ import keras
 import tensorflow as tf
 
 from src.config.schema import Config
-from src.config.strategies import resolve_strategy
-from src.distributed.devices import local_devices, no_gpu
-from src.distributed.discover import Topology
+from src.distributed.devices import no_gpu
+from src.distributed.layout import running_strategy
+from src.distributed.topology import Topology
 from src.errors import ConfigError
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]
@@ -63,8 +63,7 @@ class Strategy:
 
 def make_strategy(config: Config, topology: Topology) -> Strategy:
     """The strategy of the configuration; made before anything else of TensorFlow: it chooses devices."""
-    devices = topology.world_size if topology.world_size > 1 else local_devices(config)
-    return MAKERS[resolve_strategy(config, devices, topology.nodes)](config, topology)
+    return MAKERS[running_strategy(config, topology)[0]](config, topology)
 
 
 def _single(config: Config, topology: Topology) -> Strategy:
@@ -75,7 +74,7 @@ def _single(config: Config, topology: Topology) -> Strategy:
 def _mirrored(config: Config, topology: Topology) -> Strategy:
     from src.training.keras.strategies.tf_distribute import mirrored
 
-    return mirrored(use_devices(config, 0, local_devices(config)))
+    return mirrored(use_devices(config, 0, running_strategy(config, topology)[1]))
 
 
 def _multiworker_mirrored(config: Config, topology: Topology) -> Strategy:

@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from src.distributed.discover import Topology
 from src.distributed.framework_env import tf_config
+from src.distributed.topology import Topology
 from src.training.keras.strategies.make import MakeDataset, Strategy
 
 
@@ -137,12 +137,12 @@ def multiworker_mirrored(topology: Topology, devices: list[str]) -> Distributed:
 
 
 def cluster(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Where all workers are: under srun from Slurm, for the other starters by TF_CONFIG.
+    """Where all workers are: under srun from Slurm, for the other launchers by TF_CONFIG.
 
     Args:
         gpus: devices of this process.
     """
-    if topology.source == "srun":
+    if topology.launched_by == "srun":
         return SlurmCluster(topology, gpus)
     os.environ["TF_CONFIG"] = tf_config(topology)
     return tf.distribute.cluster_resolver.TFConfigClusterResolver()

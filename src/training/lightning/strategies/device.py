@@ -4,7 +4,7 @@ import torch
 
 from src.config.schema import Config
 from src.distributed.devices import no_gpu
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.errors import ConfigError
 
 

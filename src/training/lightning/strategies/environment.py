@@ -2,7 +2,7 @@
 
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 
 
 class TopologyEnvironment(ClusterEnvironment):

@@ -20,8 +20,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from src.distributed.discover import Topology
 from src.distributed.horovod_init import explaining_lost_ranks, start_horovod
+from src.distributed.topology import Topology
 from src.errors import ConfigError
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.horovod_gradients import GradientExchange, addable, hvd, sendable

@@ -9,9 +9,8 @@ from torch import distributed
 from torch.distributed.constants import default_pg_timeout
 
 from src.config.schema import Config
-from src.config.strategies import resolve_strategy
-from src.distributed.devices import local_devices
-from src.distributed.discover import Topology
+from src.distributed.layout import running_strategy
+from src.distributed.topology import Topology
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.store import open_store
 
@@ -99,9 +98,9 @@ MAKERS = {"single": _single, "dp": _dp, "ddp": _ddp, "fsdp": _fsdp, "horovod": _
 
 def strategy_name(config: Config, topology: Topology) -> str:
     """The strategy; `auto` is resolved by the number of ranks."""
-    return resolve_strategy(config, topology.world_size, topology.nodes)
+    return running_strategy(config, topology)[0]
 
 
 def device_count(config: Config, topology: Topology) -> int:
     """Devices that share the global batch: one per rank, but all of the node for the one process of `dp`."""
-    return local_devices(config) if strategy_name(config, topology) == "dp" else topology.world_size
+    return running_strategy(config, topology)[1]

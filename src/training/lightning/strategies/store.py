@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from torch.distributed import HashStore, Store, TCPStore
 
-from src.distributed.discover import Topology
 from src.distributed.listening import listen, meeting_address
+from src.distributed.topology import Topology
 
 
 def open_store(topology: Topology, timeout: timedelta) -> Store | None:
@@ -16,7 +16,7 @@ def open_store(topology: Topology, timeout: timedelta) -> Store | None:
     Raises:
         TopologyError: the port is taken.
     """
-    if topology.source == "torchrun":
+    if topology.launched_by == "torchrun":
         return None
     if topology.world_size == 1:
         return HashStore()

@@ -1,6 +1,6 @@
 """One rank of the tests of Horovod with Keras: trains a small network in each case, saves what came out.
 
-<starter> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.npz
+<launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.npz
 """
 
 import inspect

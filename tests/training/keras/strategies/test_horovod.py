@@ -31,7 +31,7 @@ Result = dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def start(require) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the worker under a starter."""
+    """Run the worker under a launcher."""
     require(not horovod_problem("tensorflow"), "run `make horovod`")
 
     def run(name: str, *arguments: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:

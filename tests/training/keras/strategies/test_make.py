@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from src.config.schema import Config
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.errors import ConfigError
 
 

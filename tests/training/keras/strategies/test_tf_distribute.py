@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.files import ROOT
 from src.launch.processes import free_port
 from src.runs.folder import RunDir
@@ -83,13 +83,12 @@ def trained(folder: Path, ranks: int, *overrides: str) -> list[dict[str, np.ndar
 
 def new_run(folder: Path, *overrides: str, base: tuple[str, ...] = CONFIG) -> RunDir:
     from src.config.compose import compose
-    from src.launch.local import freeze
-    from src.runs.folder import create
+    from src.config.schema import load
+    from src.distributed.layout import local_layout
+    from src.launch.local import make_run
 
-    tree = compose([*base, *overrides, f"paths.results={folder / 'results'}"])
-    run = create(folder / "results", tree["name"])
-    freeze(run, tree, [])
-    return run
+    config = load(compose([*base, *overrides, f"paths.results={folder / 'results'}"]))
+    return make_run(config, [], local_layout(config))
 
 
 def test_two_devices_of_one_process(single, tmp_path: Path) -> None:
@@ -146,7 +145,7 @@ def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch)
 
     topology = Topology(
         rank=2, world_size=3, local_world_size=1, node_rank=1, nodes=2, coordinator_address="node9",
-        coordinator_port=5000, source="srun", node_list="node[9-10]", tasks_per_node="2,1",
+        coordinator_port=5000, launched_by="srun", node_list="node[9-10]", tasks_per_node="2,1",
     )  # fmt: skip
     monkeypatch.setenv("SLURM_PROCID", "2")
     resolver = cluster(topology, gpus=0)
@@ -155,12 +154,12 @@ def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch)
     assert resolver.num_accelerators() == {"GPU": 0}
 
 
-def test_other_starters_tell_by_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_launchers_use_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
     from src.training.keras.strategies.tf_distribute import cluster
 
     monkeypatch.setenv("TF_CONFIG", "{}")  # put back afterwards
     topology = Topology(
-        rank=1, local_rank=1, world_size=2, local_world_size=2, coordinator_port=5000, source="local"
+        rank=1, local_rank=1, world_size=2, local_world_size=2, coordinator_port=5000, launched_by="local"
     )
     resolver = cluster(topology, gpus=0)
     assert resolver.cluster_spec().as_dict() == {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]}

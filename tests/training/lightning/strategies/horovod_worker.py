@@ -1,6 +1,6 @@
 """One rank of the tests of Horovod with Lightning: trains a small network in each case, saves what came out.
 
-<starter> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.pt
+<launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.pt
 """
 
 import os
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
-from src.distributed.discover import Topology, discover
+from src.distributed.discover import discover
+from src.distributed.topology import Topology
 from src.training.lightning.strategies import horovod_gradients
 from src.training.lightning.strategies.horovod import HorovodStrategy
 from src.training.lightning.strategies.horovod_gradients import hvd

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from src.config.schema import Config
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.errors import ConfigError
 from src.training.lightning.strategies.device import pick_device
 

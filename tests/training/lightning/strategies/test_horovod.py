@@ -34,7 +34,7 @@ Start = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def start(require) -> Start:
-    """Run the worker under a starter."""
+    """Run the worker under a launcher."""
     require(not horovod_problem("torch"), "run `make horovod`")
 
     def run(name: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 300):
@@ -120,7 +120,7 @@ def test_overflow_on_one_rank_skips_the_step_on_all(trained):
 @pytest.mark.mpi
 @pytest.mark.parametrize("case", FEW)
 @pytest.mark.parametrize("name", ["mpirun", "horovodrun --mpi", "torchrun"])
-def test_other_starters_give_the_same(trained, name, case):
+def test_other_launchers_give_the_same(trained, name, case):
     first, second = trained(name, case)
     assert difference(first, second) == 0
     assert difference(first, trained("alone", case)[0]) < 1e-6
@@ -161,7 +161,7 @@ def test_rank_that_does_not_come_is_named_by_the_stall_inspector(start, tmp_path
     run = start("horovodrun --gloo", tmp_path, "stall", env=stall, timeout=60)
     assert run.returncode != 0
     assert re.search(r"Missing ranks:\n.*1!: \[allreduce\.gradient\.", run.stdout)
-    assert "rank 0 of 2 ends, because another rank ended, can't be reached or did not come" in run.stdout
+    assert "rank 0 of 2 stops: another rank exited, is unreachable or did not respond" in run.stdout
 
 
 def test_sync_batchnorm_of_torch_is_refused(require):

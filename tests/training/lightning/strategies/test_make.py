@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from src.config.schema import Config
 from src.config.strategies import SUPPORTED
-from src.distributed.discover import Topology
+from src.distributed.topology import Topology
 from src.training.lightning.strategies.make import MAKERS
 from src.training.lightning.trainer import make_trainer
 from src.training.plan import make_plan

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from slurm.sweep import refuse_unlike
 from src.config.compose import compose
+from src.config.members import refuse_unlike
 from src.errors import ConfigError, SubmitError
 from tests.conftest import Command
 
@@ -34,16 +34,16 @@ def test_a_sweep_goes_to_one_cluster(
 def test_what_speaks_of_the_command_is_not_swept(tree: Callable[..., dict[str, Any]]) -> None:
     members = [tree(dry_run=True, wait=True), tree(dry_run=False, wait=False, resume="results/x")]
     with pytest.raises(ConfigError) as caught:
-        refuse_unlike(members)
+        refuse_unlike(members, submitted=True)
     assert [p.split(" ")[0] for p in caught.value.problems] == ["dry_run", "wait", "resume="]
     with pytest.raises(ConfigError, match="without -m"):
         refuse_unlike([tree("local", resume="results/x")], submitted=False)
     with pytest.raises(SubmitError, match="no members"):
-        refuse_unlike([])
+        refuse_unlike([], submitted=True)
 
 
 def test_members_that_differ_in_what_one_array_can_hold_pass(tree: Callable[..., dict[str, Any]]) -> None:
-    refuse_unlike([tree(framework=f, name=f) for f in ("lightning", "keras")])
+    refuse_unlike([tree(framework=f, name=f) for f in ("lightning", "keras")], submitted=True)
     refuse_unlike([tree("local", name=n) for n in "ab"], submitted=False)
 
 

@@ -1,6 +1,6 @@
 """One rank of a Keras run, for tests: trains, then writes down what this rank itself has.
 
-python tests/training/keras/ranks.py RUN OUT [STEP]     STEP: send this process SIGUSR1 after that step
+python tests/training/keras/strategies/ranks.py RUN OUT [STEP]     STEP: send this process SIGUSR1 after that step
 """
 
 import inspect
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[0] = str(Path(__file__).resolve().parents[3])
+sys.path[0] = str(Path(__file__).resolve().parents[4])
 
 from src.distributed.discover import discover  # noqa: E402
 from src.launch.rank import frozen  # noqa: E402

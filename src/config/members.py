@@ -1,19 +1,54 @@
-"""What the members of one sweep must have in common, whatever else they try."""
+"""The members of one command: a single run, or all runs of a sweep, typed and checked together."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from src.config.schema import Check, Config, load
 from src.errors import ConfigError, SubmitError
 
 OF_THE_COMMAND = ("dry_run", "wait")
-"""Keys that speak of the command, of which there is one."""
+"""Keys of the command, of which there is one, rather than of a member."""
+
+Tree = Mapping[str, Any]
+"""What Hydra composed for one member, as plain dicts and lists."""
 
 
-def refuse_unlike(trees: Sequence[Mapping[str, Any]], submitted: bool = True) -> None:
+@dataclass(frozen=True)
+class Member:
+    """One run that a command asks for.
+
+    Attributes:
+        config: complete and checked.
+        overrides: what was typed for it; kept in its run folder.
+    """
+
+    config: Config
+    overrides: Sequence[str]
+
+
+def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], check: Check) -> list[Member]:
+    """Every member typed and checked.
+
+    Raises:
+        ConfigError: the problems of all members; those of a sweep say of which.
+    """
+    members: list[Member] = []
+    problems: list[str] = []
+    for tree, typed in zip(trees, overrides, strict=True):
+        try:
+            members.append(Member(load(tree, check), typed))
+        except ConfigError as error:
+            problems += [p if len(trees) == 1 else f"{' '.join(typed)}: {p}" for p in error.problems]
+    if problems:
+        raise ConfigError(*problems)
+    return members
+
+
+def refuse_unlike(trees: Sequence[Tree], submitted: bool) -> None:
     """All members go to one scheduler, or all run here.
 
     Args:
-        trees: the composed configuration of each member.
         submitted: whether they are about to be submitted; else they run on this machine.
 
     Raises:
@@ -42,18 +77,6 @@ def refuse_unlike(trees: Sequence[Mapping[str, Any]], submitted: bool = True) ->
         problems += _elsewhere(trees[0]["cluster"], len(trees) > 1, submitted)
     if problems:
         raise ConfigError(*problems)
-
-
-def refuse_foreign_launcher(launcher: object, ours: tuple[type, ...]) -> None:
-    """Only the launchers of this project know what `cluster=` means: another one would train here, one member of a sweep.
-
-    Raises:
-        ConfigError: it is another one.
-    """
-    if not isinstance(launcher, ours):
-        raise ConfigError(
-            f"hydra/launcher: {type(launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
-        )
 
 
 def _elsewhere(cluster: Mapping[str, Any], many: bool, submitted: bool) -> list[str]:

@@ -1,0 +1,81 @@
+"""Open a run's checkpointer; first recover the checkpoints that an earlier process left on this node's disk.
+
+python -m src.checkpoints.recovery RUN      after a crash: publish what is complete on this node's disk
+"""
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from src.checkpoints.checkpointer import AsyncCheckpointer
+from src.checkpoints.disk import say
+from src.checkpoints.event_files import EventFileSync
+from src.checkpoints.info import SavedCheckpoint
+from src.checkpoints.staging import Staging, open_staging, read_record, write_record
+from src.checkpoints.store import CheckpointStore
+from src.errors import CheckpointError
+from src.runs.folder import RunDir, open_run
+from src.runs.lock import RunLock
+
+if TYPE_CHECKING:
+    from src.config.schema import Checkpoint
+
+
+def open_checkpointer(config: "Checkpoint", run: RunDir) -> AsyncCheckpointer:
+    """The checkpointer of a new or resumed run, after `recover`.
+
+    Raises:
+        CheckpointError: see `recover`.
+    """
+    recover(run)
+    store = CheckpointStore(run.checkpoints, config.mode, config.keep_last, config.keep_every_n_epochs)
+    staging = open_staging(run, config.local)
+    if staging and (problem := staging.problem()):
+        say(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
+        staging = None
+    if staging:
+        with suppress(OSError):  # without it, what a crash leaves waits until the run resumes on this node
+            write_record(run, staging, store.rule)
+    return _checkpointer(run, store, staging)
+
+
+def recover(run: RunDir) -> SavedCheckpoint | None:
+    """Publish what an ended process of the run left on this node's disk; returns its newest checkpoint.
+
+    Raises:
+        CheckpointError: the run folder's disk does not take it.
+    """
+    record = read_record(run)
+    if not record or not record[0].owned():
+        return None
+    staging, rule = record
+    store = CheckpointStore(run.checkpoints, rule.mode, rule.keep_last, rule.keep_every_n_epochs)
+    checkpointer = _checkpointer(run, store, staging)
+    checkpointer.close()
+    return checkpointer.newest
+
+
+def recover_leftovers(run: RunDir) -> int:
+    """`recover`, for a process that outlives the ranks; returns an exit code. There may be nothing to do."""
+    try:
+        with RunLock(run):
+            saved = recover(run)
+    except CheckpointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if saved:
+        say(f"published the checkpoint of step {saved.step} that the ended ranks had left on this node.")
+    return 0
+
+
+def _checkpointer(run: RunDir, store: CheckpointStore, staging: Staging | None) -> AsyncCheckpointer:
+    return AsyncCheckpointer(store, staging, EventFileSync(staging, run.tensorboard))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m src.checkpoints.recovery RUN")
+    try:
+        sys.exit(recover_leftovers(open_run(sys.argv[1])))
+    except CheckpointError as problem:
+        sys.exit(f"error: {problem}")
