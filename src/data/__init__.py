@@ -5,5 +5,6 @@ In order: `sets.open_splits` opens the data set that `data=` names (`digits`, `m
 function of seed, epoch, batch and rank. `torch_loader` and `tf_pipeline` read these samples, in workers or threads,
 and yield (image, label, weight); padding has weight 0.
 Known without reading data, for checks before a run starts: `batch`, `class_folders`, `idx.read_header`, `mnist_files`.
-A new data set: a file here with an `ImageSet`, a case in `sets`, its dataclass in src/config/choices.py, configs/data/NAME.yaml.
+A new data set: a file here with an `ImageSet`, a case in `sets` and in `shape` of src/launch/ahead.py, its dataclass in
+src/config/choices.py, configs/data/NAME.yaml.
 """

@@ -1,5 +1,6 @@
 """Whether a global batch suits the ranks and the data, without reading any."""
 
+from src.config.batch import uneven_batch
 from src.errors import DataError
 
 
@@ -9,12 +10,8 @@ def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> N
         raise DataError(
             f"data.batch_size={batch_size} is not a positive number; use data.batch_size=32, for example."
         )
-    if batch_size % world_size:
-        lower = max(batch_size - batch_size % world_size, world_size)
-        raise DataError(
-            f"data.batch_size={batch_size} is the global batch and can't be shared evenly by "
-            f"{world_size} ranks; use a multiple of {world_size}, such as data.batch_size={lower}."
-        )
+    if problem := uneven_batch(batch_size, world_size, "ranks"):
+        raise DataError(problem)
     if train and (sentence := too_large(length, batch_size, world_size)):
         raise DataError(sentence)
 
