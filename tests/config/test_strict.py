@@ -1,4 +1,4 @@
-"""Trees become dataclasses, strictly; every problem is found, not the first alone."""
+"""Trees become dataclasses, strictly; all problems are found, not just the first."""
 
 import datetime
 from dataclasses import dataclass
@@ -120,7 +120,7 @@ def test_a_list_of_unusable_values_names_each() -> None:
     assert [p.split("=")[0] for p in found] == ["inner.sizes[0]", "inner.sizes[1]", "inner.sizes[2]"]
 
 
-def test_an_unhashable_name_is_no_choice() -> None:
+def test_an_unhashable_name_is_not_a_choice() -> None:
     for name in ([], {}, None, [[]], 7):
         (problem,) = problems_of(colour={"name": name, "pale": True})
         assert problem.startswith("colour=") and "is not a choice" in problem
@@ -132,7 +132,7 @@ class Limited:
     size: Annotated[int, Range(at_least=1, at_most=8)] | Literal["auto"] | None
 
 
-def test_rules_are_asked_and_an_allowed_value_stands_in() -> None:
+def test_rules_are_applied_and_an_allowed_value_takes_the_place() -> None:
     problems: list[str] = []
     made = build(Limited, {"rate": -1, "size": 9}, problems)
     assert problems == ["rate=-1 must be above 0.", "size=9 must be at most 8."]
