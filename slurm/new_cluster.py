@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from slurm import units  # noqa: E402
@@ -144,8 +146,6 @@ def _is_time(text: str) -> bool:
 
 def _scalar(text: str) -> str:
     """A word of Slurm's in YAML, where `on`, `1e3` and `a: b` would be something else."""
-    import yaml
-
     plain = re.fullmatch(r"[A-Za-z0-9][\w.-]*", text) and yaml.safe_load(text) == text
     return text if plain else json.dumps(text)
 

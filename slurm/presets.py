@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from src.errors import ConfigError
 
 PRESETS = Path(__file__).resolve().parent.parent / "configs" / "cluster"
@@ -67,8 +69,6 @@ def _hosts(file: Path) -> list[str]:
     Raises:
         ValueError: what is wrong with the file, in words.
     """
-    import yaml
-
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from slurm import queue
 from slurm.client import QUEUE, SCRIPT
 from slurm.left_out import special
@@ -215,8 +217,6 @@ def submitted(folder: Path) -> Submitted:
 
 def _scheduler(run: RunDir) -> str:
     """Of a run that had jobs and whose script is gone, by its configuration."""
-    import yaml
-
     try:
         kind = yaml.safe_load(run.config.read_text())["cluster"]["scheduler"]
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):

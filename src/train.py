@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folder: src, slurm, hydra_plugins
 
+from src.config.environment_values import plain  # noqa: E402
 from src.launch.command import complete, exit_code, run_folder  # noqa: E402
+from src.launch.local import start  # noqa: E402
 from src.launch.rank import run_rank  # noqa: E402
 
 if TYPE_CHECKING:
@@ -31,9 +33,6 @@ def main() -> int:
 
 def train(config: "DictConfig") -> None:
     """Train on this machine. Hydra calls this, or with `cluster=` or `-m` one of our launchers (hydra_plugins)."""
-    from src.config.environment_values import plain
-    from src.launch.local import start
-
     sys.exit(exit_code(lambda: start(plain(config), sys.argv[1:])))
 
 

@@ -1,9 +1,11 @@
-"""Who may import whom, read from the source; and what a start really loads, by `-X importtime`."""
+"""Who may import whom, in twelve rows, read from the source; and what a start really loads, by `-X importtime`."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,116 +13,226 @@ from src.files import ROOT
 
 TORCH = {"torch", "lightning", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
-HEAVY = TORCH | TENSORFLOW | {"numpy", "scipy", "sklearn", "PIL", "horovod"}
-TORCH_SIDE = ("src/training/lightning/", "src/models/lightning/", "src/data/torch_")
-TENSORFLOW_SIDE = ("src/training/keras/", "src/models/keras/", "src/data/tf_")
-SOURCES = sorted(
-    str(p.relative_to(ROOT)) for top in ("src", "slurm", "hydra_plugins") for p in (ROOT / top).rglob("*.py")
-)
+FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
+HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL"}
+
+GROUND = {"errors", "files"}
+LOWER = GROUND | {"config", "distributed", "runs"}
+CONTENT = {"models", "data", "tasks"}
+LOOPS = LOWER | CONTENT | {"checkpoints", "training"}
+LOOP = {"training.lightning", "training.keras"}
+COMMANDS = {"train", "jobs", "doctor"}
+EVERYTHING = LOOPS | LOOP | {"launch", "slurm"}
 
 
-def side_of(name: str) -> str:
-    """torch, tensorflow, data (neutral, may use numpy) or light."""
-    if name.startswith(TORCH_SIDE):
-        return "torch"
-    if name.startswith(TENSORFLOW_SIDE):
-        return "tensorflow"
-    return "data" if name.startswith("src/data/") else "light"
+class Row(NamedTuple):
+    """What the modules of some rooms may import: rooms of this project, and packages beside the standard library."""
+
+    rooms: set[str]
+    may: set[str]
+    packages: set[str]
 
 
-def imports(name: str) -> set[str]:
-    """Every module the file imports anywhere, functions included, as dotted names; imports for types alone are left out."""
-    tree = ast.parse((ROOT / name).read_text())
-    typing_only = {
-        id(n)
-        for b in ast.walk(tree)
-        if isinstance(b, ast.If) and "TYPE_CHECKING" in ast.dump(b.test)
-        for n in ast.walk(b)
-    }
-    found = set()
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
+ROWS = {
+    "1 the ground knows the standard library only": Row(GROUND, GROUND, set()),
+    "2 config knows no run, no rank, no framework; Hydra inside functions": Row({"config"}, GROUND, {"hydra", "omegaconf", "yaml"}),
+    "3 distributed says who this rank is, and imports no framework": Row({"distributed"}, GROUND | {"config"}, {"psutil"}),
+    "4 models, data and tasks never import each other": Row(CONTENT, GROUND | {"config"}, HEAVY | {"rich"}),
+    "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
+    "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
+    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | {"checkpoints", "tasks"}, {"rich"}),
+    "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
+    "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
+    "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml"}),
+    "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch"}, {"hydra", "omegaconf"}),
+    "12 the commands are the roof": Row(COMMANDS, EVERYTHING, {"hydra", "omegaconf"}),
+}  # fmt: skip
+"""One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
+
+
+def sources() -> list[str]:
+    """Every module, apart from the Slurm of the tests."""
+    tops = ("src", "slurm", "hydra_plugins")
+    found = (str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py"))
+    return sorted(name for name in found if "slurm/testbed/" not in name)
+
+
+def room(module: str) -> str:
+    """`src.runs.lock` is in runs, `slurm.rules.limits` in slurm; a command or errors is a room of its own."""
+    top, *names = module.split(".")
+    if top == "src" and names:
+        framework = names[0] == "training" and len(names) > 1 and names[1] in ("lightning", "keras")
+        return ".".join(names[: 2 if framework else 1])
+    return {"hydra_plugins": "plugins"}.get(top, top)
+
+
+def module_of(name: str) -> str:
+    return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+class Import(NamedTuple):
+    """One imported name, and where: at the top of the file, in a "function", or for "types" alone."""
+
+    module: str
+    line: int
+    where: str
+
+
+def imports(name: str) -> Iterator[Import]:
+    """Every import of a file: in functions and for types alone too."""
+
+    def walk(node: ast.AST, where: str) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+            if isinstance(child, ast.Import):
+                yield from (Import(a.name, child.lineno, where) for a in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert not child.level and child.module, f"{name}:{child.lineno}: a relative import"
+                for alias in child.names:
+                    whole = f"{child.module}.{alias.name}"
+                    yield Import(whole if is_module(whole) else child.module, child.lineno, where)
+            yield from walk(child, "function" if function else "types" if for_types else where)
+
+    yield from walk(ast.parse((ROOT / name).read_text()), "top")
+
+
+def is_module(dotted: str) -> bool:
+    path = ROOT / dotted.replace(".", "/")
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def ours(module: str) -> bool:
+    return module.split(".")[0] in ("src", "slurm", "hydra_plugins") and module != "src"
+
+
+@pytest.mark.parametrize("rule", ROWS)
+def test_rule(rule: str) -> None:
+    row = ROWS[rule]
+    wrong = []
+    for name in sources():
+        own = room(module_of(name))
+        if own not in row.rooms:
             continue
-        if isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module} | {f"{node.module}.{a.name}" for a in node.names}
-    return found
+        for found in imports(name):
+            top = found.module.split(".")[0]
+            of_project = ours(found.module) and room(found.module) in {own, *row.may}
+            if not (of_project or top in row.packages | sys.stdlib_module_names):
+                wrong.append(f"{name}:{found.line} imports {found.module}")
+    assert wrong == []
 
 
-def forbidden(side: str) -> set[str]:
+def test_every_module_is_in_a_room_of_the_table() -> None:
+    assert {room(module_of(name)) for name in sources()} - {"src"} == {
+        r for row in ROWS.values() for r in row.rooms
+    }
+
+
+def edges() -> dict[str, set[str]]:
+    """Which module of this project imports which, in functions and for types too."""
     return {
-        "torch": TENSORFLOW,
-        "tensorflow": TORCH,
-        "data": TORCH | TENSORFLOW,
-        "light": HEAVY,
-    }[side]
+        module_of(name): {i.module for i in imports(name) if ours(i.module)} - {module_of(name)}
+        for name in sources()
+    }
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_frameworks_stay_on_their_side(name: str) -> None:
-    tops = {module.split(".")[0] for module in imports(name)}
-    assert not tops & forbidden(side_of(name))
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """One way that comes back to where it began; empty where there is none."""
+    done: set[str] = set()
+
+    def follow(node: str, way: list[str]) -> list[str]:
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node in done:
+            return []
+        found = next((f for n in sorted(graph.get(node, ())) if (f := follow(n, [*way, node]))), [])
+        done.add(node)
+        return found
+
+    return next((found for node in sorted(graph) if (found := follow(node, []))), [])
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_sides_do_not_import_each_other(name: str) -> None:
-    side = side_of(name)
-    reached = {side_of(m.replace(".", "/") + ".py") for m in imports(name) if m.startswith("src.")}
-    reached |= {side_of(m.replace(".", "/") + "/") for m in imports(name) if m.startswith("src.")}
-    allowed = {"torch": {"torch", "data", "light"}, "tensorflow": {"tensorflow", "data", "light"}}
-    assert reached <= allowed.get(side, {"data", "light"})
+def test_no_circle_of_modules() -> None:
+    assert circle(edges()) == []
 
 
-BASE = {
-    "errors",
-    "files",
-    "marked",
-    "removal",
-    "client",
-    "from_scratch",
-    "history",
-    "stop",
-    "topology",
-    "rundir",
-    "publish",
-    "checkpoint_store",
-    "checkpoint_files",
-    "checkpoint_worker",
-    "retention",
-    "staging",
-    "lock",
-    "mirror",
-    "strict",
-    "outcome",
-    "plain_json",
-    "hostlist",
-    "starter_variables",
-    "plain_zip",
-    "limits",
-    "paths",
-    "folders",
+def test_no_circle_of_rooms() -> None:
+    rooms: dict[str, set[str]] = {}
+    for module, imported in edges().items():
+        rooms.setdefault(room(module), set()).update({room(i) for i in imported} - {room(module)})
+    assert circle(rooms) == []
+
+
+REASONS = {
+    "hydra": "a rank does without Hydra",
+    "omegaconf": "a rank does without Hydra",
+    "jinja2": "a run on this machine renders no script",
+    "rich": "a bar is drawn on a terminal only",
+    "numpy": "headers of a data set are read on the login node",
+    "PIL": "names of pictures are read on the login node",
+    "torch": "TensorBoard's writer takes a second to import, and may be turned off",
+    "horovod": "Horovod is built by whoever wants it",
+    "plugins": "Hydra imports every plugin at every start",
+    "src.training.lightning.strategies.horovod": "Horovod is built by whoever wants it",
+    "src.training.keras.strategies.horovod": "Horovod is built by whoever wants it",
+}
+"""Why a package, or a room, is imported inside of functions."""
+
+
+@pytest.mark.parametrize("name", sources())
+def test_an_import_inside_a_function_has_a_reason(name: str) -> None:
+    inside = [i for i in imports(name) if i.where == "function"]
+    known = REASONS.keys() & {room(module_of(name))}
+    assert known or [i for i in inside if not REASONS.keys() & {i.module, i.module.split(".")[0]}] == []
+
+
+@pytest.mark.parametrize("name", [n for n in sources() if room(module_of(n)) in ("config", "plugins")])
+def test_what_stays_inside_functions(name: str) -> None:
+    """Rule 2: Hydra in config; rule 11: whatever a plugin needs of this project."""
+    kept = {"config": ("hydra", "omegaconf"), "plugins": ("src", "slurm")}[room(module_of(name))]
+    assert [i for i in imports(name) if i.module.split(".")[0] in kept and i.where == "top"] == []
+
+
+def test_one_place_picks_a_framework() -> None:
+    """Rule 9: by name, so that no other module knows both."""
+    picking = [n for n in sources() if "import_module" in (ROOT / n).read_text()]
+    assert picking == [
+        "src/distributed/horovod_init.py",
+        "src/launch/rank.py",
+    ]  # the first: Horovod for either
+
+
+def test_one_room_writes_run_json() -> None:
+    """Rule 5: others call `RunDir.update`, or undo a submission that was refused."""
+    naming = {n for n in sources() if "info_file" in (ROOT / n).read_text()}
+    assert {room(module_of(n)) for n in naming - {"slurm/takeback.py"}} == {"runs"}
+
+
+def test_nobody_imports_a_command() -> None:
+    imported = {i.module for name in sources() for i in imports(name)}
+    assert not {f"src.{c}" for c in COMMANDS} & imported
+
+
+SIDES = {
+    "torch": ("src/training/lightning/", "src/models/lightning/", "src/tasks/lightning/", "src/data/torch_"),
+    "tensorflow": ("src/training/keras/", "src/models/keras/", "src/tasks/keras/", "src/data/tf_"),
 }
 
 
-@pytest.mark.parametrize("name", [f"src/{b}.py" for b in sorted(BASE) if (ROOT / f"src/{b}.py").exists()])
-def test_the_ground_floor_knows_only_the_standard_library(name: str) -> None:
-    known = {m for m in imports(name) if m.split(".")[0] not in sys.stdlib_module_names}
-    assert {m.split(".")[1] for m in known if m.startswith("src.")} <= BASE
-    assert {m.split(".")[0] for m in known} <= {"src"}
+@pytest.mark.parametrize("name", sources())
+def test_frameworks_stay_on_their_side(name: str) -> None:
+    """Rules 4 and 8: files of one framework never see the other one, all other files see none."""
+    side = next((s for s, starts in SIDES.items() if name.startswith(starts)), "neutral")
+    forbidden = {"torch": TENSORFLOW, "tensorflow": TORCH, "neutral": FRAMEWORKS - {"horovod"}}[side]
+    assert not {i.module.split(".")[0] for i in imports(name)} & forbidden
+    others = tuple(start for s, starts in SIDES.items() if s != side for start in starts)
+    assert [i for i in imports(name) if i.module.replace(".", "/").startswith(others)] == []
 
 
-def test_slurm_and_data_do_not_know_the_entry() -> None:
-    """The login-node side and the data sets are below the launcher and train.py."""
-    for name in SOURCES:
-        if name.startswith(("slurm/", "src/data/")) and "testbed" not in name:
-            assert not {"src.train", "src.launch.processes", "src.launch.rank"} & imports(name), name
-
-
-def loaded(arguments: list[str], env: dict[str, str] | None = None) -> set[str]:
+def loaded(arguments: list[str]) -> set[str]:
     """Top-level modules that a command loads."""
     command = [sys.executable, "-X", "importtime", str(ROOT / "src" / "train.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.split("|")[-1].strip().split(".")[0] for line in lines}
@@ -143,9 +255,18 @@ def test_training_loads_one_framework(framework: str, others: set[str], tmp_path
 
 
 def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks above can fail: imports inside functions are seen, those for types are not."""
+    """The checks above can fail: imports inside functions and those for types alone are seen."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "b.py").write_text("")
     (tmp_path / "a.py").write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import keras\ndef f():\n    import torch.nn\n"
+        "from typing import TYPE_CHECKING\nfrom src import b\nif TYPE_CHECKING:\n    import keras\n"
+        "def f():\n    import torch.nn\n    return lambda: 1\n"
     )
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    assert imports("a.py") == {"typing", "typing.TYPE_CHECKING", "torch.nn"}
+    seen = {(i.module, i.where) for i in imports("a.py")}
+    assert seen == {("typing", "top"), ("src.b", "top"), ("keras", "types"), ("torch.nn", "function")}
+
+
+def test_circles_are_seen() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from slurm.rules.request import Request
 from src.config.strategies import SUPPORTED
+from src.distributed.horovod_install import horovod_problem
 
 
 def horovod(request: Request) -> Iterator[str]:
@@ -15,8 +16,6 @@ def horovod(request: Request) -> Iterator[str]:
     if other_environment(request) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
     # reads what is installed: not for every submission
-    from src.distributed.horovod_install import horovod_problem
-
     if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
         several = [n for n, c in SUPPORTED[job.framework].items() if c.several_nodes and n != "horovod"]
         yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."

@@ -1,5 +1,6 @@
 """What the rules look at."""
 
+import getpass
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,6 @@ def user() -> str:
     """The name of whoever submits, also where $USER is not set; the number of a user without a name."""
     if name := os.environ.get("USER"):
         return name
-    import getpass
-
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -7,6 +7,7 @@ By hand because a submission takes half a second: importing pydantic and buildin
 """
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
@@ -166,7 +167,6 @@ def _shown(value: Any) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The one of `known` that `word` is most likely a misspelling of."""
-    import difflib  # only for a refusal
 
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
 

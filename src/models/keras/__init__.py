@@ -1,7 +1,5 @@
 """Models for Keras: `build_model` turns the `model` part of the configuration into a `keras.Model`."""
 
-import src.training.keras  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
-
 import math
 
 import keras

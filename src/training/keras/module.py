@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from src.training.keras.strategies.make import Strategy
+from src.training.keras.strategies.base import Strategy
 
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 """Images float32 [b, H, W, C], labels int64 [b], weights float32 [b]; with accumulation [k, b, ...] each."""

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
-import src.training.keras  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
-
 import keras
 import tensorflow as tf
 
@@ -17,6 +15,7 @@ from src.data.order import BatchOrder
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.distributed.framework_env import fingerprint
+from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.models.keras import build_model
 from src.runs.attempts import resumed
@@ -27,7 +26,8 @@ from src.training.keras.checkpoint import Saver, restore, restore_weights
 from src.training.keras.module import Classifier
 from src.training.keras.optim import make_optimizer
 from src.training.keras.position import State
-from src.training.keras.strategies.make import Strategy, make_strategy
+from src.training.keras.strategies.base import Strategy
+from src.training.keras.strategies.make import make_strategy
 from src.training.keras.tensorboard import Report
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress, other_devices
@@ -43,8 +43,10 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     Raises:
         ConfigError, DataError, CheckpointError: see there.
     """
-    strategy = make_strategy(config, topology)
-    with strategy.naming_a_lost_rank(), plain_data_errors():
+    # one rank alone may have several devices
+    name, devices = running_strategy(config, topology)
+    strategy = make_strategy(name, config, topology, devices)
+    with strategy.explaining_lost_ranks(), plain_data_errors():
         return train_with(strategy, config, run, topology, stop)
 
 

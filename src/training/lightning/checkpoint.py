@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning.pytorch as pl
 
@@ -14,11 +14,9 @@ from src.errors import CheckpointError
 from src.training.lightning.buffers import Buffers
 from src.training.lightning.callbacks import Reporter
 from src.training.lightning.position import position, set_loops
+from src.training.lightning.shards import Shards
 from src.training.nan_watch import judged
 from src.training.plan import Plan
-
-if TYPE_CHECKING:
-    from src.training.lightning.shards import Shards
 
 FILE = "model.ckpt"
 """Lightning's file in the folder of a checkpoint: weights, optimizer, schedule, loops, random states."""
@@ -52,7 +50,7 @@ class Saver(pl.Callback):
         reporter: Reporter,
         saved: SavedCheckpoint | None,
         interval: Interval,
-        shards: "Shards | None" = None,
+        shards: Shards | None = None,
     ) -> None:
         self.config, self.plan, self.publisher, self.reporter = config, plan, publisher, reporter
         self.interval, self.buffers, self.shards = interval, Buffers(), shards

@@ -3,7 +3,7 @@
 import gc
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import distributed
 
@@ -15,6 +15,7 @@ from src.config.schema import Config
 from src.data.base import Splits
 from src.data.sets import open_splits
 from src.distributed.framework_env import fingerprint
+from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.errors import CheckpointError
 from src.models.lightning import build_model
@@ -26,17 +27,15 @@ from src.training.lightning.checkpoint import FILE, METADATA, Saver, Stopped
 from src.training.lightning.loaders import make_loader
 from src.training.lightning.module import Classifier
 from src.training.lightning.random_state import RandomState, seed_everything
+from src.training.lightning.shards import Shards
 from src.training.lightning.strategies.device import pick_device
-from src.training.lightning.strategies.make import device_count, strategy_name
+from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.tensorboard import TensorBoard
 from src.training.lightning.trainer import Trainer, make_trainer
 from src.training.metrics_csv import CsvLog
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress
 from src.training.stop import Stop
-
-if TYPE_CHECKING:
-    from src.training.lightning.shards import Shards
 
 
 def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
@@ -59,17 +58,19 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     """`train`, but the process group is still there."""
     seed_everything(config.seed)
     splits = open_splits(config.data, config.seed)
-    devices = device_count(config, topology)
+    strategy, devices = running_strategy(config, topology)
     plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), devices)
     network = build_model(config.model, splits.train.shape, splits.train.classes)
     module = Classifier(network, config, plan, devices)
-    trainer = make_trainer(config, plan, topology, pick_device(config, topology))
+    device = pick_device(config, topology)
+    made = make_strategy(strategy, config, topology, device, devices)
+    trainer = make_trainer(config, plan, topology, device, made)
     trainer.strategy.setup_environment()  # from here on the ranks know each other
 
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     with Progress(kind, plan, devices) as progress:
         reporter = Reporter(config, plan, stop, progress, speaks=trainer.is_global_zero)
-        saver = attach(trainer, config, plan, run, reporter, strategy_name(config, topology) == "fsdp")
+        saver = attach(trainer, config, plan, run, reporter, strategy == "fsdp")
         with saver.publisher or nullcontext():
             try:
                 state = fit_and_test(trainer, module, saver, config, splits, topology)
@@ -121,7 +122,9 @@ def attach(
         reporter.progress.note(f"going on from step {saved.step} of {plan.total_steps}")
     interval = Interval(config.checkpoint, trainer.world_size)
     reporter.interval = interval if writes else None
-    saver = Saver(config, plan, publisher, reporter, saved, interval, open_shards(run) if sharded else None)
+    saver = Saver(
+        config, plan, publisher, reporter, saved, interval, Shards(run.checkpoints) if sharded else None
+    )
     trainer.callbacks += [
         RandomState(config.seed, reporter.progress.note),
         reporter,
@@ -137,13 +140,6 @@ def attach(
             reporter.csv = CsvLog(run.metrics_csv)
             reporter.csv.resume(step)
     return saver
-
-
-def open_shards(run: RunDir) -> "Shards":
-    """What writes this rank's shards; all ranks call it."""
-    from src.training.lightning.shards import Shards
-
-    return Shards(run.checkpoints)
 
 
 def refuse_other_framework(saved: SavedCheckpoint) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
 from src.training.lightning.position import validation_due
 from src.training.lightning.restoring import Restorer
-from src.training.lightning.strategies.make import make_strategy
 from src.training.plan import Plan
 
 
@@ -42,8 +42,10 @@ class Trainer(pl.Trainer):
         )
 
 
-def make_trainer(config: Config, plan: Plan, topology: Topology, device: torch.device) -> Trainer:
-    """The Trainer of one rank, as yet without callbacks and logger. Its limits come from the plan."""
+def make_trainer(
+    config: Config, plan: Plan, topology: Topology, device: torch.device, strategy: Strategy
+) -> Trainer:
+    """The Trainer of one rank; `run.attach` adds callbacks and loggers. Its limits come from the plan."""
     silence()
     return Trainer(
         config,
@@ -51,7 +53,7 @@ def make_trainer(config: Config, plan: Plan, topology: Topology, device: torch.d
         accelerator=device.type,
         devices=1 if device.type == "cpu" else [device.index],
         num_nodes=topology.nodes,
-        strategy=make_strategy(config, topology, device),
+        strategy=strategy,
         precision="32-true" if config.trainer.precision == "32" else config.trainer.precision,
         max_epochs=plan.max_epochs,
         limit_train_batches=plan.train_batches,

@@ -8,7 +8,6 @@ import pytest
 
 @pytest.fixture
 def variables() -> list:
-    import src.training.keras  # noqa: F401  # isort: skip
     import keras
 
     shapes = {

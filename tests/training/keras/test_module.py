@@ -22,7 +22,7 @@ def make_classifier(make_config):
 
         from src.models.keras import build_model
         from src.training.keras.module import Classifier
-        from src.training.keras.strategies.make import Strategy
+        from src.training.keras.strategies.base import Strategy
 
         keras.utils.set_random_seed(0)
         model = build_model(make_config("model=mlp", "model.dropout=0").model, (8, 8, 1), 10)

@@ -34,6 +34,7 @@ from src.training.lightning.callbacks import Reporter
 from src.training.lightning.module import Classifier
 from src.training.lightning.optim import make_optimizer
 from src.training.lightning.strategies.fsdp import shard
+from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import make_trainer
 from src.training.plan import make_plan
 from src.training.progress import Progress
@@ -53,12 +54,14 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     """Our Trainer; with `flag`, it broadcasts the signal flag as Lightning does by itself."""
     splits = open_splits(config.data)
     plan = make_plan(config, len(splits.train), 0, 0, topology.world_size)
-    trainer = make_trainer(config, plan, topology, torch.device("cpu"))
+    cpu, world_size = torch.device("cpu"), topology.world_size
+    strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
+    trainer = make_trainer(config, plan, topology, cpu, strategy)
     if flag:
         del trainer.fit_loop.epoch_loop.__dict__["_broadcast_sigterm_tensor"]
     trainer.callbacks.append(Reporter(config, plan, Stop(), Progress("none", plan)))
     network = build_model(config.model, splits.train.shape, splits.train.classes)
-    trainer.fit(Classifier(network, config, plan, topology.world_size), loader(config, topology))
+    trainer.fit(Classifier(network, config, plan, world_size), loader(config, topology))
 
 
 def raw(config: Config, topology: Topology) -> None:

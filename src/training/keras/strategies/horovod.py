@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from src.distributed.horovod_init import explaining_lost_ranks, import_horovod, start_horovod
 from src.distributed.topology import Topology
-from src.training.keras.strategies.make import Strategy
+from src.training.keras.strategies.base import Strategy
 
 hvd = import_horovod("tensorflow")
 
@@ -33,7 +33,7 @@ class HorovodStrategy(Strategy):
         self.topology = topology
         self.compression = getattr(hvd.Compression, compression)
 
-    def naming_a_lost_rank(self) -> AbstractContextManager[object]:
+    def explaining_lost_ranks(self) -> AbstractContextManager[object]:
         """See Strategy."""
         return explaining_lost_ranks(self.topology)
 

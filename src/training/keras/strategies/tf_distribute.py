@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from src.distributed.framework_env import tf_config
 from src.distributed.topology import Topology
-from src.training.keras.strategies.make import MakeDataset, Strategy
+from src.training.keras.strategies.base import MakeDataset, Strategy
 
 
 class Distributed(Strategy):

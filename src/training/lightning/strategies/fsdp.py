@@ -28,7 +28,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
 from src.training.lightning.shard_reader import ShardPlanner, ShardReader
-from src.training.lightning.strategies.make import OneDevicePerRank
+from src.training.lightning.strategies.ddp import OneDevicePerRank
 
 
 class FullyShardedStrategy(OneDevicePerRank):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-import src.training.keras  # noqa: F401  # isort: skip  # chooses the backend: before Keras is imported
+import src  # noqa: F401  # isort: skip  # chooses Keras' backend: before Keras is imported
 
 import keras
 import numpy as np

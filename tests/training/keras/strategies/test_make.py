@@ -18,7 +18,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_refused(
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
     with pytest.raises(ConfigError) as refused:
-        make_strategy(make_config("framework=keras", "trainer.accelerator=gpu"), Topology())
+        make_strategy("single", make_config("framework=keras", "trainer.accelerator=gpu"), Topology(), 1)
     assert refused.value.problems == [
         "trainer.accelerator=gpu, but TensorFlow sees no GPU here; use trainer.accelerator=auto or cpu."
     ]

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from src.config.schema import Config
 from src.config.strategies import SUPPORTED
 from src.distributed.topology import Topology
-from src.training.lightning.strategies.make import MAKERS
+from src.training.lightning.strategies.make import MAKERS, make_strategy
 from src.training.lightning.trainer import make_trainer
 from src.training.plan import make_plan
 
@@ -31,7 +31,9 @@ def test_the_places_of_an_uneven_job(
         rank=rank, world_size=3, nodes=2, coordinator_address="node0", coordinator_port=29500, **place
     )
     config = make_config("strategy=ddp", "data.batch_size=96")
-    trainer = make_trainer(config, make_plan(config, 960, 96, 96, 3), topology, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    strategy = make_strategy("ddp", config, topology, cpu, 3)
+    trainer = make_trainer(config, make_plan(config, 960, 96, 96, 3), topology, cpu, strategy)
     trainer.strategy.set_world_ranks()
     assert (trainer.world_size, trainer.global_rank, trainer.local_rank) == (3, rank, 0)
     assert (trainer.node_rank, trainer.num_nodes) == (rank // 2, 2)
@@ -50,5 +52,6 @@ def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pyt
         monkeypatch.setenv(f"SLURM_{name}", value)
     config = make_config()
     plan = make_plan(config, 960, 96, 96, 1)
-    trainer = make_trainer(config, plan, Topology(), torch.device("cpu"))
+    cpu = torch.device("cpu")
+    trainer = make_trainer(config, plan, Topology(), cpu, make_strategy("single", config, Topology(), cpu, 1))
     assert (trainer.world_size, trainer.global_rank) == (1, 0)

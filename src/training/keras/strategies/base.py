@@ -1,0 +1,55 @@
+"""What a strategy does: how processes and devices share variables, data, gradients and metrics."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import keras
+import tensorflow as tf
+
+MakeDataset = Callable[[int, int], tf.data.Dataset]
+"""(replica, number of replicas) to that replica's batches."""
+
+
+class Strategy:
+    """One process, one device; the others change what differs.
+
+    Attributes:
+        rank, processes: number of this process, and how many there are; rank 0 writes.
+        replicas: devices that share the global batch, over all processes; each process has the same number.
+    """
+
+    def __init__(self, rank: int = 0, processes: int = 1, replicas: int = 1) -> None:
+        self.rank, self.processes, self.replicas = rank, processes, replicas
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Variables must be created within."""
+        return nullcontext()
+
+    def explaining_lost_ranks(self) -> AbstractContextManager[object]:
+        """Within, the error of a broken collective is one sentence."""
+        return nullcontext()
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """The optimizer gets gradients that are averaged already."""
+
+    def dataset(self, make: MakeDataset) -> tf.data.Dataset:
+        """The batches of this process, for `fit` and `evaluate`."""
+        return make(self.rank, self.replicas)
+
+    def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The mean over replicas; called within the step."""
+        return gradients
+
+    def average_variables(self, variables: list[keras.Variable]) -> None:
+        """Give all replicas the mean of their values; called between steps, by all processes."""
+
+    def sum(self, values: list[float]) -> list[float]:
+        """The sums over processes of a few numbers; called between steps, by all processes."""
+        return values
+
+    def from_rank_0(self, variables: list[keras.Variable]) -> None:
+        """Give all processes rank 0's values; called between steps, by all processes."""
+
+    def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
+        """The variable as each replica of this process has it."""
+        return [variable.value]

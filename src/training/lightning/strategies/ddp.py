@@ -1,0 +1,51 @@
+"""torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during backward."""
+
+import torch
+from lightning.fabric.utilities.distributed import _init_dist_connection
+from lightning.fabric.utilities.seed import reset_seed
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import distributed
+from torch.distributed.constants import default_pg_timeout
+
+from src.training.lightning.strategies.environment import TopologyEnvironment
+from src.training.lightning.strategies.store import open_store
+
+
+class OneDevicePerRank(DDPStrategy):
+    """DistributedDataParallel over ranks that exist already and know one device each.
+
+    Lightning's own computes ranks as node * devices + local rank, which is wrong for uneven jobs, indexes its
+    devices by the local rank, and has a launcher that starts processes.
+    """
+
+    @property
+    def root_device(self) -> torch.device:
+        """The device of this rank."""
+        assert self.parallel_devices
+        return self.parallel_devices[0]
+
+    def set_world_ranks(self) -> None:
+        """The environment knows them; only Lightning's rank_zero_only has to be told."""
+        rank_zero_only.rank = self.global_rank
+
+    def setup_distributed(self) -> None:
+        """As Lightning's, but the ranks meet in a store of our own. The Trainer calls it again, at the start of each loop."""
+        environment = self.cluster_environment
+        assert isinstance(environment, TopologyEnvironment)
+        reset_seed()
+        self.set_world_ranks()
+        self._process_group_backend = self._get_process_group_backend()
+        if distributed.is_initialized():
+            return
+        store = open_store(environment.topology, self._timeout or default_pg_timeout)
+        _init_dist_connection(
+            environment,
+            self._process_group_backend,
+            timeout=self._timeout,
+            device_id=self.root_device if self.root_device.type != "cpu" else None,
+            store=store,
+        )
+
+    def _configure_launcher(self) -> None:
+        pass
