@@ -11,37 +11,37 @@ help:  ## list the targets
 setup:  ## make .venv with the pinned requirements
 	@PYTHON='$(PYTHON)' tools/setup.sh
 
-train: setup  ## train here: Lightning on the bundled digits; ARGS='key=value ...' overrides
+train: setup  ## train here: Lightning, on the bundled digits; ARGS='key=value ...' overrides
 	@$(bin)/python src/train.py $(ARGS)
 
 # In CI a missing tool is installed; on your machine its tests are skipped and say what to install.
 tools := $(if $(CI),system-packages horovod)
 pytest := $(bin)/python -m pytest -n 2 --dist worksteal
 
-test: setup $(tools)  ## every part of the project, each at least once, in minutes; ARGS='-k name' selects
+test: setup $(tools)  ## test every part of the project, in minutes; ARGS='-k name' selects
 	@$(pytest) -m 'not slow' $(ARGS)
 
-# The laboratories in their long form, beside everything that `make test` leaves out.
+# The long form of the crash tests, and everything that `make test` leaves out.
 test-all: export LAB_KILLS = 200
 test-all: export CHAOS_KILLS = 10
 test-all: export REQUEUES = 10
 test-all: export BAD_INPUTS = all
-test-all: setup $(tools)  ## every test there is, about an hour: before a release
+test-all: setup $(tools)  ## every test, about an hour: before a release
 	@$(pytest) $(ARGS)
 
-golden: setup  ## write the golden batch scripts anew, to be read in the diff
+golden: setup  ## regenerate the golden batch scripts; review the diff
 	@$(bin)/python tests/golden/renew.py
 
 chaos: export LAB_KILLS = 200
 chaos: export CHAOS_KILLS = 10
 chaos: export REQUEUES = 10
-chaos: setup  ## crash laboratory, long form: 200 kills for each framework, 10 of its ranks, 10 requeues
+chaos: setup  ## the crash tests' long form: 200 kills for each framework, 10 of its ranks, 10 requeues
 	@$(bin)/python -m pytest -q tests/chaos tests/slurm/test_requeue.py -k 'kills or killed_ranks or again_and_again' $(ARGS)
 
-matrix: setup  ## as root: every strategy by every launch method on two nodes of a Slurm on this machine, as a table
+matrix: setup  ## as root: every strategy with every launcher on two nodes of a Slurm on this machine, as a table
 	@$(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix $(ARGS)
 
-bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` tries a third of them
+bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs a third of them
 	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 tests/bad_inputs $(ARGS)
 
 lint: setup  ## ruff and mypy
@@ -65,5 +65,5 @@ slurm-up: setup  ## as root: a real Slurm of four nodes on this machine; ARGS='-
 slurm-shell: setup  ## a shell on its login node
 	@$(bin)/python -m slurm.testbed shell
 
-slurm-down: setup  ## end it
+slurm-down: setup  ## stop it
 	@$(bin)/python -m slurm.testbed down

@@ -67,7 +67,7 @@ class Training:
         self.steps += 1
 
     def seconds(self, count: int) -> float:
-        """Seconds that so many steps take."""
+        """Seconds for that number of steps."""
         began = clock()
         for _ in range(count):
             self.step()
@@ -159,7 +159,7 @@ class TorchDistributed:
 
 
 class GuideRsync:
-    """As cluster guides tell: `torch.save` to the node's disk, then rsync in the background."""
+    """As cluster guides advise: `torch.save` to the node's disk, then rsync in the background."""
 
     def __init__(self, local: Path, shared: Path) -> None:
         self.local, self.shared = local, shared
@@ -209,7 +209,7 @@ def measure(name: str, local: Path, shared: Path, rounds: int) -> dict[str, Any]
 def with_checkpoint(
     training: Training, method: Any, count: int, state: dict[str, Any] | None = None
 ) -> tuple[float, float, int, int]:
-    """A checkpoint and at least so many steps, until it is written: stall, seconds, steps, peak of memory."""
+    """A checkpoint and at least `count` steps, until it is written: stall, seconds, steps, peak of memory."""
     forget_peak()
     began, first = clock(), training.steps
     done = method.save(state or training.state(), training.steps)
@@ -226,7 +226,7 @@ def clock() -> float:
 
 
 def say(text: str) -> None:
-    """How far it is."""
+    """Print the progress."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -261,7 +261,7 @@ def child(name: str, rounds: int, where: Path, throttle: Path) -> dict[str, Any]
 
 
 def compare(rounds: int, where: Path) -> dict[str, float]:
-    """Run every method, print the table, return the ratios."""
+    """Run every method, print the table, and return the ratios."""
     throttle = where / "throttle.so"
     source = Path(__file__).with_name("throttle.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(throttle), str(source), "-ldl"], check=True)

@@ -122,7 +122,7 @@ def measure(commands: dict[str, list[str]], folder: Path, rounds: int) -> dict[s
         for name, command in commands.items():
             (folder / "asked").unlink(missing_ok=True)
             began = time.time()
-            # hydra-submitit-launcher goes on waiting for its job; what counts has happened by then
+            # hydra-submitit-launcher keeps waiting for its job; what is measured has happened by then
             process = start(command, environment(name, folder), folder)
             seconds = wait_for_sbatch(folder / "asked", process) - began
             end(process)
@@ -140,7 +140,7 @@ def start(command: list[str], environ: dict[str, str], folder: Path) -> subproce
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Let it end by itself for a moment, then kill its group: the peer waits for its job."""
+    """Give it a moment to end, then kill its group: the peer waits for its job."""
     try:
         process.wait(2)
     except subprocess.TimeoutExpired:

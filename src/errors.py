@@ -1,16 +1,16 @@
 """Every error a user can cause, in one tree.
 
-    ProjectError            the message is one sentence for a person: what is wrong, why, what to do instead
-    ├── ConfigError         a configuration that can't work; `problems` lists all of them
+    ProjectError            the message is one sentence: what is wrong, why, what to do instead
+    ├── ConfigError         a configuration that can't work; `problems` lists all reasons
     ├── DataError           a data set that is missing, damaged or does not fit the configuration
     ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
     ├── TopologyError       the environment of this process does not say which rank it is
     ├── NotFiniteError      the loss is not a number any more, and `trainer.detect_nan=stop`
-    ├── SchedulerError      the scheduler can't be asked: nothing is known of its jobs
-    │   └── NoAnswer        it was asked and did not answer: what it was told to do may have been done
-    └── SubmitError         a submission that was refused, or a run that jobs.py can't do something with
+    ├── SchedulerError      the scheduler can't be reached: nothing is known about its jobs
+    │   └── NoAnswer        it did not answer: the request may have been carried out
+    └── SubmitError         a refused submission, or a run for which jobs.py can't do what was asked
         ├── UnclearError    a job is queued that should not be, or may be
-        └── Interrupted     Ctrl-C during a submission, which was taken back
+        └── Interrupted     Ctrl-C during a submission, which was undone
 
 `src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
 """
@@ -19,17 +19,17 @@ REFUSED = 2
 """Exit code of a request that was refused: one message was printed and nothing was written."""
 
 NOT_FINITE = 3
-"""Exit code of a run that went to its end with a loss that is not a number."""
+"""Exit code of a run that finished with a loss of nan or inf."""
 
 STOPPED = 75
-"""Exit code of a rank that a signal stopped after it had saved a checkpoint: sysexits.h's EX_TEMPFAIL, "try again later"."""
+"""Exit code of a rank that was stopped by a signal and has saved a checkpoint: sysexits.h's EX_TEMPFAIL, "try again later"."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as shells count."""
 
 
 UNNAMED = "the request was refused, and nothing says why: please report the command."
-"""What stands for an empty list of problems: no refusal is printed as a bare `error:`."""
+"""Used for an empty list of problems, so that no refusal is a bare `error:`."""
 
 
 class ProjectError(Exception):
@@ -53,7 +53,7 @@ class ConfigError(ProjectError):
 
 
 class DataError(ProjectError):
-    """A data set that is missing, damaged or does not fit the configuration."""
+    """A data set that is missing, is damaged or does not fit the configuration."""
 
 
 class CheckpointError(ProjectError):
@@ -65,22 +65,22 @@ class TopologyError(ProjectError):
 
 
 class SchedulerError(ProjectError):
-    """The scheduler can't be asked: nothing is known of its jobs, which is not the same as that there are none."""
+    """The scheduler can't be reached: nothing is known about its jobs, which does not mean that there are none."""
 
 
 class NoAnswer(SchedulerError):
-    """The scheduler was asked and did not answer in time: what it was told to do may have been done."""
+    """The scheduler did not answer in time: the request may have been carried out."""
 
 
 class SubmitError(ProjectError):
-    """A submission that was refused, or a run that jobs.py can't do something with."""
+    """A refused submission, or a run for which jobs.py can't do what was asked."""
 
 
 class UnclearError(SubmitError):
     """A job is queued that should not be, or may be.
 
     Args:
-        job_lost: whether its id is not known, because the scheduler's answer was lost.
+        job_lost: whether its id is unknown because the scheduler's answer was lost.
         exit_code: `INTERRUPTED` after Ctrl-C.
     """
 
@@ -94,7 +94,7 @@ class UnclearError(SubmitError):
 
 
 class Interrupted(SubmitError):
-    """Ctrl-C during a submission, which was taken back."""
+    """Ctrl-C during a submission, which was undone."""
 
     exit_code = INTERRUPTED
 

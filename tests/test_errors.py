@@ -11,5 +11,5 @@ def test_one_problem_is_one_line_and_several_are_a_list() -> None:
 
 
 @pytest.mark.parametrize("nothing", [[], [""], [" "]])
-def test_no_refusal_is_without_a_word(nothing: list[str]) -> None:
+def test_every_refusal_has_a_message(nothing: list[str]) -> None:
     assert ConfigError(*nothing).problems == [UNNAMED]

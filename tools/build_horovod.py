@@ -74,9 +74,7 @@ class Plan:
 
 
 def compilers() -> int:
-    """How many may run at once, each with about 1.2 GB of memory: CMake's own variable, or all CPUs up to
-    8.
-    """
+    """How many compilers may run at once, each with about 1.2 GB of memory: CMake's own variable, else all CPUs, at most 8."""
     return int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or min(len(os.sched_getaffinity(0)), 8))
 
 
@@ -234,7 +232,7 @@ def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--sdist", type=Path, help=f"horovod-{HOROVOD_VERSION}.tar.gz, where there is no internet"
+        "--sdist", type=Path, help=f"horovod-{HOROVOD_VERSION}.tar.gz, if there is no internet"
     )
     parser.add_argument("--wheel-only", action="store_true", help="fill the cache, install nothing")
     options = parser.parse_args(argv)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make .venv with the pinned requirements. A second call is at once; an interrupted one is done again.
+# Make .venv with the pinned requirements. A second call returns at once; an interrupted one is repeated.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -7,7 +7,7 @@ python=${PYTHON:-python3}
 say() { printf '%s\n' "$*" >&2; }
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
-  say "make setup needs Python 3.11 or newer and '$python' is not; name one: make setup PYTHON=/path/to/python3.11"
+  say "make setup needs Python 3.11 or newer, and '$python' is not; name one: make setup PYTHON=/path/to/python3.11"
   exit 1
 }
 stamp=.venv/installed-$(cat requirements.txt requirements-dev.txt | sha256sum | cut -c1-16)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian packages for what tests run for real: Slurm, Open MPI, a C++ compiler for Horovod. Needs root; at once when all are there.
+# Debian packages for tests on real software: Slurm, Open MPI, a C++ compiler for Horovod. Needs root; returns at once if all are installed.
 set -euo pipefail
 packages=(slurm-wlm slurm-wlm-torque libslurm-dev munge openmpi-bin libopenmpi-dev openssh-server iproute2 rsync
   slurmdbd mariadb-server-core g++ cmake make git strace)

@@ -1,4 +1,4 @@
-"""The groups of which a run picks one: data sets, models, optimizers, schedules, strategies. The defaults: configs/<group>/."""
+"""The groups of which a run picks one: data sets, models, optimizers, schedules, strategies. Their defaults are in configs/<group>/."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -37,7 +37,7 @@ class MnistData:
 
 @dataclass(frozen=True)
 class ImageFolderData:
-    """The ImageNet layout: `<dir>/train/<class>/*.jpeg` and `<dir>/val/<class>/*.jpeg`; `<dir>/test` where there is one."""
+    """The ImageNet layout: `<dir>/train/<class>/*.jpeg` and `<dir>/val/<class>/*.jpeg`; `<dir>/test` if it exists."""
 
     name: Literal["imagefolder"]
     batch_size: BatchSize
@@ -49,7 +49,7 @@ class ImageFolderData:
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Random images of any shape, classes and length: what benchmarks use."""
+    """Random images of any shape, number of classes and length, for benchmarks."""
 
     name: Literal["synthetic"]
     batch_size: BatchSize
@@ -82,7 +82,7 @@ class CnnModel:
 
 @dataclass(frozen=True)
 class ResnetModel:
-    """Residual networks of He et al. (2016), https://arxiv.org/abs/1512.03385, stride in the 3x3 convolution (v1.5)."""
+    """Residual networks of He et al. (2016), https://arxiv.org/abs/1512.03385, with the stride in the 3x3 convolution (v1.5)."""
 
     name: Literal["resnet18", "resnet50"]
     small_images: bool  # 3x3 stem without pooling, for images below about 64 pixels
@@ -90,7 +90,7 @@ class ResnetModel:
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with momentum; the weight decay is the classical one, added to the gradient."""
+    """Stochastic gradient descent with momentum; weight decay is the classical kind, added to the gradient."""
 
     name: Literal["sgd"]
     lr: LearningRate
@@ -122,7 +122,7 @@ class ConstantSchedule:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """Half a cosine from the learning rate down to `final` times it, https://arxiv.org/abs/1608.03983."""
+    """Half a cosine, from the learning rate down to `final` times it, https://arxiv.org/abs/1608.03983."""
 
     name: Literal["cosine"]
     warmup_epochs: Epochs
@@ -141,14 +141,14 @@ class StepSchedule:
 
 @dataclass(frozen=True)
 class PlainStrategy:
-    """How ranks share the work; which strategy works where is the table in `src/config/strategies.py`."""
+    """How ranks share the work; the table of what works where is in `src/config/strategies.py`."""
 
     name: Literal["auto", "single", "ddp", "dp", "mirrored", "multiworker_mirrored"]
 
 
 @dataclass(frozen=True)
 class HorovodStrategy:
-    """Horovod's ring all-reduce, started by any launch method."""
+    """Horovod's ring all-reduce, under any launcher."""
 
     name: Literal["horovod"]
     compression: Literal["none", "fp16"]  # of the gradients, on the wire

@@ -1,4 +1,4 @@
-"""The configuration of a cluster: what a job asks for, how its environment is made, facts of the site."""
+"""The configuration of a cluster: what a job requests, how its environment is set up, facts about the site."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,17 +14,17 @@ Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
 
 @dataclass(frozen=True)
 class NodeType:
-    """One kind of node that a job can get; what a row does not know is null and is not checked.
+    """One kind of node that a job can get; what is not known is null and not checked.
 
     Attributes:
-        gpus: GPUs of the node.
-        cpus: CPUs a job can have on it.
-        mem: memory a job can have on it, such as 512G.
-        gpu_type: the scheduler's word for the GPU.
+        gpus: GPUs on the node.
+        cpus: CPUs that a job can use on it.
+        mem: memory that a job can use on it, such as 512G.
+        gpu_type: the scheduler's name for the GPU.
         partition: the partition (or queue) these nodes are in.
         gpu_mem: memory of one GPU, such as 80G.
-        counts: GPUs per node that can be asked for, where not every number can.
-        about: printed when a job of several nodes gets this type: what its network or processor lacks.
+        counts: the numbers of GPUs per node that can be requested; null: any.
+        about: a warning for jobs of several such nodes, about their network or processor.
     """
 
     gpus: Gpus
@@ -39,22 +39,22 @@ class NodeType:
 
 @dataclass(frozen=True)
 class Site:
-    """Facts and rules of one site, checked before anything is submitted.
+    """Facts and rules of one site, checked before a submission.
 
     Attributes:
         hosts: host names of the login nodes with shell wildcards, for cluster=current.
-        nodes: the kinds of nodes, the default first; empty where unknown.
-        max_time: longest job.
-        max_gpus: GPUs that one job (or user) can have at once.
-        account, comment: regular expressions that these must match; null where they are free.
+        nodes: the kinds of nodes, the default first; empty: unknown.
+        max_time: time limit of the longest job.
+        max_gpus: GPUs that one job (or user) can use at once.
+        account, comment: regular expressions that these must match; null: anything.
         account_example, comment_example: what to type.
         takes_mem: whether --mem may be given.
         takes_partition: whether --partition may be given.
-        needs_gpu_type: whether a job without a GPU type gets the oldest one.
-        submit_below: folders below which a job must be submitted; $USER is expanded.
-        write_below: folders below which a job can write.
-        requeue: whether a job may requeue itself from its node.
-        internet: whether jobs reach the internet.
+        needs_gpu_type: whether a job must name one, because it would get the oldest otherwise.
+        submit_below: a job must be submitted from below one of these folders; $USER is expanded.
+        write_below: a job can write below these folders only.
+        requeue: whether a job may requeue itself.
+        internet: whether jobs can reach the internet.
         notes: printed after a submission.
     """
 
@@ -78,7 +78,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the job runs and what it asks for; `local` runs it here. The keys: configs/train.yaml."""
+    """Where the job runs and what it requests; `local` runs it here. Each key is explained in configs/train.yaml."""
 
     name: str
     scheduler: Literal["none", "slurm", "pbs"]
@@ -105,7 +105,7 @@ class Cluster:
     setup: list[str]
     local_disk: NodeFolder
     requeue: bool
-    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch takes no more
+    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch's maximum
     chain: Annotated[int, Range(at_least=1, at_most=1000)]
     max_running: Annotated[int, Range(at_least=1, at_most=MOST, hint="null is no limit")] | None
     site: Site
@@ -113,12 +113,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Container:
-    """What the ranks run in. Folders of the project, of results and of data are mounted at their own paths.
+    """What the ranks run in. The folders of the project, the results and the data keep their paths inside.
 
     Attributes:
-        image: an image file, or for pyxis also a registry's name such as nvcr.io#nvidia/pytorch:25.09-py3.
-        mounts: more folders, each `path` or `path outside:path inside`; data.dir is the path inside.
-        python: the interpreter inside.
+        image: an image file, or, for pyxis, an image of a registry such as nvcr.io#nvidia/pytorch:25.09-py3.
+        mounts: more folders, each `path` or `path outside:path inside`; data.dir is a path inside.
+        python: the interpreter in the image.
     """
 
     name: Literal["none", "pyxis", "apptainer"]

@@ -1,4 +1,4 @@
-"""The command line before Hydra reads it: flags and overrides in any order, all of it text."""
+"""The command line before Hydra reads it: flags and overrides in any order."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
-"""Keys of Hydra's own output, which this project turns off."""
+"""Keys of Hydra's own output folders, which this project does not use."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CommandLine:
 
 
 def here() -> None:
-    """Raises ProjectError where the current folder is gone: nothing relative to it could be meant."""
+    """Raise ProjectError if the current folder was deleted: relative paths would mean nothing."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
@@ -38,10 +38,10 @@ def here() -> None:
 
 
 def split(arguments: Sequence[str]) -> CommandLine:
-    """Tell flags from overrides; Hydra itself takes overrides on one side of the flags only.
+    """Separate flags from overrides; Hydra itself accepts overrides on one side of the flags only.
 
     Raises:
-        ConfigError: for a flag that there is not, or that can't be used here; for an argument that is no text.
+        ConfigError: a flag is unknown or can't be used here, or an argument is not UTF-8.
     """
     _refuse_bytes(arguments)
     parser = _parser()

@@ -1,7 +1,7 @@
-"""Why a command line was refused: every problem of it at once, each with what to type instead.
+"""Why a command line was refused: all its problems at once, each with what to type instead.
 
-Hydra stops at the first fault, and a value of the wrong type hides contradictions. This is only run after a refusal: it
-looks at each argument by itself, then composes the rest so that the schema can speak too.
+Hydra stops at the first fault, and a value of the wrong type hides contradictions. This runs only after a refusal: it
+checks each argument on its own, then composes the valid ones, so that the schema's problems are listed too.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from src.config.yaml_files import broken_files, problem_of_choice
 from src.errors import ConfigError
 
 KEYS = keys(Config) - {"name"}
-"""The configuration's own keys; a choice has a name too."""
+"""The top-level keys of the configuration, without `name`, which every choice has too."""
 
 DEEPEST = 20
-"""Lists and sections in each other; of some hundreds OmegaConf fails, and names no key."""
+"""Nested lists and sections that are allowed; at some hundreds OmegaConf fails, without naming a key."""
 
 Compose = Callable[[tuple[str, ...]], dict[str, Any]]
-"""`compose`, which takes a while, remembering what it has composed."""
+"""`compose`, which is slow, with a cache."""
 
 
 def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
@@ -30,15 +30,15 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
 
     Args:
         arguments: the overrides.
-        first: what was raised; its own problems stay in the list, and its own sentence is used when nothing clearer is found.
+        first: what was raised; its problems stay in the list, and its own message is used if nothing clearer is found.
         sweep: several values of one key are allowed (`-m`).
     """
     try:
         problems = _all_problems(arguments, sweep, cache(compose))
-    except Exception as error:  # what keeps us from looking further must not hide what was found first
+    except Exception as error:  # a bug in the diagnosis must not hide the first error
         problems = [] if about_configuration(first) else [sentence(error) or repr(error)]
     known = first.problems if isinstance(first, ConfigError) else []
-    if problems:  # a file that is in the wrong place of the tree says why itself
+    if problems:  # a file whose keys land in the wrong place has a clearer problem of its own
         stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
@@ -95,7 +95,7 @@ def _parse(text: str, problems: list[str]) -> Any:
 
 
 def _depth(value: Any) -> int:
-    """How many lists and sections are around the innermost value."""
+    """How many lists and sections the innermost value is nested in."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
 
@@ -164,7 +164,7 @@ def _nearest_key(key: str, part: str, depth: int, here: list[str]) -> str:
 
 
 def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
-    """What is chosen: each value of a sweep, and of a pattern all `choices` that it fits."""
+    """The values of an override: each value of a sweep, and all `choices` that a pattern matches."""
     from hydra.core.override_parser.types import Glob
 
     value = override.value()
@@ -176,7 +176,7 @@ def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
 
 
 def _first_choices(texts: list[str]) -> tuple[str, ...]:
-    """Overrides with each sweep (a=1,2) cut to its first value: what one member of the sweep is composed from."""
+    """The overrides with the first value of each sweep (a=1,2): those of the sweep's first member."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     out, known = [], groups()
@@ -189,7 +189,7 @@ def _first_choices(texts: list[str]) -> tuple[str, ...]:
 
 
 def _schema_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
-    """What the schema says, again without the overrides it named until it names none: a wrong type hides what comes later."""
+    """The schema's problems. Overrides that it names are removed and it is asked again, since a wrong type hides later checks."""
     found: list[str] = []
     while True:
         new = [p for p in _load_problems(overrides, composed) if p not in found]

@@ -1,7 +1,7 @@
 """`${oc.env:NAME}` in a configuration: the name is written into run folders, never the value, which may be a secret.
 
-Each rank reads the value from its own environment. In `paths` and `data.dir` it is a part of a folder's name, which is no
-secret, and the run folder needs it at once.
+Each rank reads the value from its own environment. In `paths` and `data.dir` it is part of a folder's name, which is not
+secret and needed at once to make the run folder.
 """
 
 import os
@@ -12,20 +12,20 @@ from typing import Any
 from src.errors import ConfigError
 
 NAMED = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
-"""The name, and what to take where it is not set."""
+"""The variable's name, and its default."""
 
 EARLY = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
-"""Keys that are looked at before the schema can miss them."""
+"""Keys that are used before the schema checks that they are there."""
 
 WRITTEN = ("cluster", "container", "name")
-"""Parts of a configuration that get into the batch script, or name the run folder."""
+"""Parts of a configuration that are written into the batch script, or name the run folder."""
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """A configuration that Hydra composed (a DictConfig), as dicts and lists; all interpolations but these are resolved.
+    """A configuration composed by Hydra (a DictConfig) as dicts and lists; all other interpolations are resolved.
 
     Raises:
-        ConfigError: a variable of a folder is not set, or a key was deleted (`~paths`).
+        ConfigError: a variable in a folder's name is not set, or a key was deleted (`~paths`).
     """
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
@@ -50,7 +50,7 @@ def plain(config: Any) -> dict[str, Any]:
 
 
 def filled(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """The configuration with the values of the variables; a sentence in `problems` for what can't have one."""
+    """The configuration with the variables' values; appends a sentence to `problems` for each that can't be filled in."""
     for key in WRITTEN:
         problems += [
             f"{where}={text!r} would be written into the run folder with the variable's value; if that is not a secret, "

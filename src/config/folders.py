@@ -1,19 +1,18 @@
-"""Whether a folder can hold what is to be written there: asked before anything is written."""
+"""Whether a folder can be written to, checked before anything is written."""
 
 import errno
 import os
 from pathlib import Path
 
 ROOM = 64 * 1024
-"""Bytes that must be free: a run folder begins with less, and grows by checkpoints that nobody knows the size of yet."""
-
+"""Bytes that must be free: a new run folder needs less; the size of its checkpoints is not known yet."""
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP)
-"""Why a path may not be found, and the folder above it tells what is wrong."""
+"""Errors of a path that is not found: the folder above it is checked instead."""
 
 
 def results_problems(results: Path, name: str) -> list[str]:
-    """What keeps a run folder from being made below `results/<name>` and `results/latest` from pointing at it."""
+    """Why no run folder can be made below `results/<name>`, or `results/latest` can't point to it."""
     try:
         words = unwritable(results / name) or _taken(results / "latest")
     except (OSError, ValueError) as error:
@@ -22,10 +21,10 @@ def results_problems(results: Path, name: str) -> list[str]:
 
 
 def unwritable(folder: Path) -> str:
-    """Why nothing can be written into a folder that may have to be made first; "" where it can.
+    """Why a folder, which may not exist yet, can't be written to; "" if it can.
 
     Raises:
-        OSError, ValueError: where the path itself can't be.
+        OSError, ValueError: the path itself is invalid.
     """
     for place in (folder, *folder.parents):
         try:
@@ -52,7 +51,7 @@ def _unusable(place: Path) -> str:
 
 
 def _taken(latest: Path) -> str:
-    """The link to the newest run replaces nothing else."""
+    """Why the link to the newest run can't be made: it replaces nothing but a link."""
     if os.path.lexists(latest) and not latest.is_symlink():
         kind = "folder" if latest.is_dir() else "file"
         return f"{latest} is a {kind} where the link to the newest run belongs, rename it"

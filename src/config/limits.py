@@ -1,7 +1,7 @@
-"""What a value of the configuration must keep besides its type: declared beside it, `Annotated[float, Range(above=0)]`.
+"""Rules for values of the configuration, beside their types: `Annotated[float, Range(above=0)]`.
 
-Each of these is called by `src.config.strict` with the converted value, and answers with a value to go on with and what is wrong with
-the given one ("" where nothing is): an allowed value stands in, so that the checks of other keys can still speak.
+`src.config.strict` calls a rule with the converted value. The answer is a value to continue with, and what is wrong with the given
+one ("" if nothing is): an allowed value takes its place, so that the checks of other keys can still run.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 Rule = Callable[[Any], tuple[Any, str]]
-"""From a value to a usable one and the words that follow `key=value` in a sentence."""
+"""From a value to an allowed one, and the words that follow `key=value` in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Range:
     """A finite number between bounds.
 
     Args:
-        at_least, at_most: bounds that are allowed themselves.
-        above, below: bounds that are not.
-        hint: what to do instead, the end of the sentence.
+        at_least, at_most: inclusive bounds.
+        above, below: exclusive bounds.
+        hint: the end of the sentence: what to do instead.
     """
 
     at_least: float | None = None
@@ -30,7 +30,7 @@ class Range:
     hint: str = ""
 
     def __call__(self, value: float) -> tuple[float, str]:
-        """See the module."""
+        """The value, or an allowed one and what is wrong."""
         words = self.broken(value)
         if not words:
             return value, ""
@@ -38,7 +38,7 @@ class Range:
         return type(value)(stands_in), words + (f"; {self.hint}" if self.hint else "")
 
     def broken(self, value: float) -> str:
-        """Which bound the value does not keep, in words."""
+        """The bound that the value breaks, in words."""
         if isinstance(value, float) and not math.isfinite(value):
             return "must be a finite number"
         if self.at_least is not None and value < self.at_least:
@@ -54,12 +54,12 @@ class Range:
 
 @dataclass(frozen=True)
 class Items:
-    """How many items a list has, and in which order.
+    """The number of items of a list, and their order.
 
     Args:
-        count: exactly so many; None: at least one.
-        ascending: each larger than the one before; such a list may be empty.
-        example: a list that is right, as it is typed.
+        count: the exact number; None: at least one.
+        ascending: each item is larger than the one before; such a list may be empty.
+        example: a valid list, as it is typed.
     """
 
     count: int | None = None
@@ -67,7 +67,7 @@ class Items:
     example: str = ""
 
     def __call__(self, values: Sequence[Any]) -> tuple[Sequence[Any], str]:
-        """See the module."""
+        """The list, and what is wrong with it."""
         words = ""
         if self.ascending:
             words = "must be in ascending order" if list(values) != sorted(set(values)) else ""
@@ -79,7 +79,7 @@ class Items:
 
 
 MOST = 2**31 - 1
-"""What any count may be at most: a signed integer of 32 bits, which every library on the way can hold."""
+"""The largest count: a signed 32-bit integer, which every library can hold."""
 
 Count = Annotated[int, Range(at_least=1, at_most=MOST)]
 Epochs = Annotated[float, Range(at_least=0, at_most=MOST)]

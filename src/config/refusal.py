@@ -1,4 +1,4 @@
-"""Tells a refused request from a bug: the first is one message, the second keeps its traceback."""
+"""Refused request or bug: the first is one message, the second keeps its traceback."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from src.config.sentences import about_configuration, sentence
 from src.errors import ConfigError
 
 LONGEST = 300
-"""Characters of one word that are shown: a value of a hundred thousand would hide the sentence."""
+"""Characters of a word that are shown: a value of a hundred thousand characters would hide the sentence."""
 
 
 def refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> str | None:
@@ -24,7 +24,7 @@ def refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> s
 
 
 def shortened(message: str) -> str:
-    """Without the middle of words that are longer than anybody reads, and printable on any terminal."""
+    """The message without the middle of overlong words, and printable on any terminal."""
     words = message.split(" ")
     short = [w if len(w) <= LONGEST else f"{w[:80]} ... {w[-40:]}" for w in words]
     return " ".join(short).encode("utf-8", "backslashreplace").decode()

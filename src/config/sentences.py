@@ -10,11 +10,11 @@ from src.config.yaml_files import yaml_sentence
 from src.errors import ProjectError
 
 COMPOSING = ("hydra", "omegaconf", "yaml", "antlr4", "argparse")
-"""Packages that read what the user wrote: an error that they raise is about that."""
+"""Packages that parse the user's input: an error raised in them is about that input."""
 
 
 def about_configuration(error: Exception) -> bool:
-    """Whether reading and composing the configuration raised it, rather than our own code."""
+    """Whether the error was raised by reading and composing the configuration, not by our own code."""
     if type(error).__module__.split(".")[0] in COMPOSING:
         return True
     return not isinstance(error, (ProjectError, OSError)) and raised_in(error) in COMPOSING
@@ -26,7 +26,7 @@ def sentence(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, yaml.YAMLError):
         return yaml_sentence(error)
-    if isinstance(error, OSError) and not about_configuration(error):  # some of Hydra's own are OSErrors
+    if isinstance(error, OSError) and not about_configuration(error):  # some of Hydra's errors are OSErrors
         what = error.strerror or str(error)
         return f"{error.filename}: {what}." if error.filename else f"{what} ({place(error)})."
     if isinstance(error, (UnicodeError, JSONDecodeError)):
@@ -37,14 +37,14 @@ def sentence(error: Exception) -> str | None:
 
 
 def _endless(error: RecursionError) -> str:
-    """Hydra follows `defaults` from file to file; OmegaConf follows a value into its lists and sections."""
+    """Hydra recurses through `defaults` from file to file, OmegaConf through the lists and sections of a value."""
     if any(Path(f.filename).name == "defaults_list.py" for f in traceback.extract_tb(error.__traceback__)):
         return "the configuration includes itself: look for a file whose `defaults` name that file."
     return "a value of the configuration has too many nested brackets."
 
 
 def composed_sentence(error: BaseException) -> str:
-    """Hydra's or OmegaConf's message in one line: without the search path, with the key, and with its cause."""
+    """Hydra's or OmegaConf's message in one line: with the key and the cause, without the search path."""
     text = str(error).split("\nConfig search path")[0].split("\nSee https:")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
@@ -57,7 +57,7 @@ def composed_sentence(error: BaseException) -> str:
 
 
 def raised_in(error: BaseException) -> str:
-    """The package whose code raised it; recursion and decoding break off in what that calls."""
+    """The package whose code raised the error; recursion and decoding fail in code that it calls."""
     frames = traceback.extract_tb(error.__traceback__)
     names = [p for f in frames for p in Path(f.filename).parts if p in COMPOSING]
     if isinstance(error, (RecursionError, UnicodeError)):
@@ -67,6 +67,6 @@ def raised_in(error: BaseException) -> str:
 
 
 def place(error: BaseException) -> str:
-    """Where in the project's code it came up: for an error that names no file."""
+    """The file and line that raised an error, for one that names no file."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "at the start"

@@ -1,8 +1,9 @@
-"""Turn a plain tree (dicts, lists, scalars) into dataclasses, strictly, and collect every problem instead of the first.
+"""Strict conversion of a plain tree (dicts, lists, scalars) into dataclasses; collects every problem, not just the first.
 
-Only the types that configurations need are known: int, float, bool, str, None, Literal, unions of these, list[...],
-nested dataclasses, and a `Choice`: one of several dataclasses picked by the section's `name`. `Annotated[kind, rule]` adds a rule
-of `src.config.limits` or `src.config.paths` to one of these. No text may be empty: "nothing" is null.
+Only the types that configurations need are supported: int, float, bool, str, None, Literal, unions of these, list[...],
+nested dataclasses, and a `Choice`: one of several dataclasses, picked by the section's `name`. `Annotated[kind, rule]` adds a rule
+of `src.config.limits` or `src.config.paths` to one of these. No string may be empty: null stands for no value.
+By hand because a submission takes half a second: importing pydantic and building its schema would add a quarter to it.
 """
 
 import dataclasses
@@ -30,17 +31,17 @@ class Choice:
 
 
 def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
-    """Build `cls` from `tree`; append one sentence to `problems` for whatever does not fit.
+    """Build `cls` from `tree`; append one sentence to `problems` for each fault.
 
     Args:
-        cls: a dataclass; a field with a default (in rows of tables) may be left out.
+        cls: a dataclass; fields with a default may be left out of the tree.
         tree: keys and values of the section.
         problems: receives the sentences.
         path: dotted name of the section, for the messages.
 
     Returns:
-        The object, or None where a value is missing or of another type. With numbers out of range and keys that nobody knows
-        there still is an object, for the checks of what else is wrong; it is not one to run.
+        The object, or None if a value is missing or of the wrong type. Numbers out of range and unknown keys still give an
+        object, so that further checks can run; `problems` says that it is not to be used.
     """
     hints = _hints(cls)
     optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}  # type: ignore[arg-type]
@@ -60,9 +61,9 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
 
 
 def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
-    """Check `value` against the type `hint`; returns it converted, or appends a problem.
+    """The `value` converted to the type `hint`; if it does not fit, a problem is appended.
 
-    With a problem the answer is `UNUSABLE`, or where only a rule is broken an allowed value.
+    The result is then `UNUSABLE`, or an allowed value if only a rule is broken.
     """
     for kind, rules in _alternatives(hint):
         if rules and isinstance(rules[0], Choice):
@@ -96,7 +97,7 @@ def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str
 
 
 def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, Any]:
-    """Whether `value` is of the type `kind`, and what it is then; items of lists and keys of sections have their own problems."""
+    """Whether `value` has the type `kind`, and the converted value; items and keys inside it report their own problems."""
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping):
             return False, None
@@ -115,7 +116,7 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
         return value is None, None
     if typing.get_origin(kind) is Literal:
         for option in typing.get_args(kind):
-            # by text, so that precision=32 (a number in YAML) is the choice "32"
+            # compared as strings, so that precision=32 (a number in YAML) is the choice "32"
             if _shown(value) == str(option) and isinstance(value, bool) == isinstance(option, bool):
                 return True, option
         return False, None
@@ -124,9 +125,9 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     if kind is float and isinstance(value, int):
         return True, _as_float(value)
     if kind is str:
-        # name=2024: YAML reads a number where a word is meant
+        # name=2024: YAML reads a number, and a string is meant
         text = _shown(value) if isinstance(value, (int, float)) else value
-        return _is_text(text), text
+        return _is_string(text), text
     return isinstance(value, kind), value
 
 
@@ -137,15 +138,15 @@ def _as_float(value: int) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _is_text(value: Any) -> bool:
-    """Whether a value can be a name, a path or an option: not empty, no NUL, and all of it characters."""
+def _is_string(value: Any) -> bool:
+    """Whether a value can be a name, a path or an option: a string that is not empty, without NUL and lone surrogates."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         return False
     return not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _misfit(hint: Any, value: Any) -> str:
-    """What is wrong with a value of another type."""
+    """What is wrong with a value of the wrong type."""
     kinds = [kind for kind, _ in _alternatives(hint)]
     if str in kinds and isinstance(value, str):
         if value.strip():
@@ -156,7 +157,7 @@ def _misfit(hint: Any, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message, in at most one line."""
+    """A value as shown in a message: at most one line."""
     # Python refuses to convert an integer of very many digits to decimal
     huge = isinstance(value, int) and value.bit_length() > 10_000
     text = hex(value) if huge else str(value)
@@ -165,13 +166,13 @@ def _shown(value: Any) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `word` most likely is a slip of."""
+    """The one of `known` that `word` is most likely a misspelling of."""
 
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence: the nearest of `known`, or all of them when none is near and they are few."""
+    """The end of a sentence: the nearest of `known`, or all of them if none is near and they are few."""
     names = list(known)
     near = nearest(word, names)
     if near:
@@ -180,7 +181,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def describe(hint: Any) -> str:
-    """A type in a user's words: 'a whole number or null', 'one of sgd, adamw'."""
+    """A type in plain words: 'a whole number or null', 'one of sgd, adamw'."""
     words = {
         int: "a whole number",
         float: "a number",

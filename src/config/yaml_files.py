@@ -1,4 +1,4 @@
-"""What is wrong with a YAML file, in one sentence with its name and line; Hydra shows a traceback of its own code instead."""
+"""What is wrong with a YAML file, in one sentence with its name and line; Hydra would show a traceback of its own code."""
 
 import re
 import stat
@@ -12,19 +12,19 @@ import yaml
 from src.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
-"""First line of a file whose keys are the configuration's own, instead of those of its group."""
+"""First line of a file whose keys are top-level ones, not those of its group."""
 
 WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
-"""Clearer than what PyYAML says."""
+"""Clearer words for messages of PyYAML."""
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The keys that a YAML file holds.
+    """The content of a YAML file that holds keys.
 
     Raises:
-        ConfigError: where the file can't be read or holds no keys; it names file and line.
+        ConfigError: the file can't be read or holds no keys; the message names file and line.
     """
-    from omegaconf._utils import get_yaml_loader  # refuses a key that is there twice
+    from omegaconf._utils import get_yaml_loader  # refuses duplicate keys
 
     try:
         tree = yaml.load(read_text(path), Loader=get_yaml_loader())
@@ -42,7 +42,7 @@ def read_text(path: Path) -> str:
     """The content of a text file.
 
     Raises:
-        ConfigError: where it can't be read, or is not UTF-8.
+        ConfigError: it can't be read, or is not UTF-8.
     """
     try:
         data = path.read_bytes()
@@ -58,16 +58,16 @@ def read_text(path: Path) -> str:
 
 
 def refuse_unusable(folder: Path) -> None:
-    """What Hydra would not tell of: it waits for a pipe, and makes its own folders where train.yaml does not forbid it.
+    """Refuse what Hydra would not report: it blocks on a pipe, and makes folders of its own if train.yaml is empty.
 
     Raises:
-        ProjectError: train.yaml says nothing, or a YAML file below `folder` is none.
+        ProjectError: train.yaml is empty, or a YAML file below `folder` is a pipe or device.
     """
     main = folder / "train.yaml"
     if main.is_file() and not main.stat().st_size:
         raise ProjectError(f"{main} is empty: restore it, such as with git checkout.")
     for path in sorted(folder.rglob("*.yaml")):
-        with suppress(OSError):  # whoever reads it says more
+        with suppress(OSError):  # reading it gives a better message
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
@@ -77,7 +77,7 @@ def yaml_sentence(error: Exception, path: str | None = None) -> str:
     """PyYAML's error with file and line.
 
     Args:
-        path: the file, where the error does not know its name.
+        path: the file, if the error does not name it.
     """
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).split("\n")[0]
@@ -89,7 +89,7 @@ def yaml_sentence(error: Exception, path: str | None = None) -> str:
 
 
 def names_in(tree: dict[str, Any]) -> list[str]:
-    """The files of its own group that a file's defaults name."""
+    """The files of its own group that a file names in its defaults."""
     defaults = tree.get("defaults")
     return (
         [e.removesuffix(".yaml") for e in defaults if isinstance(e, str)]
@@ -102,7 +102,7 @@ def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
     """What is wrong with the file of one choice of a group, apart from its values.
 
     Args:
-        keys: the configuration's own, at the top: tells them from those of a group.
+        keys: the top-level ones of the configuration, as opposed to those of a group.
     """
     try:
         text = read_text(path)
@@ -122,12 +122,12 @@ def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
 
 
 def broken_files(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
-    """What is wrong with train.yaml and the files that its defaults choose.
+    """What is wrong with train.yaml and the files chosen in its defaults.
 
     Args:
         folder: configs.
         keys: as of `problem_of_choice`.
-        error: what was raised; one of decoding does not name its file, so all are read.
+        error: what was raised; a decoding error does not name its file, so all files are read.
     """
     found: list[str] = []
     try:

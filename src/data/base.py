@@ -1,4 +1,4 @@
-"""What a data set is, without any framework: a length, a shape, a number of classes, and `read`."""
+"""What a data set is, in any framework: a length, a shape, a number of classes, and `read`."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class ImageSet(Protocol):
-    """Labelled images, read by index; `read` must be safe to call from several threads and forked workers."""
+    """Labelled images, read by index; `read` must be safe in several threads and in forked workers."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -25,7 +25,7 @@ class ImageSet(Protocol):
         """Images float32 [n, H, W, C], normalised, and labels int64 [n].
 
         With `train`, images may be augmented: randomly, but the same for the same (seed, epoch, index).
-        Raises DataError naming the file when a sample can't be read.
+        Raises DataError, naming the file, if a sample can't be read.
         """
         ...
 

@@ -1,26 +1,23 @@
-"""Whether a global batch fits the ranks and the data; known without reading any."""
+"""Whether a global batch suits the ranks and the data, without reading any."""
 
+from src.config.batch import uneven_batch
 from src.errors import DataError
 
 
 def check_batch(length: int, batch_size: int, world_size: int, train: bool) -> None:
-    """Raise DataError when the global `batch_size` can't be shared by the ranks or is too large to train."""
+    """Raise DataError if the ranks can't share the global `batch_size` evenly, or there are too few samples to train with it."""
     if batch_size < 1:
         raise DataError(
             f"data.batch_size={batch_size} is not a positive number; use data.batch_size=32, for example."
         )
-    if batch_size % world_size:
-        lower = max(batch_size - batch_size % world_size, world_size)
-        raise DataError(
-            f"data.batch_size={batch_size} is the global batch and can't be shared evenly by "
-            f"{world_size} ranks; use a multiple of {world_size}, such as data.batch_size={lower}."
-        )
+    if problem := uneven_batch(batch_size, world_size, "ranks"):
+        raise DataError(problem)
     if train and (sentence := too_large(length, batch_size, world_size)):
         raise DataError(sentence)
 
 
 def too_large(length: int, batch_size: int, world_size: int) -> str:
-    """What is wrong with a global batch of more samples than there are to train on; "" where it is not."""
+    """The sentence for a global batch larger than the training split; "" if it is not."""
     if batch_size <= length:
         return ""
     largest = length // world_size * world_size

@@ -1,4 +1,4 @@
-"""The classes of a split of imagefolder: its sub-folders. Listed without opening a picture, so also before a run starts."""
+"""The classes of a split of imagefolder: its sub-folders. Listing them opens no picture, so it is done before a run starts too."""
 
 import os
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""digits: 1,797 real handwritten digits of 8x8 pixels that lie beside this file; needs no network.
+"""digits: 1,797 real handwritten digits of 8x8 pixels, stored beside this file; needs no network.
 
 The test part of "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998, UCI Machine Learning
-Repository, https://doi.org/10.24432/C50P49, CC BY 4.0. Read from here and not from scikit-learn, which has it too: where
-scipy is installed torchmetrics imports it, and each rank would start seconds later.
+Repository, https://doi.org/10.24432/C50P49, CC BY 4.0. Not read from scikit-learn, which has it too: if
+scipy is installed, torchmetrics imports it, and each rank would start seconds later.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fetching checksummed files from the first mirror that has them; one process does it, the others wait."""
+"""Downloads of files with checksums, from the first mirror that has them; one process fetches, the others wait."""
 
 import fcntl
 import hashlib
@@ -25,7 +25,7 @@ def fetch(
 ) -> None:
     """Put the files that `missing()` lists into `folder`, each from the first of `mirrors` that has it whole.
 
-    `checksums` maps file names to MD5 sums. Raises DataError when no mirror does.
+    `checksums` maps file names to MD5 sums. Raises DataError if no mirror has one of them.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
 
 
 def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
-    """Fetch to a temporary name and rename when whole. Returns what went wrong, for a person, or None."""
+    """Fetch to a temporary name and rename when whole. Returns what went wrong, in words, or None."""
     part = temporary_name(target)
     try:
         digest = _transfer(url, part)
@@ -84,7 +84,7 @@ def _transfer(url: str, part: Path) -> str:
 
 @contextmanager
 def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
-    """A function that is told each number of bytes: a bar on a terminal, one plain line elsewhere."""
+    """A function to call with the bytes of each chunk: shows a bar on a terminal, one plain line elsewhere."""
     if not sys.stderr.isatty():
         print(f"fetching {url} ({length or 'unknown number of'} bytes)", file=sys.stderr)
         yield lambda count: None
@@ -100,9 +100,9 @@ def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _only_one(lock: Path) -> Iterator[bool]:
-    """Hold `lock` alone; yields whether another process held it first. It is free again when a process dies.
+    """Hold an exclusive `lock`; yields whether another process held it before. It is released when the process dies.
 
-    A file system without locks costs only duplicate work: files are renamed into place whole.
+    On a file system without locks several processes may fetch: wasted work, but files are renamed into place whole.
     """
     with lock.open("w") as handle:
         had_to_wait = False

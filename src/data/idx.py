@@ -22,7 +22,7 @@ UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The uint8 array of an IDX file with that number of dimensions. Raises DataError naming the file."""
+    """The uint8 array of an IDX file, which must have that number of dimensions. Raises DataError naming the file."""
     import numpy as np
 
     content = _content(path)
@@ -40,7 +40,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
 
 def read_header(path: Path, dimensions: int) -> tuple[int, ...]:
-    """The size of each dimension, by the header alone: without numpy, and in no time. Raises DataError naming the file."""
+    """The size of each dimension, read from the header alone, without numpy. Raises DataError naming the file."""
     return _shape(path, _content(path, 4 + 4 * dimensions), dimensions)
 
 

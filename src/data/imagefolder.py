@@ -12,10 +12,10 @@ from src.data.transforms import prepare
 from src.errors import DataError
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
-"""In upper case too (ImageNet's are .JPEG); other files are passed over."""
+"""Upper case too (ImageNet's are .JPEG); other files are ignored."""
 
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
-"""What Pillow raises for damaged files of its many formats."""
+"""What Pillow raises for damaged files, depending on the format."""
 
 
 class ImageFolder:
@@ -30,7 +30,7 @@ class ImageFolder:
         self.folder, self.class_names = folder, class_names
         self.classes, self.shape, self.seed = len(class_names), (size, size, channels), seed
         self.labels = np.repeat(np.arange(len(files), dtype=np.int64), [len(names) for names in files])
-        # An array of bytes: counting references to a million strings would copy them into each worker.
+        # An array of bytes: a list of a million strings would be copied into each worker by reference counting.
         self.names = np.array([name for names in files for name in names], dtype=np.bytes_)
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class ImageFolder:
         path = self.path(index)
         try:
             with Image.open(path) as image:
-                image.load()  # what is damaged is found here; what `prepare` raises is not the file's fault
+                image.load()  # damage is found here; what `prepare` raises is not the file's fault
         except (*DAMAGED, Image.DecompressionBombError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(
@@ -64,7 +64,7 @@ class ImageFolder:
 
 
 def open_imagefolder(folder: Path, size: int, channels: int, seed: int) -> Splits:
-    """`train` and `val` below `folder`; `test` where there is one, else `val` again. Raises DataError."""
+    """`train` and `val` below `folder`; `test` if it exists, else `val` again. Raises DataError."""
     train = ImageFolder(folder / "train", class_folders(folder / "train"), size, channels, seed)
     val = _held_out(folder / "val", train)
     test = _held_out(folder / "test", train) if (folder / "test").is_dir() else val
@@ -72,7 +72,7 @@ def open_imagefolder(folder: Path, size: int, channels: int, seed: int) -> Split
 
 
 def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
-    """A split to evaluate on; its classes must be among those trained on, and keep their numbers."""
+    """A split to evaluate on; its classes must be among the trained ones, and keep their labels."""
     unknown = sorted(set(class_folders(folder)) - set(train.class_names))
     if unknown:
         raise DataError(
@@ -84,12 +84,12 @@ def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
 
 
 def _pictures(folder: Path) -> list[bytes]:
-    """File names of one class, sorted: each file system lists them in an order of its own."""
+    """File names of one class, sorted: the order of a listing differs between file systems."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.name.lower().endswith(EXTENSIONS))
     except FileNotFoundError:
-        return []  # a class that was trained on need not be in every other split
+        return []  # the other splits may lack a class
     if not names:
         raise DataError(
             f"{folder} is a class without pictures ({', '.join(EXTENSIONS)}): add some or delete it."

@@ -27,9 +27,9 @@ MEAN, STD = 0.1307, 0.3081
 
 
 def open_mnist(data_dir: Path, download: bool) -> Splits:
-    """55,000 train, 5,000 val (smaller files are split 11:1 as well, always in the same way), 10,000 test.
+    """55,000 train, 5,000 val (smaller files are split 11:1 too; the split is always the same), 10,000 test.
 
-    Files that are missing under `data_dir`/MNIST/raw are fetched when `download`. Raises DataError.
+    Files missing under `data_dir`/MNIST/raw are fetched if `download` is true. Raises DataError.
     """
     folder = raw(data_dir)
     prepare_mnist(folder, download)
@@ -45,7 +45,7 @@ def open_mnist(data_dir: Path, download: bool) -> Splits:
 
 
 def prepare_mnist(folder: Path, download: bool, mirrors: tuple[str, ...] = MIRRORS) -> None:
-    """See that the four files are in `folder`; touches no network when they are. Raises DataError."""
+    """Make sure that the four files are in `folder`; uses no network if they are. Raises DataError."""
     if not missing(folder):
         return
     if not download:

@@ -1,4 +1,4 @@
-"""MNIST's four files: their names, whether they are there, how many images they announce; nothing is read but headers."""
+"""MNIST's four files: their names, whether they exist, how many images their headers announce."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ CHECKSUMS = {
 
 
 def raw(data_dir: Path) -> Path:
-    """The folder of the files."""
+    """The folder with the four files."""
     return data_dir / "MNIST" / "raw"
 
 
 def missing(folder: Path) -> list[str]:
-    """Those of the four .gz names that are there neither packed nor unpacked."""
+    """The .gz names of the files that exist neither packed nor unpacked."""
     return [
         name
         for name in CHECKSUMS
@@ -34,13 +34,13 @@ def missing(folder: Path) -> list[str]:
 
 
 def refuse_missing(folder: Path) -> None:
-    """Raise DataError with what to put where, or the key that fetches it."""
+    """Raise DataError if files are missing: what to put where, or the key that fetches them."""
     if missing(folder):
         raise DataError(f"{what_to_put(folder)}, or use data.download=true to fetch them.")
 
 
 def what_to_put(folder: Path) -> str:
-    """The beginning of a sentence about files that are missing."""
+    """The beginning of a sentence about missing files."""
     return (
         f"MNIST is not complete: put {', '.join(missing(folder))} (packed, or unpacked without .gz) into "
         f"{folder.absolute()}, copied from a machine that has them or from {MIRRORS[0]}"
@@ -48,17 +48,17 @@ def what_to_put(folder: Path) -> str:
 
 
 def present(plain: Path) -> Path:
-    """The unpacked file where there is one, else the packed one."""
+    """The unpacked file if it exists, else the packed one."""
     return plain if plain.exists() else plain.with_name(plain.name + ".gz")
 
 
 def held_out(length: int) -> int:
-    """How many of the training files' images validate instead."""
+    """How many images of the training files are used for validation."""
     return max(1, length // 12)
 
 
 def train_length(folder: Path) -> int:
-    """Images to train on, by the headers of the files. Raises DataError where one is missing or has none."""
+    """Number of training images, from the headers of the files. Raises DataError if a file is missing or has none."""
     refuse_missing(folder)
     counts = [
         read_header(present(folder / name[: -len(".gz")]), int(name.split("idx")[1][0]))[0]

@@ -12,9 +12,9 @@ from src.data.synthetic import open_synthetic
 
 
 def open_splits(config: Data, seed: int = 0) -> Splits:
-    """Open the data set that `config` names; `seed` is the run's, and only decides random augmentation.
+    """Open the data set that `config` names; `seed` is the run's, and only affects random augmentation.
 
-    Raises DataError when files are missing or do not fit together; a damaged picture is found when read.
+    Raises DataError if files are missing or do not fit together; a damaged picture is found when it is read.
     """
     match config:
         case DigitsData():

@@ -1,15 +1,15 @@
-"""synthetic: random images of any shape, number of classes and length; what benchmarks use."""
+"""synthetic: random images of any shape, number of classes and length, for benchmarks."""
 
 import numpy as np
 
 from src.data.base import Splits
 
-# Images come from a pool made once, so that reading costs one copy; the pool is kept below this many bytes.
+# Images come from a pool made once, so that reading is one copy; the pool stays below this number of bytes.
 POOL_BYTES = 64 * 2**20
 
 
 class SyntheticSet:
-    """Sample i is image i % pool of a fixed pool: noise around a mean per class, so that it can be learnt.
+    """Sample i is image i % pool of a fixed pool: noise around one mean per class, so that there is something to learn.
 
     A pool smaller than the number of classes (large images) shows only the first `pool` classes.
     """

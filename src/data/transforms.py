@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]
 
 
 def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
-    """A (left, top, right, bottom) of random area and ratio; after ten that do not fit, the central one."""
+    """A (left, top, right, bottom) of random area and ratio; the central one if ten attempts do not fit."""
     for _ in range(10):
         area = width * height * random.uniform(*AREA)
         ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -35,7 +35,7 @@ def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
 
 
 def central_crop(width: int, height: int) -> Box:
-    """The central square of 224/256 of the short side: resizing it equals resizing all, then cropping."""
+    """The central square, 224/256 of the short side: resizing it equals resizing everything, then cropping."""
     side = min(width, height) / EVALUATION_MARGIN
     return _centre(width, height, side, side)
 

@@ -1,10 +1,10 @@
-"""Files, folders and the terminal, by the standard library alone: what every other room may use.
+"""Files, folders and the terminal, with the standard library alone; every other package may use it.
 
-- `atomic`: files are replaced in one step, and nothing of the user's is lost by it.
-- `marked`: the folders that this project has made, and how it recognises them.
-- `removal`: the one place where anything is removed.
-- `plain_json`: JSON that every reader accepts.
-- `output`: a terminal that closes, a pipe that ends, a disk that is full.
+- `atomic`: files are replaced in one step, and no file of the user is lost.
+- `marked`: the folders that this project made, and how it recognises them.
+- `removal`: the only place that removes anything.
+- `plain_json`: JSON that every parser accepts.
+- `output`: output that survives a closed terminal, a broken pipe, a full disk.
 """
 
 from pathlib import Path

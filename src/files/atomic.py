@@ -1,4 +1,4 @@
-"""Files and folders that are replaced or renamed: in one step, and nothing of the user's is lost by it."""
+"""Replacing and renaming files and folders in one step, without losing any file of the user."""
 
 import errno
 import os
@@ -10,16 +10,16 @@ from typing import BinaryIO
 from src.files.removal import remove_file, temporary_name
 
 LARGEST = 16 << 20
-"""Bytes of a file that is read as a whole; none that this project writes is a tenth of that."""
+"""Largest file that is read as a whole, in bytes; what this project writes is below a tenth of that."""
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file in one step: a reader sees the old or the new text, never a part; it survives a power cut.
+    """Replace a file in one step: a reader sees the old or the new content, never a part, also after a power cut.
 
     The new file has the permissions of the old one.
 
     Raises:
-        OSError: where the disk does not take it, or what has that name is no ordinary file; nothing has changed then.
+        OSError: the disk refuses, or the name belongs to something that is not an ordinary file; nothing has changed then.
     """
     mode, temporary = _permissions(path), temporary_name(path)
     try:
@@ -36,7 +36,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def read_text(path: Path) -> str:
-    """What an ordinary file of a run says; a pipe would be waited for. Raises OSError, or UnicodeDecodeError."""
+    """The content of an ordinary file; reading a pipe would block. Raises OSError or UnicodeDecodeError."""
     _permissions(path)
     if path.stat().st_size > LARGEST:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
@@ -44,7 +44,7 @@ def read_text(path: Path) -> str:
 
 
 def write_keeping(path: Path, text: str) -> None:
-    """`write_atomic`; where another text is replaced, that is kept beside it as NAME.1, NAME.2 and so on."""
+    """`write_atomic`; an old content that differs is kept beside the file as NAME.1, NAME.2 and so on."""
     try:
         before = read_text(path)
     except FileNotFoundError:
@@ -55,13 +55,13 @@ def write_keeping(path: Path, text: str) -> None:
 
 
 def replace(temporary: Path, path: Path) -> None:
-    """Give a file of this process its final name. Raises FileExistsError where that is no ordinary file's."""
+    """Give a temporary file its final name. Raises FileExistsError if something other than an ordinary file has that name."""
     _permissions(path)
     temporary.replace(path)
 
 
 def take(path: Path) -> Path:
-    """Rename a file to a name that only this process uses, so that one of several has it. Raises OSError."""
+    """Rename a file to a name of this process, so that only one of several processes gets it. Raises OSError."""
     _permissions(path)
     taken = temporary_name(path)
     path.rename(taken)
@@ -69,21 +69,21 @@ def take(path: Path) -> Path:
 
 
 def move(path: Path, name: Path) -> None:
-    """Rename a file or folder. Raises FileExistsError where something has that name."""
+    """Rename a file or folder. Raises FileExistsError if the new name is taken."""
     if os.path.lexists(name):
         raise FileExistsError(f"{name} already exists")
     path.rename(name)
 
 
 def set_aside(path: Path, word: str) -> Path:
-    """Rename whatever it is to NAME.<word>-1, or -2 and so on; returns that name, which nothing had before."""
+    """Rename a file or folder to the first free one of NAME.<word>-1, -2 and so on; returns that name."""
     kept = _free(path, f".{word}-")
     path.rename(kept)
     return kept
 
 
 def link_atomic(link: Path, target: str) -> bool:
-    """Make a symbolic link, in one step where there is one; False where the name is of something else, which stays."""
+    """Make a symbolic link, or replace one in one step; False if something else has that name, which stays."""
     if os.path.lexists(link) and not link.is_symlink():
         return False
     # the random end: threads of this process may make the same link at once
@@ -94,7 +94,7 @@ def link_atomic(link: Path, target: str) -> bool:
 
 
 def _new(temporary: Path) -> BinaryIO:
-    """A new file; one that is there was left by a killed process that had this one's number."""
+    """A new file; an existing one was left by a killed process with the same process id."""
     try:
         return open(temporary, "xb")
     except FileExistsError:
@@ -103,7 +103,7 @@ def _new(temporary: Path) -> BinaryIO:
 
 
 def _permissions(path: Path) -> int | None:
-    """Of an ordinary file; None where nothing has that name."""
+    """The permissions of an ordinary file; None if nothing has that name. Raises FileExistsError for anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Folders that this project has made, and how it knows them again: by a computed place, no link on the way, and a marker.
+"""Folders that this project made, and how it recognises them: a computed place, no link on the way, and a marker.
 
-The proof is in `src/files/removal.py`, at the top; whatever looks at such a folder does it here.
+The rules are at the top of `src/files/removal.py`; all checks of such a folder are made here.
 """
 
 import errno
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARKER = ".run-marker"
-"""File in each folder that may be removed."""
+"""The file in each folder that may be removed."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class NotOurs(PermissionError):
-    """Something is not provably this project's own; the message says what, and why."""
+    """Something can't be proved to be this project's own; the message says what, and why."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a folder of ours is, and how it is known.
+    """Where a folder of this project is, and how it is recognised.
 
     Attributes:
-        root: above it nothing is looked at.
-        names: of the folders below the root, one per level; the last one is the folder's own. All of them computed.
-        marker: one line, what its marker file says; no two folders of this project have the same.
+        root: nothing above it is checked.
+        names: of the folders below the root, one per level, the folder's own last; all are computed.
+        marker: the line in its marker file; no two folders of this project have the same.
     """
 
     root: Path
@@ -42,14 +42,14 @@ class Place:
 
 
 def make(place: Place, private: bool = False) -> None:
-    """Make the folder and its marker, and the folders on the way to it. One that is there already must be ours.
+    """Make the folder, its parents and its marker. A folder that already exists must be ours.
 
     Args:
         private: only this user may enter the folders below the root.
 
     Raises:
-        NotOurs: where something else is in its place, or a link is on the way to it.
-        OSError: where the disk refuses.
+        NotOurs: something else is in its place, or there is a link on the way to it.
+        OSError: the disk refuses.
     """
     place.root.mkdir(parents=True, exist_ok=True)
     with opened(place.root, place.names, private, create=True) as folder:
@@ -60,9 +60,9 @@ def make(place: Place, private: bool = False) -> None:
 
 
 def adopt(place: Place) -> None:
-    """Write the marker into a folder that has none, and whose content has shown the caller that it is ours.
+    """Write the marker into a folder that has none; the caller knows by its content that it is ours.
 
-    What can't be marked stays unmarked, and is not removed then.
+    A folder that can't be marked stays unmarked, and is never removed.
     """
     with suppress(OSError), opened(place.root, place.names) as folder:
         if os.fstat(folder).st_uid == os.getuid():
@@ -70,15 +70,15 @@ def adopt(place: Place) -> None:
 
 
 def check(place: Place, private: bool = False) -> None:
-    """Return where the folder is ours.
+    """Raise unless the folder is ours.
 
     Args:
-        private: it must also be this user's alone, with all folders below the root.
+        private: no other user may own or write to it, or to the folders between the root and it.
 
     Raises:
-        FileNotFoundError: there is no such folder.
-        NotOurs: there is one, and it is not provably ours.
-        OSError: where the disk refuses.
+        FileNotFoundError: the folder does not exist.
+        NotOurs: it exists, and can't be proved to be ours.
+        OSError: the disk refuses.
     """
     with opened(place.root, place.names, private) as folder:
         prove(folder, place)
@@ -86,7 +86,7 @@ def check(place: Place, private: bool = False) -> None:
 
 @contextmanager
 def opened(root: Path, names: Sequence[str], private: bool = False, create: bool = False) -> Iterator[int]:
-    """A folder below `root`, reached name by name; see the top for what is refused on the way."""
+    """An open folder below `root`, reached name by name; links and other disks on the way are refused."""
     folder, path = os.open(root, _FOLDER), root
     try:
         for name in names:
@@ -130,7 +130,7 @@ def _refuse_others(folder: int, path: Path) -> None:
 
 
 def prove(folder: int, place: Place) -> None:
-    """Raise NotOurs unless the open folder is this user's, with its marker or nothing in it."""
+    """Raise NotOurs unless the open folder belongs to this user, and is empty or has its marker."""
     if os.fstat(folder).st_uid != os.getuid():
         raise NotOurs(f"{place.path} belongs to another user")
     found = _marker(folder)
@@ -139,7 +139,7 @@ def prove(folder: int, place: Place) -> None:
 
 
 def _refuse_unless_begun(folder: int, place: Place, found: str | None) -> None:
-    """A kill leaves a new folder empty, or with the beginning of its marker."""
+    """Accept what a kill leaves of a new folder: nothing in it, or the beginning of its marker."""
     if set(os.listdir(folder)) <= {MARKER} and place.marker.startswith(found or ""):
         return
     says = "no marker of this project" if found is None else f"the marker of another folder ({found[:80]!r})"
@@ -147,7 +147,7 @@ def _refuse_unless_begun(folder: int, place: Place, found: str | None) -> None:
 
 
 def _marker(folder: int) -> str | None:
-    """What the marker says; None where it is no file of this user."""
+    """The content of the marker; None if it is missing or not a file of this user."""
     try:
         file = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:

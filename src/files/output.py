@@ -1,6 +1,6 @@
-"""Standard output and error that can't end a run: a reader that went away, a full disk or a terminal that hung up.
+"""Standard output and error that can't end a run, with a closed pipe, a full disk or a terminal that hung up.
 
-`protect()` once, at the start of a process that trains or submits. What Lightning, Keras and rich print is covered too.
+Call `protect()` once, at the start of a process that trains or submits. It covers what Lightning, Keras and rich print too.
 """
 
 import errno
@@ -12,62 +12,62 @@ from contextlib import suppress
 from typing import TextIO
 
 OTHER = {1: 2, 2: 1}
-"""The stream that says what happened to the other one."""
+"""The stream on which a failure of the other one is reported."""
 
 NAMES = {1: "standard output", 2: "standard error"}
 
 
 class _Forgiving(io.FileIO):
-    """A descriptor that takes everything: what can't be written is dropped, and the first time the other stream says so."""
+    """A descriptor whose writes never fail: what can't be written is dropped, and reported once on the other stream."""
 
-    told = False
+    reported = False
 
     def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
-        """Always all of it: the layers above must neither fail nor keep it for later."""
+        """Always reports everything as written: the layers above must neither fail nor buffer it."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         while rest:
             try:
                 rest = rest[os.write(self.fileno(), rest) :]
             except OSError as error:
-                self._tell(error)
+                self._report(error)
                 break
         return size
 
-    def _tell(self, error: OSError) -> None:
-        if self.told:
+    def _report(self, error: OSError) -> None:
+        if self.reported:
             return
-        self.told = True
+        self.reported = True
         line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); continuing without it.\n"
         with suppress(OSError):  # both may be gone
             os.write(OTHER[self.fileno()], line.encode())
 
 
 def protect() -> None:
-    """Make `sys.stdout` and `sys.stderr` unbreakable, from the moment on where ending would leave something half done."""
+    """Make `sys.stdout` and `sys.stderr` unbreakable; called before anything that must not be left half done."""
     fill_closed()
-    if sys.stdout is sys.__stdout__:  # not yet replaced, by this or by what captures it
+    if sys.stdout is sys.__stdout__:  # not yet replaced, here or by something that captures output
         sys.stdout = _stream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _stream(2, sys.stderr)
 
 
 def outlive_terminal() -> None:
-    """A terminal that hangs up is no reason to end; ranks that are started later inherit that."""
+    """Ignore the hang-up of the terminal; ranks started later inherit that."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def escape_characters() -> None:
-    """What the encoding of standard output lacks is escaped, as standard error does anyway."""
+    """Escape characters that the encoding of standard output lacks, as standard error does anyway."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def trouble() -> str | None:
-    """Why standard output can't be written, where it can't; it is given up then."""
+    """Why standard output can't be written, or None; if it can't, it is dropped."""
     try:
         if sys.stdout is not None:
-            print(flush=True)  # an error that names no file came from a write: the next one fails too
+            print(flush=True)  # if an earlier write failed, this one fails too
     except OSError as error:
         sys.stdout = None  # type: ignore[assignment]
         return f"{NAMES[1]} can't be written ({error.strerror})."
@@ -75,7 +75,7 @@ def trouble() -> str | None:
 
 
 def fill_closed() -> None:
-    """Open /dev/null where descriptor 0, 1 or 2 is closed: the next file would get its number, and libraries' messages."""
+    """Open /dev/null for each closed descriptor 0, 1 and 2: the next file opened would get its number, and libraries' messages."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -86,7 +86,7 @@ def fill_closed() -> None:
 
 
 def _stream(number: int, before: TextIO | None) -> TextIO:
-    """The text stream of a descriptor; a character that its encoding lacks is escaped."""
+    """The text stream of a descriptor; characters that its encoding lacks are escaped."""
     if before is not None:
         with suppress(OSError, ValueError):
             before.flush()

@@ -1,4 +1,4 @@
-"""JSON that every reader takes: a number that is not finite has no place in JSON, and is null."""
+"""JSON that every parser accepts: nan and inf, which JSON does not have, are written as null."""
 
 import json
 import math

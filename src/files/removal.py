@@ -1,16 +1,16 @@
-"""The one place where anything is removed: only what is provably this project's own. The rest is left, and a sentence says so.
+"""The only place that removes anything: only what is provably this project's own. The rest stays, and a sentence says so.
 
-A folder is removed where all of this holds. It is looked at through folders that are held open, so that nothing can be
-exchanged between the look and the removal:
+A folder is removed if all of the following holds. It is checked through open descriptors, so that nothing can be
+replaced between the check and the removal:
 
-- its place is computed: a root that the caller names, and below it names made of run id, step, user id and the like. A path
-  that was read from a file or from the environment proves nothing.
+- its path is computed: a root that the caller gives, and below it names made of run id, step, user id and the like. A path
+  read from a file or from the environment proves nothing.
 - nothing below that root is a symbolic link, and no other disk is mounted there.
-- it holds a file `.run-marker`, which was written when the folder was made and says what it is and of which run.
+- it contains a file `.run-marker`, written when the folder was made, which says what the folder is and for which run.
 - the folder, its marker and all folders in it belong to this user.
 
-The marker is removed last: what a kill leaves half-removed still has it, and goes the next time. A kill between the two calls
-that make a folder and its marker leaves an empty one, which may be removed by its name alone.
+The marker is removed last: a folder that a kill leaves half removed still has it, and is removed the next time. A kill between
+making a folder and its marker leaves an empty folder, which may be removed by its name alone.
 """
 
 import os
@@ -25,24 +25,24 @@ from pathlib import Path
 from src.files.marked import MARKER, NotOurs, Place, enter, make, opened, prove
 
 DEEPEST = 50
-"""Levels of folders in a folder of ours; more is none that this project made."""
+"""Levels of folders below a folder of ours; this project never makes more."""
 
 
 def make_empty(place: Place, private: bool = False) -> None:
-    """`make`, and nothing but the marker is in it: one of ours is removed first. Raises as `make`."""
+    """`make` an empty folder: an existing one is removed first, if it is ours. Raises what `make` raises."""
     if os.path.lexists(place.path) and not remove(place):
         raise FileExistsError(f"{place.path} is in the way")
     make(place, private)
 
 
 def remove(place: Place, hidden: str = "") -> bool:
-    """Remove the folder where it is ours; where it is not, say so once.
+    """Remove the folder if it is ours; if it is not, say so once.
 
     Args:
-        hidden: another name to give it first, so that a kill leaves no half of it in sight.
+        hidden: a name to rename it to first, so that a kill leaves nothing half removed under its own name.
 
     Returns:
-        Whether nothing is there any more.
+        Whether it is gone.
     """
     try:
         with opened(place.root, place.names[:-1]) as parent:
@@ -56,12 +56,12 @@ def remove(place: Place, hidden: str = "") -> bool:
 
 
 def temporary_name(path: Path) -> Path:
-    """Beside a file, the name under which this process, and no other one, writes what is to take its place."""
+    """The name, beside a file, under which this process alone writes its replacement."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file that this process made, if it is there; its name says so. Raises ValueError for any other name."""
+    """Remove a temporary file of this process, if it exists. Raises ValueError if its name is not one."""
     if not (path.name.startswith(".") and str(os.getpid()) in re.split("[.-]", path.name)):
         raise ValueError(f"{path} is not a temporary file of this process")
     with suppress(FileNotFoundError):
@@ -69,20 +69,20 @@ def remove_file(path: Path) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder in which nothing is; any other one stays."""
+    """Remove an empty folder; any other one stays."""
     with suppress(OSError):
         folder.rmdir()
 
 
 def remove_link(path: Path) -> None:
-    """Remove a symbolic link, if it is one; what it leads to stays."""
+    """Remove a symbolic link, and nothing else; its target stays."""
     if path.is_symlink():
         path.unlink()
 
 
 @cache
 def say_once(text: str) -> None:
-    """Tell the person who reads the log, once per process."""
+    """Print a line to the log, once per process."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -101,7 +101,7 @@ def _remove(parent: int, place: Place, hidden: str) -> None:
 
 
 def _survey(folder: int, path: Path, levels: int = DEEPEST) -> None:
-    """Raise NotOurs for what this project never makes: mounted disks, folders of others; before anything is removed."""
+    """Before anything is removed, raise NotOurs for what this project never makes: mounted disks, folders of other users."""
     if not levels:
         raise NotOurs(f"{path} is deeper than any folder of this project")
     for name in _folders(folder):
@@ -115,11 +115,11 @@ def _survey(folder: int, path: Path, levels: int = DEEPEST) -> None:
 
 
 def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
-    """Rename the open folder; returns the name that it has now."""
+    """Rename the open folder; returns its new name."""
     try:
         os.rename(name, hidden, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
-        return name  # what has that name goes later
+        return name  # something else has the hidden name: remove it under its own
     there = os.stat(hidden, dir_fd=parent, follow_symlinks=False)
     if os.path.samestat(there, os.fstat(folder)):
         return hidden
@@ -128,7 +128,7 @@ def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
 
 
 def _empty(folder: int) -> None:
-    """Remove what is in the open folder, its marker last and only when nothing else is left."""
+    """Remove the content of the open folder, the marker last and only if nothing else is left."""
     folders = _folders(folder)
     for name in os.listdir(folder):
         if name in folders:

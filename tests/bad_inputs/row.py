@@ -31,14 +31,14 @@ class Row:
         says: regular expression of one line on stderr; for exit code 0 also on stdout.
         code: exit code.
         command: train, jobs, doctor or new_cluster.
-        files: paths below row/ or project/ and what becomes of them before the command starts.
+        files: paths below row/ or project/, and what is done to them before the command starts.
         programs: shell lines of programs that are first on PATH.
-        environ: changes to the environment; "" takes a variable away.
+        environ: changes to the environment; "" removes a variable.
         writes: regular expression of the paths that may be written.
         limit: seconds.
-        real: in a new interpreter; needed where the interpreter itself reads what is odd.
-        stdout: a device that takes the output.
-        name: where the words don't tell.
+        real: in a new interpreter; needed if the interpreter itself reads the odd input.
+        stdout: a device that receives the output.
+        name: if the words don't say what is odd.
     """
 
     words: str

@@ -1,9 +1,9 @@
-"""A folder in which commands may do what they like: a copy of the project, and one folder that each row finds as it prepared it.
+"""A folder in which commands may do anything: a copy of the project, and a folder that is prepared for each row.
 
 SCRATCH/project   src, slurm, hydra_plugins and configs; commands run from here
         row       the row's own: home, bin (first on PATH), tmp, and what its preparation puts there
         tools     the programs of this machine that commands may call; no scheduler among them
-        guard     stand-ins for the frameworks: importing one ends the process, so that a row that trains is seen at once
+        guard     stand-ins for the frameworks: importing one ends the process, so that a row that trains is noticed at once
 """
 
 import json
@@ -27,7 +27,7 @@ while read -r _ _ _ _ folder _; do
 done </proc/self/mountinfo
 exec setpriv --bounding-set=-all --inh-caps=-all "$@"
 """
-"""Runs a command that can write nowhere but in the folder $0, without root's powers: permissions hold for it as for anyone."""
+"""Runs a command that can write only in the folder $0, without root's powers: permissions hold for it as for any user."""
 
 TRAINS = 99
 """Exit code of a command that imported a framework: it was not refused."""
@@ -46,7 +46,7 @@ class Answer:
     Attributes:
         code: exit code; negative for a signal.
         seconds: how long it took.
-        ended: False where it had to be killed.
+        ended: False if it had to be killed.
         stdout, stderr: what it printed.
         written: paths below the scratch folder that are new, gone or changed.
     """
@@ -117,8 +117,8 @@ class Scratch:
             "PYTHONDONTWRITEBYTECODE": "1",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        told = {k: v.replace("{row}", str(self.row)) for k, v in changes.items()}
-        return {k: v for k, v in {**fixed, **told}.items() if v or k not in changes}
+        changed = {k: v.replace("{row}", str(self.row)) for k, v in changes.items()}
+        return {k: v for k, v in {**fixed, **changed}.items() if v or k not in changes}
 
     def fill_project(self) -> None:
         """Put the project there, or make what differs from it what it was."""
@@ -139,7 +139,7 @@ class Scratch:
             (self.row / name).mkdir(parents=True)
 
     def remove(self, folder: Path) -> None:
-        """Remove a folder of ours, also where a row took its permissions away."""
+        """Remove a folder of ours, even if a row removed its permissions."""
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
         else:

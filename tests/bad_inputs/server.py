@@ -2,8 +2,8 @@
 
     python server.py PROJECT      one JSON object a line on stdin, one answer a line on stdout; `ready` first
 
-A child starts where a new interpreter starts: same `sys.path`, `sys.argv`, folder and environment, the script run as
-`__main__`, the end left to the interpreter. Whatever a child started is killed when it ends or takes too long.
+A child starts like a new interpreter: same `sys.path`, `sys.argv`, folder and environment, the script run as
+`__main__`, the end left to the interpreter. Everything that a child started is killed when it ends or takes too long.
 """
 
 import gc
@@ -26,11 +26,11 @@ LOADED = (
     "src.config.refusal", "src.runs.resume", "src.launch.local", "src.launch.processes", "src.launch.rank", "src.runs.lock",
     "src.distributed.horovod_install", "src.runs.attempts",
 )  # fmt: skip
-"""What the commands import in the end; each child would else do it again."""
+"""What the commands import in the end; otherwise each child would import it again."""
 
 
 def load(project: Path) -> None:
-    """Import, let Hydra look for its plugins, and compose once: its parsers keep what they learn."""
+    """Import, let Hydra look for its plugins, and compose once: its parsers cache what they build."""
     sys.path.append(str(project))
     for name in LOADED:
         import_module(name)

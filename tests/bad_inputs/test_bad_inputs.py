@@ -12,7 +12,7 @@ from tests.bad_inputs.scratch import TRAINS, Answer, Scratch
 from tests.bad_inputs.summary import PROPERTY
 
 BOTH_WAYS = QUICK[:: len(QUICK) // 6]
-"""Rows that are asked in a fork and in a new interpreter."""
+"""Rows that run both in a fork and in a new interpreter."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Flags and overrides, told apart before Hydra reads them."""
+"""Flags and overrides are separated before Hydra reads them."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_overrides_may_stand_on_both_sides_of_flags(
         ),
     ],
 )
-def test_what_can_not_be_used_is_one_sentence(argument: str, sentence: str) -> None:
+def test_an_unusable_argument_is_one_sentence(argument: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         split(["seed=1", argument])
     assert refused.value.problems == [sentence]

@@ -1,4 +1,4 @@
-"""What a wrong command line is answered: every problem in one message, exit code 2, nothing written, no traceback."""
+"""The answer to a wrong command line: every problem in one message, exit code 2, nothing written, no traceback."""
 
 import os
 import subprocess
@@ -70,7 +70,7 @@ def test_one_sentence(train: Train, tmp_path: Path, argument: str, says: str) ->
 
 
 @pytest.mark.parametrize("sweep", ["seed=range(0)", "model=glob(nothing*)"])
-def test_a_sweep_over_nothing(train: Train, tmp_path: Path, sweep: str) -> None:
+def test_an_empty_sweep(train: Train, tmp_path: Path, sweep: str) -> None:
     (problem,) = refused(train, tmp_path, "-m", sweep)
     assert problem == f"'{sweep}' is an empty sweep: it has no values."
 

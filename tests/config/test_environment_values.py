@@ -24,14 +24,14 @@ def token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_the_name_is_kept_and_the_value_is_read_by_who_loads(make_run: Make) -> None:
+def test_the_name_is_kept_and_the_value_is_read_when_loading(make_run: Make) -> None:
     config, run = make_run("checkpoint.monitor=${oc.env:TOKEN}", "checkpoint.mode=min")
     assert config.checkpoint.monitor == "val/loss"
     assert yaml.safe_load(run.config.read_text())["checkpoint"]["monitor"] == "${oc.env:TOKEN}"
     assert load(yaml.safe_load(run.config.read_text())).checkpoint.monitor == "val/loss"
 
 
-def test_also_where_another_key_refers_to_it(make_run: Make) -> None:
+def test_the_same_if_another_key_refers_to_it(make_run: Make) -> None:
     words = ("checkpoint.monitor=${oc.env:TOKEN}", "trainer.early_stopping.monitor=${checkpoint.monitor}")
     _, run = make_run(*words, "checkpoint.mode=min")
     frozen = yaml.safe_load(run.config.read_text())
@@ -45,7 +45,7 @@ def test_folders_are_filled_in_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("key", ["cluster.comment", "cluster.setup", "container.image", "name"])
-def test_what_gets_into_the_script_is_refused(key: str) -> None:
+def test_a_variable_in_the_batch_script_is_refused(key: str) -> None:
     value = "['export T=${oc.env:TOKEN}']" if key == "cluster.setup" else "${oc.env:TOKEN}"
     with pytest.raises(ConfigError) as refused:
         load(compose(["cluster=slurm", f"{key}={value}"]))

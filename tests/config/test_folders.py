@@ -1,4 +1,4 @@
-"""Folders that can't hold a run, each in its own words; nothing is made while asking."""
+"""Folders that can't hold a run, each in its own words; nothing is made by the check."""
 
 import os
 import subprocess
@@ -69,12 +69,12 @@ def test_each_obstacle_is_one_sentence(tmp_path: Path, make: Callable[[Path], No
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
-def test_what_no_path_can_be(tmp_path: Path, name: str) -> None:
+def test_invalid_paths(tmp_path: Path, name: str) -> None:
     [problem] = results_problems(tmp_path / name, "digits")
     assert "can't be used (" in problem
 
 
-def test_the_link_to_a_run_that_is_gone_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_dangling_link_to_the_newest_run_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("digits/gone")
     assert results_problems(tmp_path, "digits") == []
 
@@ -91,7 +91,7 @@ def test_a_disk_that_is_read_only(small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "fine"), [(0o000, False), (0o300, False), (0o500, False), (0o700, True)])
-def test_the_right_to_use_a_folder(mode: int, fine: bool) -> None:
+def test_permissions_of_a_folder(mode: int, fine: bool) -> None:
     """As another user, because root may do all."""
     folder = Path(tempfile.mkdtemp())
     if os.getuid() == 0:

@@ -1,4 +1,4 @@
-"""Rules of numbers and lists: what is refused, in which words, and what stands in for it."""
+"""Rules of numbers and lists: what is refused, in which words, and what takes its place."""
 
 import math
 
@@ -21,7 +21,7 @@ from src.config.limits import Items, Range
         (Range(at_most=9), 1 << 2000, "must be at most 9"),
     ],
 )
-def test_what_is_out_of_range_is_said_and_replaced(rule: Range, value: float, says: str) -> None:
+def test_a_value_out_of_range_is_reported_and_replaced(rule: Range, value: float, says: str) -> None:
     stands_in, words = rule(value)
     assert words == says
     assert rule(stands_in) == (stands_in, "")
@@ -29,7 +29,7 @@ def test_what_is_out_of_range_is_said_and_replaced(rule: Range, value: float, sa
 
 
 @pytest.mark.parametrize("value", [0, 0.5, 1, 1.0])
-def test_what_is_in_range_is_kept(value: float) -> None:
+def test_a_value_in_range_is_kept(value: float) -> None:
     assert Range(at_least=0, at_most=1)(value) == (value, "")
 
 

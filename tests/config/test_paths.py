@@ -76,6 +76,6 @@ def test_a_relative_path_is_below_the_project(monkeypatch: pytest.MonkeyPatch, t
     assert absolute("$TMPDIR/x") == Path("$TMPDIR/x")
 
 
-def test_only_the_home_is_read_where_the_rest_is_the_node_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_home_is_expanded_if_the_rest_is_the_node_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert expand_home("~/$NOPE") == "/home/me/$NOPE"

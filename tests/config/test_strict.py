@@ -1,4 +1,4 @@
-"""Trees become dataclasses, strictly; every problem is found, not the first alone."""
+"""Trees become dataclasses, strictly; all problems are found, not just the first."""
 
 import datetime
 from dataclasses import dataclass
@@ -104,13 +104,13 @@ def test_suggestions() -> None:
         ("", "word='' is empty."),
         (" \t", "word=' \t' is empty."),
         ("a\0b", "contains a character that names, paths and options can't have."),
-        ("\udcff", "word='\\udcff' has a character in it"),
+        ("\udcff", "word='\\udcff' contains a character that names"),
         (datetime.date(2024, 1, 1), "word='2024-01-01' is not a string; put it in quotes."),
         (b"word", "word='b'word'' is not a string."),
         (["word"], "word='['word']' is not a string."),
     ],
 )
-def test_what_is_no_text(word: object, says: str) -> None:
+def test_what_is_not_a_string(word: object, says: str) -> None:
     (problem,) = problems_of(word=word)
     assert says in problem
 
@@ -120,7 +120,7 @@ def test_a_list_of_unusable_values_names_each() -> None:
     assert [p.split("=")[0] for p in found] == ["inner.sizes[0]", "inner.sizes[1]", "inner.sizes[2]"]
 
 
-def test_an_unhashable_name_is_no_choice() -> None:
+def test_an_unhashable_name_is_not_a_choice() -> None:
     for name in ([], {}, None, [[]], 7):
         (problem,) = problems_of(colour={"name": name, "pale": True})
         assert problem.startswith("colour=") and "is not a choice" in problem
@@ -132,7 +132,7 @@ class Limited:
     size: Annotated[int, Range(at_least=1, at_most=8)] | Literal["auto"] | None
 
 
-def test_rules_are_asked_and_an_allowed_value_stands_in() -> None:
+def test_rules_are_applied_and_an_allowed_value_takes_the_place() -> None:
     problems: list[str] = []
     made = build(Limited, {"rate": -1, "size": 9}, problems)
     assert problems == ["rate=-1 must be above 0.", "size=9 must be at most 8."]

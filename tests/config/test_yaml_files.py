@@ -30,7 +30,7 @@ from src.errors import ConfigError, ProjectError
         ),
     ],
 )
-def test_a_file_that_holds_no_keys(tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_a_file_without_keys(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "odd.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as refused:
@@ -38,7 +38,7 @@ def test_a_file_that_holds_no_keys(tmp_path: Path, content: bytes, sentence: str
     assert refused.value.problems == [sentence.format(path)]
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.yaml can't be read: No such file or directory\."):
         read_mapping(tmp_path / "none.yaml")
 
@@ -64,7 +64,7 @@ def test_every_file_of_the_project_is_fine() -> None:
     assert [problem for p in paths if (problem := problem_of_choice(p, KEYS))] == []
 
 
-def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine.yaml")
     with pytest.raises(ProjectError, match=r"mine\.yaml is a pipe or device: put a YAML file in its place"):
         refuse_unusable(tmp_path)

@@ -63,14 +63,14 @@ def test_fetches_into_a_new_folder(tmp_path: Path, server: str) -> None:
     assert (tmp_path / "new" / "raw" / "a.gz").read_bytes() == CONTENT
 
 
-def test_present_files_are_not_asked_for(tmp_path: Path, server: str) -> None:
+def test_present_files_are_not_fetched(tmp_path: Path, server: str) -> None:
     fetch_into(tmp_path, server + "good/")
     fetch_into(tmp_path, server + "good/")
     assert Mirror.requests == {"good": 1}
 
 
 @pytest.mark.parametrize("broken", ["wrong", "short", "missing"])
-def test_falls_to_the_next_mirror(
+def test_falls_back_to_the_next_mirror(
     tmp_path: Path, server: str, broken: str, capsys: pytest.CaptureFixture
 ) -> None:
     fetch_into(tmp_path, server + f"{broken}/", server + "good/")
@@ -105,7 +105,7 @@ def test_processes_of_a_node_fetch_once(tmp_path: Path, server: str) -> None:
     assert [rank.exitcode for rank in ranks] == [0, 0, 0] and Mirror.requests == {"slow": 1}
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="file/raw can't be written"):
         fetch_into(tmp_path / "file" / "raw", "http://127.0.0.1:9/")

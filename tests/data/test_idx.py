@@ -29,7 +29,7 @@ def test_truncated_values_are_counted(tmp_path: Path, write_idx) -> None:
     path = tmp_path / "images"
     path.write_bytes(write_idx(path, VALUES)[:-5])
     with pytest.raises(
-        DataError, match=r"images is truncated: .* 2x3x4 = 24 values and it holds 19; fetch it again"
+        DataError, match=r"images is truncated: .* 2x3x4 = 24 values, but it holds 19; fetch it again"
     ):
         read_idx(path, dimensions=3)
 

@@ -91,7 +91,7 @@ def test_class_that_is_not_trained_on(picture_dir: Path) -> None:
         open_small(picture_dir)
 
 
-def test_class_that_is_not_evaluated_keeps_the_numbers(picture_dir: Path) -> None:
+def test_a_class_missing_in_val_keeps_the_labels(picture_dir: Path) -> None:
     shutil.rmtree(picture_dir / "val" / "dog")
     val = open_small(picture_dir).val
     assert val.labels.tolist() == [0, 0, 2, 2] and val.classes == 3

@@ -55,7 +55,7 @@ def test_shuffling_depends_on_seed_and_epoch() -> None:
     assert len(orders) == 9
 
 
-def test_order_is_that_of_every_numpy_version() -> None:
+def test_the_order_is_the_same_with_every_numpy_version() -> None:
     # Raw PCG64 output sorted; written down once, must never change: a resumed run relies on it.
     assert permutation(10, 1, 0).tolist() == [9, 2, 4, 7, 5, 0, 8, 6, 3, 1]
 

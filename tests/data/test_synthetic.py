@@ -31,7 +31,7 @@ def test_same_samples_every_time_and_no_caller_can_change_them() -> None:
     np.testing.assert_array_equal(first.read(np.arange(10), 3, False)[0], images_before)
 
 
-def test_classes_can_be_told_apart() -> None:
+def test_classes_can_be_distinguished() -> None:
     data = SyntheticSet((8, 8, 1), 10, 256)
     images, labels = data.read(np.arange(256), 0, True)
     flat = images.reshape(256, -1)

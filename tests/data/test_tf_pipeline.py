@@ -121,7 +121,7 @@ def test_a_damaged_picture_is_one_sentence_and_nothing_else(picture_dir: Path) -
     assert "Traceback" not in done.stderr
 
 
-def test_other_errors_of_tensorflow_stay_what_they_are() -> None:
+def test_other_errors_of_tensorflow_are_unchanged() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError), plain_data_errors():
         tf.debugging.assert_equal(1, 2)
 

@@ -46,7 +46,7 @@ def test_ranks_and_workers_do_not_change_what_is_trained_on(picture_dir: Path, w
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_going_on_in_the_middle_of_an_epoch(workers: int) -> None:
+def test_resuming_in_the_middle_of_an_epoch(workers: int) -> None:
     train = open_digits().train
     loader = torch_loader(train, BatchOrder(128, seed=1, train=True))
     uninterrupted = []

@@ -43,7 +43,7 @@ def test_evaluation_equals_resizing_the_short_side_then_cropping() -> None:
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_any_kind_of_picture_gets_the_asked_shape(mode: str, channels: int) -> None:
+def test_any_kind_of_picture_gets_the_requested_shape(mode: str, channels: int) -> None:
     prepared = prepare(Image.new(mode, (40, 30)), 24, channels, np.random.default_rng(0))
     assert prepared.shape == (24, 24, channels) and prepared.dtype == np.float32
 

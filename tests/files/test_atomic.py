@@ -1,4 +1,4 @@
-"""Files are replaced in one step, and nothing of the user's is lost by it."""
+"""Files are replaced in one step, without losing any file of the user."""
 
 import os
 from pathlib import Path
@@ -38,20 +38,20 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(file: Path) -> None
     assert file.read_text() == "old" and os.listdir(file.parent) == ["run.json"]
 
 
-def test_what_a_killed_process_with_the_same_number_left_is_no_obstacle(file: Path) -> None:
+def test_a_leftover_of_a_killed_process_with_the_same_id_is_replaced(file: Path) -> None:
     temporary_name(file).symlink_to(file.with_name("elsewhere"))
     write_atomic(file, "new")
     assert os.listdir(file.parent) == ["run.json"]
 
 
-def test_what_is_replaced_is_kept_where_it_differs(file: Path) -> None:
+def test_replaced_content_is_kept_if_it_differs(file: Path) -> None:
     for text in ("one", "one", "two", "three", "three"):
         write_keeping(file, text)
     kept = {p.name: p.read_text() for p in file.parent.iterdir()}
     assert kept == {"run.json": "three", "run.json.1": "one", "run.json.2": "two"}
 
 
-def test_what_is_set_aside_never_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_setting_aside_never_replaces_anything(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / "a").mkdir()
         (tmp_path / "a" / "file").write_text(str(number))
@@ -76,7 +76,7 @@ def test_one_of_several_takes_a_file(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
-def test_a_link_takes_the_place_of_links_only(tmp_path: Path, make: object) -> None:
+def test_a_link_replaces_links_only(tmp_path: Path, make: object) -> None:
     assert link_atomic(tmp_path / "latest", "a") and link_atomic(tmp_path / "latest", "b")
     assert os.readlink(tmp_path / "latest") == "b"
     make(tmp_path / "other")  # type: ignore[operator]

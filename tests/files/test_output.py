@@ -1,4 +1,4 @@
-"""A run does not end because nobody reads what it prints."""
+"""A run does not end because its output can't be written."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
     [
         (
             ">/dev/full 2>{said}",
-            "standard output can't be written (No space left on device); going on",
+            "standard output can't be written (No space left on device); continuing",
         ),
         (
             "2>{said} | head -1",
@@ -44,21 +44,21 @@ def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
         ),
         (
             "2>/dev/full >{said}",
-            "standard error can't be written (No space left on device); going on",
+            "standard error can't be written (No space left on device); continuing",
         ),
         (">/dev/full 2>/dev/full", ""),
         ("2>&-", ""),
         (">&- 2>&- <&-", ""),
     ],
 )
-def test_output_that_is_full_or_closed_ends_nothing(redirection: str, says: str, tmp_path: Path) -> None:
+def test_full_or_closed_output_does_not_end_a_run(redirection: str, says: str, tmp_path: Path) -> None:
     code, done, said = ended(redirection, tmp_path)
     assert (code, done) == (0, "done")
     assert says in said
     assert said.count("can't be written") <= 1
 
 
-def test_a_terminal_that_hangs_up_ends_nothing() -> None:
+def test_a_terminal_that_hangs_up_does_not_end_a_run() -> None:
     waits = PRINTS.replace("range(3000)", "range(3)") + "\nos.kill(os.getpid(), 1)\nprint('still here')"
     shown = subprocess.run([sys.executable, "-c", waits, "1"], capture_output=True, timeout=60)
     assert shown.returncode == 0

@@ -84,13 +84,13 @@ def test_no_link_is_followed_wherever_it_is(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../precious", "group/folder"])
-def test_a_name_that_leads_elsewhere_is_none(tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(NotOurs, match="is not the name of a folder"):
         check(place(tmp_path, name))
     assert not remove(place(tmp_path, name))
 
 
-def test_a_marker_that_is_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
+def test_a_marker_that_is_a_link_or_a_pipe_does_not_count(tmp_path: Path) -> None:
     ours = place(tmp_path)
     make(ours)
     (ours.path / "file").write_text("x")
@@ -185,7 +185,7 @@ def test_a_folder_is_not_adopted_through_a_link(tmp_path: Path, precious: Path) 
     assert remove(place(tmp_path, "own"))
 
 
-def test_of_files_only_those_of_this_process_are_removed(tmp_path: Path, precious: Path) -> None:
+def test_only_files_of_this_process_are_removed(tmp_path: Path, precious: Path) -> None:
     mine = temporary_name(tmp_path / "run.json")
     mine.write_text("x")
     remove_file(mine)
@@ -289,7 +289,7 @@ def test_the_reader_of_scripts_sees_what_removes(line: str) -> None:
     assert not _commands("srun --rm-something\n# rm -rf in a comment\nform -r\necho confirm")
 
 
-def test_what_only_looks_like_a_removal_is_none() -> None:
+def test_what_only_looks_like_a_removal_is_not_reported() -> None:
     harmless = "text.replace('a', 'b')\nreplace(job, run=1)\ndataclasses.replace(c, a=1)\nitems.remove(3)\nremove(place)"
     assert calls_that_remove(harmless) == set()
 
@@ -356,11 +356,11 @@ def test_a_link_in_the_place_of_the_local_folder_is_not_followed(
     run, said = linked
     assert listing(run.with_name("before")) == ["checkpoints", "run.json"]
     assert (run / "run.json").exists() and list(run.glob("checkpoints/0*"))
-    assert f"{scratch / 'shared' / 'digits-0'} is a symbolic link); doing without it." in said
+    assert f"{scratch / 'shared' / 'digits-0'} is a symbolic link); continuing without it." in said
     assert "Traceback" not in said
 
 
-def test_a_folder_that_a_record_names_is_not_touched(linked: tuple[Path, str], victim: Path) -> None:
+def test_a_folder_named_in_a_record_is_not_touched(linked: tuple[Path, str], victim: Path) -> None:
     run, _ = linked
     rule = {"mode": "max", "keep_last": 2, "keep_every_n_epochs": None}
     record = run / "checkpoints" / "stage.json"

@@ -1,4 +1,4 @@
-"""Any value in any place of the configuration is taken, or refused by its name."""
+"""Any value in any place of the configuration is accepted, or refused by name."""
 
 import copy
 import re
@@ -52,7 +52,7 @@ def with_value(tree: dict[str, Any], place: tuple[str, ...], value: Any) -> dict
 
 @bounded(600)
 @given(st.sampled_from(TREES), st.sampled_from(PLACES), ANYTHING)
-def test_any_value_in_any_place_is_taken_or_named(chosen: str, place: tuple[str, ...], value: Any) -> None:
+def test_any_value_in_any_place_is_accepted_or_named(chosen: str, place: tuple[str, ...], value: Any) -> None:
     problems: list[str] = []
     made = build(Config, with_value(composed(chosen), place, value), problems)
     assert made is not None or problems  # beside problems, what was made has stand-ins in it
@@ -72,7 +72,7 @@ def test_a_whole_configuration_is_loaded_or_refused(chosen: str, place: tuple[st
 
 @bounded()
 @given(ANYTHING)
-def test_a_tree_that_is_no_configuration_is_refused(tree: Any) -> None:
+def test_a_tree_that_is_not_a_configuration_is_refused(tree: Any) -> None:
     with pytest.raises(ConfigError):
         load(tree if isinstance(tree, dict) else {"framework": tree})
 

@@ -136,7 +136,7 @@ def test_every_form_of_a_time(form: tuple[str, Callable[..., int]], d: int, h: i
 
 
 def refused(read: Callable[[Any], int], value: Any) -> Iterator[str]:
-    """The sentence, where a value is refused; a number is not below 0."""
+    """The sentence if a value is refused; a number is never negative."""
     try:
         assert read(value) >= 0
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Odd, and fine: what must go on working."""
+"""Odd inputs that are valid and must keep working."""
 
 from tests.bad_inputs.row import Row
 

@@ -1,4 +1,4 @@
-"""`resume=` of folders that are no run, damaged ones, and of what would make it another run."""
+"""`resume=` of folders that are not runs, of damaged ones, and with changes that would make it another run."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,8 @@ NEEDED = {
     "overrides.txt": r"overrides\.txt",
     "run.json": r"run\.json",
 }
-FINE = {  # damage that is no harm: the run goes on without what the file said, or the file is data of another kind
+# harmless damage: the run resumes without what the file said, or the file is data of another kind
+FINE = {
     ("overrides.txt", "empty"), ("run.json", "gone"), ("overrides.txt", "a link to itself"), ("run.json", "a link to itself"),
 }  # fmt: skip
 KEYS = {

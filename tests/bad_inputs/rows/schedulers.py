@@ -7,7 +7,7 @@ BYTES = r"printf '\377\376\200 7\n'"
 QUEUED = "echo '4001|RUNNING'"
 HANGS = "exec sleep 1000"
 KEPT = r"row/(results|home/\.local).*"
-"""What stays where a job may have been submitted: its run folder, and that its user lets it run."""
+"""What stays where a job may have been submitted: its run folder, and the record that its user trusts it."""
 
 PUT_BACK = r"row/results/digits/20260102-000000-bbbb/(config\.yaml|overrides\.txt|run\.json|job\.sbatch)"
 """Files of a run that had to be renewed before the scheduler was asked, and hold again what they held."""

@@ -176,7 +176,7 @@ ROWS = [
     *(Row(f"name={name}", "name=.*(letters|folder|is empty|name of the link)") for name in NAMES),
     *(Row(words, says) for words, says in GRAMMAR.items()),
     *(Row(words, says) for words, says in FLAGS.items() if says),
-    Row("trainer.max_epoch=3 framework=kears seed=x model=mlpp", "^error: 4 problems:", name="four at once, all told"),
+    Row("trainer.max_epoch=3 framework=kears seed=x model=mlpp", "^error: 4 problems:", name="four at once, all listed"),
     Row("trainer.max_epoch=3 trainer.max_epoch=4", r"trainer\.max_epochs", name="the same twice"),
     Row("optimizer.lr=0,1", r"optimizer\.lr.*(-m|sweep|0\.1)", name="a decimal comma"),
     Row("optimizer.lr=1e", r"optimizer\.lr='1e' is not a number"),
