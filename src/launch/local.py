@@ -14,7 +14,7 @@ from src.errors import DataError
 from src.files.atomic import write_keeping
 from src.launch.ahead import data_problems
 from src.runs.completed import complete, is_complete
-from src.runs.folder import RunDir, create, open_run, point_latest
+from src.runs.folder import ATTEMPTS, RunDir, create, open_run, point_latest
 from src.runs.from_scratch import set_aside
 from src.runs.resume import ONE_COMMAND, flatten, resumed
 from src.runs.summary import display_path
@@ -66,7 +66,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 def never_trained(run: RunDir) -> bool:
     """Whether a run failed before its first step, such as for its data: `latest` is no name for it."""
     info = run.info()
-    return info.get("state") == "failed" and all("from_step" not in part for part in info.get("parts", []))
+    return info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, []))
 
 
 def freeze(run: RunDir, tree: Mapping[str, Any], overrides: Sequence[str]) -> None:

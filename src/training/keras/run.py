@@ -18,9 +18,8 @@ from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.distributed.discover import Topology
 from src.distributed.fingerprint import fingerprint
 from src.models.keras import build_model
-from src.runs.attempts import resumed
+from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
-from src.runs.outcome import Outcome
 from src.training.keras.callbacks import Loop
 from src.training.keras.checkpoint import Saver, restore, restore_weights
 from src.training.keras.module import Classifier
@@ -60,7 +59,7 @@ def train_with(strategy: Strategy, config: Config, run: RunDir, topology: Topolo
     publisher = open_checkpointer(config.checkpoint, run) if writes else None
     newest = publisher.store.newest_good() if publisher else None
     if publisher:
-        resumed(run, newest.step if newest else 0)
+        record_first_step(run, newest.step if newest else 0)
     state, before = restore(newest, model) if newest else (State(), strategy.replicas)
     state = shared(state, model)
     if publisher:

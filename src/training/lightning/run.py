@@ -18,9 +18,8 @@ from src.distributed.discover import Topology
 from src.distributed.fingerprint import fingerprint
 from src.errors import CheckpointError
 from src.models.lightning import build_model
-from src.runs.attempts import resumed
+from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
-from src.runs.outcome import Outcome
 from src.training.lightning.callbacks import EarlyStop, Reporter
 from src.training.lightning.checkpoint import FILE, METADATA, Saver, Stopped
 from src.training.lightning.loaders import make_loader
@@ -113,7 +112,7 @@ def attach(
     publisher = open_checkpointer(rule, run) if writes else None
     saved = trainer.strategy.broadcast(publisher.store.newest_good() if publisher else None)
     if writes:
-        resumed(run, saved.step if saved else 0)
+        record_first_step(run, saved.step if saved else 0)
         run.steps_done = lambda: trainer.global_step
     if saved:
         refuse_other_framework(saved)
