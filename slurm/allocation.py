@@ -9,6 +9,7 @@ from slurm.job import Job, devices_per_node
 from slurm.queue import JOB_ID
 from src.config.schema import Config
 from src.errors import SubmitError
+from src.runs.attempts import JOB_VARIABLES, running_job
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     Raises:
         SubmitError: this is a batch job, or one of several tasks; a job must not submit or start itself again.
     """
-    job_id = environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID")
+    job_id = running_job(environ)
     if not job_id:
         return None
     if not re.fullmatch(JOB_ID, job_id):
-        name = "SLURM_JOB_ID" if environ.get("SLURM_JOB_ID") else "PBS_JOBID"
+        name = next(v for v in JOB_VARIABLES if environ.get(v))
         raise SubmitError(
             f"{name}={job_id!a} is not a job id: this shell is not in an allocation; unset {name}, or log in again."
         )

@@ -16,7 +16,7 @@ from slurm.client import QUEUE, SCRIPT
 from slurm.left_out import special
 from slurm.submit import UNCLEAR
 from src.errors import SubmitError
-from src.runs.folder import RunDir
+from src.runs.folder import JOBS, RunDir
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
     Raises:
         SubmitError: it holds something else, so that the jobs are unknown.
     """
-    path = run.path / "jobs.txt"
+    path = run.jobs
     try:
         words = _words(path)
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def refuse_unclear(run: Submitted) -> None:
     if run.unclear and run.scheduler != "slurm":
         raise SubmitError(
             f"whether an earlier submission of this run is queued is not known: look at `{QUEUE[str(run.scheduler)]}`. "
-            f"If it is, cancel it; then delete the line {UNCLEAR} of {run.run.path / 'jobs.txt'}."
+            f"If it is, cancel it; then delete the line {UNCLEAR} of {run.run.jobs}."
         )
 
 
@@ -168,7 +168,7 @@ def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
 
 def _folders(name: str, results: Path) -> list[Path]:
     if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
-        found = [p.parent for p in sorted(results.glob("*/*/jobs.txt")) if _has_job(p, name)]
+        found = [p.parent for p in sorted(results.glob(f"*/*/{JOBS}")) if _has_job(p, name)]
         if found:
             return found
     path = Path(name)
@@ -226,7 +226,7 @@ def _scheduler(run: RunDir) -> str:
         kind = None
     if kind not in SCRIPT:
         raise SubmitError(
-            f"{run.path} has jobs ({run.path / 'jobs.txt'}) but neither a batch script nor a readable config.yaml: "
+            f"{run.path} has jobs ({run.jobs}) but neither a batch script nor a readable config.yaml: "
             "which scheduler has them is not known."
         )
     return str(kind)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from src.errors import SubmitError, UnclearError
 from src.files import ROOT
 from src.files.atomic import write_atomic
 from src.files.removal import remove
+from src.runs.attempts import running_job
 from src.runs.folder import RunDir, claim, claim_code, create, now, point_latest
 from src.runs.from_scratch import put_back, set_aside
 from src.runs.frozen import write_frozen
@@ -141,7 +141,7 @@ def fresh(code: Path) -> Path:
 def record(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
     """Append a job id to jobs.txt: run.json belongs to rank 0 as soon as the job may run."""
     for run, member in itertools.zip_longest(runs, members or ()):
-        with open(run.path / "jobs.txt", "a") as file:
+        with open(run.jobs, "a") as file:
             file.write(f"{job_id}\n" if member is None else f"{job_id}_{member}\n")
 
 
@@ -160,7 +160,7 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> i
     """Run the batch script here and now, in the foreground; returns the exit code of training."""
     with Attempt(results_of([member]), [run] if run else []) as attempt:
         job, [run], _ = make_folders(request.job, [member], run, attempt)
-        record([run], None, os.environ.get("SLURM_JOB_ID") or os.environ["PBS_JOBID"])
+        record([run], None, str(running_job()))
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
     let_run(script, [run], [member])
     print(

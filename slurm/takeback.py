@@ -10,10 +10,10 @@ from slurm.client import SCRIPT, held_interrupt
 from src.errors import SubmitError, UnclearError
 from src.files.atomic import take, write_atomic
 from src.files.removal import remove_empty, remove_file
-from src.runs.folder import RunDir, discard, point_latest
+from src.runs.folder import JOBS, RunDir, discard, point_latest
 
-WRITTEN = ("config.yaml", "overrides.txt", "run.json", "jobs.txt", *SCRIPT.values())
-"""Files of a run folder that a submission writes; `config.yaml.1` is the copy it keeps of an earlier one."""
+WRITTEN = ("config.yaml", "overrides.txt", "run.json", "state", JOBS, *SCRIPT.values())
+"""Files of a run folder that a submission writes; `config.yaml.1` is what it kept of an earlier one."""
 
 
 class Attempt:
@@ -36,7 +36,7 @@ class Attempt:
         self._names = {p.name for p in results.iterdir()} if results.is_dir() else set()
         self._folders = [p for p in (results, *results.parents) if not p.exists()]
         self._before = {path: content(path) for path in self._written()}
-        self._infos = {r.info_file: self._before.get(r.info_file) for r in runs}
+        self._infos = {p: self._before.get(p) for r in runs for p in (r.info_file, r.state_file)}
 
     def __enter__(self) -> Self:
         return self
@@ -84,8 +84,8 @@ class Attempt:
 
 def _discard(run: RunDir) -> None:
     """Remove a new run folder. No job of it is queued any more: that would be an `UnclearError`."""
-    if (jobs := run.path / "jobs.txt").exists():
-        remove_file(take(jobs))
+    if run.jobs.exists():
+        remove_file(take(run.jobs))
     discard(run)
 
 

@@ -23,7 +23,7 @@ from slurm import queue, ran_here, runs, show_logs  # noqa: E402
 from slurm.resubmit import again as submit_again  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
 from src.files import ROOT  # noqa: E402
-from src.runs.attempts import told  # noqa: E402
+from src.runs.attempts import resume_summary  # noqa: E402
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
 """States that `resubmit --failed` takes."""
@@ -122,7 +122,7 @@ def status(found: Runs, parsed: argparse.Namespace) -> int:
 def progress(info: Mapping[str, Any]) -> list[str]:
     """What run.json says of how far it came."""
     parts = [f"epoch {info.get('epoch', '?')}, step {info['step']}"] if "step" in info else []
-    parts += [resumes] if (resumes := told(info)) else []
+    parts += [resumes] if (resumes := resume_summary(info)) else []
     metrics = info.get("metrics") or {}
     return parts + [
         f"{k} {metrics[k]:.4f}" for k in ("val/acc", "test/acc") if isinstance(metrics.get(k), float)

@@ -12,7 +12,7 @@ class CheckpointInfo:
         step: optimizer steps done.
         epoch, batch: position; the next batch to train is number `batch` of epoch `epoch`, both from 0.
         metrics: flat, the newest values when it was written.
-        value: of `checkpoint.monitor`, None where it was not measured at this step.
+        value: of `checkpoint.monitor`, None if it was not measured at this step.
         framework: the framework that wrote it.
     """
 

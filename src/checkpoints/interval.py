@@ -60,7 +60,7 @@ class Interval:
             cost: seconds that training waited for it.
         """
         self._saved = self.clock()
-        if math.isfinite(cost):  # else the cost is no measurement
+        if math.isfinite(cost):  # else the cost stays as it was
             self.cost = max(0.0, cost)
 
 
@@ -76,7 +76,7 @@ def optimal(cost: float, mtbf: float) -> float:
     J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974),
     https://doi.org/10.1145/361147.361115; J. T. Daly, A higher order estimate of the optimum checkpoint interval for
     restart dumps, Future Generation Computer Systems 22 (2006), https://doi.org/10.1016/j.future.2004.11.016, whose
-    further terms matter only where the cost is not small against the MTBF.
+    further terms matter only if the cost is not small against the MTBF.
 
     Args:
         cost: of one checkpoint, in seconds.

@@ -60,7 +60,9 @@ def recover_leftovers(run: RunDir) -> int:
     try:
         with RunLock(run):
             saved = recover(run)
-    except CheckpointError as error:
+            if run.info():
+                run.update()  # run.json takes over what the batch script recorded in the file `state`
+    except (CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if saved:

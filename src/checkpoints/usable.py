@@ -6,7 +6,7 @@ from pathlib import Path
 
 from src.checkpoints.manifest import damage_of
 from src.errors import CheckpointError
-from src.runs.folder import RunDir
+from src.runs.folder import ATTEMPTS, RunDir
 
 
 def refuse_unreadable(run: RunDir) -> None:
@@ -33,7 +33,7 @@ def refuse_unreadable(run: RunDir) -> None:
 def _had_one(run: RunDir) -> bool:
     """Whether an attempt of the run ended with a checkpoint, or started from one."""
     info = run.info()
-    return bool(info.get("checkpoint")) or any(part.get("from_step") for part in info.get("parts", []))
+    return bool(info.get("checkpoint")) or any(attempt.get("from_step") for attempt in info.get(ATTEMPTS, []))
 
 
 def none_can_be_read(run: Path, damages: Sequence[str]) -> str:

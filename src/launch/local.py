@@ -16,7 +16,7 @@ from src.errors import DataError
 from src.launch.ahead import data_problems, refuse_unreadable_run
 from src.launch.processes import refuse_nested_launch, run_here
 from src.runs.completed import complete, is_complete
-from src.runs.folder import RunDir, create, open_run, point_latest
+from src.runs.folder import ATTEMPTS, RunDir, create, open_run, point_latest
 from src.runs.from_scratch import set_aside
 from src.runs.frozen import write_frozen
 from src.runs.lock import RunLock
@@ -87,7 +87,7 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
 def never_trained(run: RunDir) -> bool:
     """Whether a run failed before its first step, such as for its data: `latest` is no name for it."""
     info = run.info()
-    return info.get("state") == "failed" and all("from_step" not in part for part in info.get("parts", []))
+    return info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, []))
 
 
 def local_problems(config: Config) -> list[str]:

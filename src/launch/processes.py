@@ -1,4 +1,4 @@
-"""Run here: this process is the only rank, or it starts one process per device and watches over them."""
+"""Run on this machine: this process is the only rank, or it starts one process per device and watches them."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ def refuse_nested_launch() -> None:
 
 
 def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
-    """Start `ranks` processes of this program, told who they are by torchrun's variables."""
+    """Start `ranks` processes of this program, with torchrun's variables for their rank and world size."""
     shared = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -67,11 +67,11 @@ def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
 
 
 def watch(processes: list[subprocess.Popen[bytes]], grace: float = 15.0) -> int:
-    """Wait for all ranks; pass signals on; when one fails, name it and end the others.
+    """Wait for all ranks; forward signals; when one fails, name it and stop the others.
 
     Args:
         processes: rank 0 first.
-        grace: seconds between the first failure and killing what still runs.
+        grace: seconds between the first failure and killing the ranks that still run.
 
     Returns:
         0, or the exit code of the first rank that failed (128 + n for signal n, as shells count).
@@ -82,7 +82,7 @@ def watch(processes: list[subprocess.Popen[bytes]], grace: float = 15.0) -> int:
             if process.poll() is None:
                 process.send_signal(number)
 
-    for number in SIGNALS:  # not of a terminal that hangs up, which ends no run
+    for number in SIGNALS:  # not SIGHUP: a terminal that hangs up ends no run
         signal.signal(number, forward)
     while True:
         codes = [p.poll() for p in processes]
@@ -106,14 +106,14 @@ def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, 
     status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     if code not in (STOPPED, INTERRUPTED, NOT_FINITE):
         print(
-            f"rank {rank} of {len(processes)} ended with {status}; the other ranks were ended.",
+            f"rank {rank} of {len(processes)} ended with {status}; the other ranks were stopped.",
             file=sys.stderr,
         )
     return 128 - code if code < 0 else code
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` TCP ports in a row of the loopback interface that nobody uses now.
+    """The first of `count` unused TCP ports in a row of the loopback interface.
 
     TensorFlow's workers listen on a port each: the coordinator's plus their local rank.
     """

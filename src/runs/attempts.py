@@ -1,51 +1,126 @@
-"""The parts of a run: a start, then one more for each resume. Kept in run.json as `parts`.
+"""The attempts of a run: its start, then one more for each resume. Kept in run.json, which rank 0 writes through these functions.
 
-Each part says when, in which job and on which hosts it ran, the step it began from, the step it reached, and why it ended.
+Each attempt records when, in which job and on which hosts it ran, the step it started from, the step it reached, and why it
+ended.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+import socket
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from src.runs.folder import RunDir, now
+from src.runs.folder import ATTEMPTS, RunDir, now
 
 COUNT = "steps"
-"""File of the run folder with the optimizer steps done, renewed every few seconds: what a killed part had trained."""
+"""File of the run folder with the optimizer steps done, renewed every few seconds: how far a killed attempt had trained."""
+
+JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
+"""Variables in which the schedulers name the job around a process."""
 
 
-def begin(run: RunDir, job: str | None, hosts: Sequence[str]) -> None:
-    """A part begins. One that never said why it ended was killed."""
-    parts = run.info().get("parts", [])
-    if parts:
-        parts[-1].setdefault("ended_by", "killed")
-    run.update(parts=[*parts, {"started": now(), "job": job, "hosts": list(hosts)}], restarts=len(parts))
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended, as a framework's training loop returns it.
+
+    Attributes:
+        state: completed, or preempted when a signal asked to stop before the end.
+        epoch: epochs completed.
+        step: optimizer steps done.
+        metrics: flat, by the names of `schema.METRICS` and `test/loss`, `test/acc`.
+        checkpoint: folder of the newest checkpoint, if one was written.
+    """
+
+    state: Literal["completed", "preempted"]
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+    checkpoint: str | None
 
 
-def resumed(run: RunDir, step: int) -> None:
-    """Training of this part begins at optimizer step `step`; call it before the rows after it leave metrics.csv."""
-    parts = run.info().get("parts")
-    if not parts:
+def record_start(run: RunDir, world_size: int, environ: Mapping[str, str] = os.environ) -> None:
+    """Start an attempt. An earlier attempt without `ended_by` was killed."""
+    info = run.info()
+    attempts = info.get(ATTEMPTS, [])
+    if attempts:
+        attempts[-1].setdefault("ended_by", "killed")
+    attempt = {"started": now(), "job": running_job(environ), "hosts": hosts(environ)}
+    run.update(
+        state="running",
+        world_size=world_size,
+        hosts=attempt["hosts"],
+        job_ids=job_ids(run, environ),
+        started=info.get("started", attempt["started"]),
+        ended=None,
+        restarts=len(attempts),
+        **{ATTEMPTS: [*attempts, attempt]},
+    )
+
+
+def record_first_step(run: RunDir, step: int) -> None:
+    """Training of this attempt starts at optimizer step `step`; call it before the rows after it leave metrics.csv."""
+    attempts = run.info().get(ATTEMPTS)
+    if not attempts:
         return
-    for part in parts[-2:-1]:
-        part.setdefault("step", max(step, logged_step(run), counted_step(run)))
+    for before in attempts[-2:-1]:
+        before.setdefault("step", max(step, logged_step(run), counted_step(run)))
     count_step(run, step)
-    parts[-1]["from_step"] = step
-    run.update(parts=parts)
+    attempts[-1]["from_step"] = step
+    run.update(**{ATTEMPTS: attempts})
 
 
-def end(run: RunDir, reason: str, step: int | None = None) -> None:
-    """The part ends: completed, failed, or the name of the signal that stopped it."""
-    parts = run.info().get("parts", [])
-    if parts:
-        parts[-1]["ended_by"] = reason
-        if step is not None:
-            parts[-1]["step"] = step
-        run.update(parts=parts)
+def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> None:
+    """The attempt ended.
+
+    Args:
+        signal: name of the signal that stopped it, if one did.
+    """
+    run.update(
+        state=outcome.state,
+        ended=now(),
+        epoch=outcome.epoch,
+        step=outcome.step,
+        metrics=outcome.metrics,
+        checkpoint=outcome.checkpoint,
+        **{ATTEMPTS: _ended(run, ended_by=signal or outcome.state, step=outcome.step)},
+    )
+
+
+def record_failure(run: RunDir) -> None:
+    """The attempt ended with an error."""
+    run.update(state="failed", ended=now(), **{ATTEMPTS: _ended(run, ended_by="failed")})
+
+
+def _ended(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
+    attempts = run.info().get(ATTEMPTS, [])
+    return [*attempts[:-1], {**attempts[-1], **fields}] if attempts else []
+
+
+def running_job(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The id of the job that this process runs in."""
+    return next((environ[name] for name in JOB_VARIABLES if environ.get(name)), None)
+
+
+def hosts(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The nodes of this job, from the batch script's TRAIN_HOSTS (host:tasks,...); without a job, this machine."""
+    listed = environ.get("TRAIN_HOSTS")
+    return [h.rpartition(":")[0] for h in listed.split(",")] if listed else [socket.gethostname()]
+
+
+def job_ids(run: RunDir, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The jobs of this run: those that were submitted for it, and the running one."""
+    known = run.jobs.read_text().split() if run.jobs.exists() else []
+    running = running_job(environ)
+    member = environ.get(
+        "SLURM_ARRAY_JOB_ID"
+    )  # of an array: listed as 7_2, and running as a job of another number
+    return known if not running or running in known or member else [*known, running]
 
 
 def logged_step(run: RunDir) -> int:
-    """The last step that metrics.csv knows of; 0 without one."""
+    """The last step in metrics.csv; 0 without one."""
     try:
         lines = run.metrics_csv.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -63,19 +138,19 @@ def counted_step(run: RunDir) -> int:
 
 
 def count_step(run: RunDir, step: int) -> None:
-    """Keep the number of optimizer steps done; a disk that does not take it makes the count of lost steps less exact."""
+    """Record the number of optimizer steps done; if the disk refuses it, the count of lost steps is less exact."""
     with suppress(OSError):
         (run.path / COUNT).write_text(f"{step}\n")
 
 
-def told(info: Mapping[str, Any]) -> str:
-    """'resumed 3 times, 0 steps lost'; empty for a run that was never resumed. Steps lost were trained twice."""
-    parts = info.get("parts", [])
-    if len(parts) < 2:
+def resume_summary(info: Mapping[str, Any]) -> str:
+    """'record_first_step 3 times, 0 steps lost'; empty for a run that was never record_first_step. Lost steps were trained twice."""
+    attempts = info.get(ATTEMPTS, [])
+    if len(attempts) < 2:
         return ""
     lost = sum(
         max(0, before.get("step", 0) - after.get("from_step", before.get("step", 0)))
-        for before, after in itertools.pairwise(parts)
+        for before, after in itertools.pairwise(attempts)
     )
-    times = f"{len(parts) - 1} time{'s' if len(parts) > 2 else ''}"
-    return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost"
+    times = f"{len(attempts) - 1} time{'s' if len(attempts) > 2 else ''}"
+    return f"record_first_step {times}, {lost} step{'' if lost == 1 else 's'} lost"

@@ -1,7 +1,4 @@
-"""The run folder: one run, one folder, whatever happens to the run.
-
-results/<name>/<run id>/   config.yaml  overrides.txt  run.json  metrics.csv  tensorboard/  checkpoints/
-"""
+"""The run folder: one run, one folder, whatever happens to the run; the package docstring lists what it holds."""
 
 import json
 import os
@@ -18,6 +15,15 @@ from src.files.marked import Place, make
 from src.files.plain_json import dumps
 from src.files.removal import remove, remove_link, say_once
 
+ATTEMPTS = "parts"
+"""Key of the attempts in run.json, see `src/runs/attempts.py`; the code that a run was submitted with may know no newer name."""
+
+JOBS = "jobs.txt"
+"""File of the run folder with the ids of the jobs that were submitted for it, one a line."""
+
+SCRIPT_SAYS = {"preempted": "queued", "running": "failed"}
+"""What the batch script may make of a state, see `RunDir.info`."""
+
 
 class RunDir:
     """A run folder that exists.
@@ -25,7 +31,7 @@ class RunDir:
     Attributes:
         path: absolute path of the folder.
         id: its name, such as 20261120-101502-a1b2.
-        steps_done: tells the optimizer steps done by the training that runs in it, from any thread; None before it begins.
+        steps_done: returns the optimizer steps done by the training that runs in it, from any thread; None before it starts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,15 +41,21 @@ class RunDir:
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"
+        self.state_file = path / "state"
+        self.jobs = path / JOBS
         self.metrics_csv = path / "metrics.csv"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
 
     def info(self) -> dict[str, Any]:
-        """The content of run.json; empty where there is none yet.
+        """The content of run.json; empty if there is none yet.
+
+        A batch script reads and writes no JSON but the file `state`: the state, and the job of the newest attempt. Both
+        files are written by `update`. Where they differ run.json counts, except for the two words that
+        `slurm/templates/_state.sh.j2` may write on its own: `queued` instead of `preempted`, `failed` instead of `running`.
 
         Raises:
-            CheckpointError: where it is damaged or can't be read.
+            CheckpointError: it is damaged or can't be read.
         """
         try:
             content = json.loads(read_text(self.info_file))
@@ -51,27 +63,41 @@ class RunDir:
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
-        if not isinstance(content, dict) or not _are_parts(content.get("parts", [])):
+        if not isinstance(content, dict) or not _are_attempts(content.get(ATTEMPTS, [])):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
+        said = self._state_of_script()
+        if said and said == SCRIPT_SAYS.get(str(content.get("state"))):
+            content["state"] = said
         return content
 
     def update(self, **fields: Any) -> None:
-        """Merge `fields` into run.json. Only one process (rank 0, or the submission) may do so at a time."""
-        write_atomic(self.info_file, dumps({**self.info(), **fields}))
+        """Merge `fields` into run.json, and write the file `state`. Only one process at a time: rank 0, or the submission."""
+        content = {**self.info(), **fields}
+        write_atomic(self.info_file, dumps(content))
+        if "state" in content:
+            job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
+            write_atomic(self.state_file, f"{content['state']} {job}".rstrip() + "\n")
+
+    def _state_of_script(self) -> str:
+        """The first word of the file `state`; empty if it can't be read."""
+        try:
+            return read_text(self.state_file).split()[0]
+        except (OSError, ValueError, IndexError):
+            return ""
 
 
-REMEDY = "rename it to go on without what it says of the run so far."
+REMEDY = "rename it to continue without the history that it holds."
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a file that could not be read, after its name."""
+    """What is wrong with a file that could not be read; follows its name in a sentence."""
     if isinstance(error, OSError):
         return f"can't be read ({error.strerror or error})"
     return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
 
 
-def _are_parts(parts: object) -> bool:
-    return isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+def _are_attempts(attempts: object) -> bool:
+    return isinstance(attempts, list) and all(isinstance(attempt, dict) for attempt in attempts)
 
 
 def create(results: Path, name: str) -> RunDir:
@@ -80,7 +106,7 @@ def create(results: Path, name: str) -> RunDir:
     Two runs that start in the same second get two folders: the id ends in random digits and mkdir is exclusive.
 
     Raises:
-        CheckpointError: where the folder can't be made.
+        CheckpointError: the folder can't be made.
     """
     try:
         (results / name).mkdir(parents=True, exist_ok=True)
@@ -103,7 +129,7 @@ def _no_folder(folder: Path, error: OSError) -> str:
     for path in (folder, *folder.parents):
         if path.is_symlink() and not path.exists():
             return (
-                f"no run folder can be made in {folder}: {path} is a link to {os.readlink(path)}, which is not there; "
+                f"no run folder can be made in {folder}: {path} is a link to {os.readlink(path)}, which does not exist; "
                 "make that folder, or name another one with paths.results=..."
             )
     why = error.strerror or error
@@ -111,24 +137,24 @@ def _no_folder(folder: Path, error: OSError) -> str:
 
 
 def claim(path: Path) -> RunDir:
-    """Make a run folder, if it is not there yet, that `discard` may remove. Raises OSError."""
+    """Make a run folder that `discard` may remove, unless it exists. Raises OSError."""
     make(_place(path))
     return RunDir(path)
 
 
 def claim_code(code: Path) -> Place:
-    """Make the folder of a snapshot in a run folder that exists, so that it may be removed. Raises OSError."""
+    """Make the folder of a snapshot, which may be removed again, in a run folder that exists. Raises OSError."""
     place = Place(code.parent, (code.name,), f"{code.name} of run {code.parent.name}")
     make(place)
     return place
 
 
 def discard(run: RunDir) -> bool:
-    """Remove a run folder that was made for a job which was then refused; whether it is gone. If not, a line says why.
+    """Remove a run folder whose job was refused; returns whether it is gone. If not, a line says why.
 
     A run that has had a job, or a checkpoint, stays.
     """
-    for used in (run.path / "jobs.txt", run.checkpoints):
+    for used in (run.jobs, run.checkpoints):
         if os.path.lexists(used):
             say_once(f"{run.path} is not removed: it has {used.name}.")
             return False
@@ -140,25 +166,25 @@ def _place(path: Path) -> Place:
 
 
 def point_latest(results: Path, path: Path | None) -> None:
-    """Make the symbolic link `results/latest` name `path`, in one step; None: remove it. What is no link stays."""
+    """Point the symbolic link `results/latest` at `path`, in one step; None: remove it. Anything but a link stays."""
     latest = results / "latest"
     if path is None:
         remove_link(latest)
     elif not link_atomic(latest, os.path.relpath(path, results)):
-        say_once(f"{latest} is no link: it stays as it is, and the newest run is {path}.")
+        say_once(f"{latest} is not a link and stays as it is; the newest run is {path}.")
 
 
 def open_run(path: str | Path) -> RunDir:
     """An existing run folder.
 
     Raises:
-        CheckpointError: where the path is no run folder.
+        CheckpointError: the path is not a run folder.
     """
     # pathlib fails for ~nobody and for circular links
     folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not (folder / "config.yaml").is_file():
         raise CheckpointError(
-            f"{path} is no run folder (it has no config.yaml); name one like {example(folder)}."
+            f"{path} is not a run folder (it has no config.yaml); name one like {example(folder)}."
         )
     return RunDir(folder)
 
@@ -166,7 +192,7 @@ def open_run(path: str | Path) -> RunDir:
 def example(folder: Path) -> str:
     """A run folder near `folder` to name in a message."""
     levels = ("*/config.yaml", "*/*/config.yaml")  # results/<name>/<run id>, seen from <name> or from results
-    with suppress(OSError):  # a folder that may not be read, or one that goes away
+    with suppress(OSError):  # a folder that may not be read, or that disappears
         near = sorted(p.parent for level in levels for p in folder.glob(level))
         if near:
             return str(near[-1])

@@ -96,7 +96,7 @@ def refuse_damaged(run: RunDir) -> None:
 def _odd(run: RunDir) -> list[str]:
     """Links would lead what is written out of the run folder."""
     folders = (run.checkpoints, run.tensorboard)
-    files = (run.config, run.overrides, run.info_file, run.metrics_csv, run.path / "jobs.txt")
+    files = (run.config, run.overrides, run.info_file, run.metrics_csv, run.jobs, run.state_file)
     found = [
         f"{path} is a link to {os.readlink(path)}: a run goes on in its own folder, so put there what it leads to."
         for path in (*files, *folders)

@@ -1,6 +1,6 @@
-"""One job at a time in a run folder: the second is refused with the first one's job id.
+"""One job at a time in a run folder: a second one is refused with the first one's job id.
 
-<run folder>/lock    who trains there; its modification time moves as long as that process lives
+<run folder>/lock    the process that trains there; its modification time moves as long as that process lives
 """
 
 import json
@@ -20,21 +20,20 @@ from src.distributed import programs
 from src.errors import CheckpointError, SchedulerError
 from src.files.atomic import replace, take
 from src.files.removal import remove_file
-from src.runs.attempts import count_step
+from src.runs.attempts import count_step, running_job
 from src.runs.folder import RunDir
 
-BEAT, WATCH = 5.0, 20.0
-"""Seconds between two signs of life, and for how long another job looks for one where nothing else tells."""
+HEARTBEAT_S, STALE_AFTER_S = 5.0, 20.0
+"""Heartbeat period, and how long to watch for one when nothing else shows whether the holder lives."""
 
-
-ABOUT_TO_SAY = 1.0
-"""Seconds for whoever has made the lock to write who it is."""
+WRITE_GRACE_S = 1.0
+"""Time for a process that has just created the lock to write its identity."""
 
 
 class RunLock:
     """Held while training in a run folder: `with RunLock(run): ...`, in rank 0 only.
 
-    A lock that a killed process left behind is taken over. No clocks are compared: nodes disagree, and clocks jump.
+    A lock that a killed process left behind is taken over. Clocks are never compared: nodes disagree, and clocks jump.
     """
 
     def __init__(self, run: RunDir, environ: Mapping[str, str] = os.environ) -> None:
@@ -44,7 +43,7 @@ class RunLock:
         self._beats = threading.Thread(target=self._beat, name="lock", daemon=True)
 
     def __enter__(self) -> Self:
-        """Raises CheckpointError where another job trains in the run folder."""
+        """Raises CheckpointError if another job trains in the run folder."""
         while not self._create():
             self._remove_left_behind(self.refuse_if_held())
         self._beats.start()
@@ -60,23 +59,25 @@ class RunLock:
             self._remove_left_behind(self.me)
 
     def refuse_if_held(self) -> dict[str, Any] | None:
-        """Returns who left the lock behind, None where it does not say or there is none.
+        """Returns the ended process that left the lock behind; None if there is no lock, or it names none.
 
         Raises:
-            CheckpointError: where another process holds it, or it is no file.
+            CheckpointError: another process holds it, or it is not a file.
         """
         if os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file()):
-            raise CheckpointError(f"{self.path} is no file of this project; move it away, then resume again.")
+            raise CheckpointError(
+                f"{self.path} is not a file of this project; move it away, then resume again."
+            )
         holder = read(self.path)
         if holder is None and self.path.exists():
-            time.sleep(ABOUT_TO_SAY)
+            time.sleep(WRITE_GRACE_S)
             holder = read(self.path)
         if holder is not None and alive(self.path, holder, self.me):
             raise CheckpointError(refusal(self.path.parent, holder))
         return holder
 
     def _create(self) -> bool:
-        """Whether the file was not there and is ours now."""
+        """Create the lock; False if there is one."""
         try:
             with open(self.path, "x") as file:
                 file.write(json.dumps(self.me) + "\n")
@@ -89,7 +90,7 @@ class RunLock:
             ) from error
 
     def _remove_left_behind(self, judged: dict[str, Any] | None) -> None:
-        """Of several that judge the same lock only one moves it; a new one that was moved by mistake is put back."""
+        """Of several processes that judge the same lock only one moves it; a new lock that was moved by mistake is put back."""
         try:
             moved = take(self.path)
         except FileNotFoundError:
@@ -100,8 +101,8 @@ class RunLock:
             remove_file(moved)
 
     def _beat(self) -> None:
-        while not self._over.wait(BEAT):
-            with suppress(OSError):  # a full or absent disk is the checkpointer's concern
+        while not self._over.wait(HEARTBEAT_S):
+            with suppress(OSError):  # a full or absent disk is reported by the checkpointer
                 os.utime(self.path)
             self._count()
 
@@ -112,19 +113,19 @@ class RunLock:
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Who this process is, for another one that wants the same run folder."""
+    """Identifies this process to another one that wants the same run folder."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "started": started(os.getpid()),
         "cluster": environ.get("SLURM_CLUSTER_NAME", ""),
-        "job": environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or "",
+        "job": running_job(environ) or "",
         "restart": environ.get("SLURM_RESTART_COUNT", ""),
     }
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Who holds the lock; None where nobody does, or somebody is just about to say so."""
+    """The holder of the lock; None if there is none, or its identity is not written yet."""
     try:
         holder = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
@@ -137,8 +138,8 @@ def read(path: Path) -> dict[str, Any] | None:
 def alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
     """Whether the process that wrote the lock still runs, by the first of these that can tell.
 
-    The same machine knows its processes; a job that was started again has ended before; the queue knows its jobs; the
-    lock's modification time, watched for a while, moves.
+    The same machine knows its processes; a job that was requeued has ended before; the queue knows its jobs; the lock's
+    modification time, watched for a while, moves.
     """
     if holder["host"] == me["host"]:
         return holder["started"] == started(holder["pid"]) and holder["started"] != ""
@@ -149,7 +150,11 @@ def alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
 
 
 def started(pid: int) -> str:
-    """When a process of this machine started, which tells it from a later one with the same number; "" if it is gone."""
+    """Identifies a process of this machine among others with the same number: its start; "" if it is gone.
+
+    In clock ticks since boot where /proc has it. `psutil.Process.create_time()` adds the time of the boot, which moves when
+    the clock is set: the lock of a living process would then look stale.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -159,7 +164,7 @@ def started(pid: int) -> str:
 
 
 def runs(job: str) -> bool | None:
-    """Whether Slurm runs the job; None where Slurm can't be asked, or says what is no state of a job."""
+    """Whether Slurm runs the job; None if Slurm can't be asked, or its answer is not the state of a job."""
     try:
         said = programs.ask(
             ["squeue", "--noheader", "--jobs", str(job), "--format=%T"], "Invalid job id specified"
@@ -173,9 +178,9 @@ def runs(job: str) -> bool | None:
 
 
 def moves(path: Path) -> bool:
-    """Watch the lock until its modification time changes, or for long enough to be sure that it won't."""
+    """Watch the lock until its modification time changes, at most `STALE_AFTER_S`."""
     try:
-        before, end = path.stat().st_mtime_ns, time.monotonic() + WATCH
+        before, end = path.stat().st_mtime_ns, time.monotonic() + STALE_AFTER_S
         while time.monotonic() < end:
             time.sleep(0.5)
             if path.stat().st_mtime_ns != before:

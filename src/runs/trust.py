@@ -1,8 +1,8 @@
-"""What a run folder brings that runs as code, and whether this user has let it run before.
+"""Values in a run folder that run as code, and whether this user has allowed them before.
 
-A run folder may come from anyone, so it is data: its `cluster.setup` is run only where this project's own configuration or
-the command line says the same, or where this user has submitted it from that very folder. The record of that lies in the
-user's own folder of states (https://specifications.freedesktop.org/basedir-spec), never in a run folder.
+A run folder may come from anyone, so it is data: its `cluster.setup` runs only if this project's own configuration or the
+command line has the same value, or if this user has submitted it from that same folder. The record of that is in the user's
+own state folder (https://specifications.freedesktop.org/basedir-spec), never in a run folder.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from src.config.schema import Config, as_tree
 from src.errors import ConfigError, SubmitError
 
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
-"""Keys whose values become a part of the batch script's commands or of the scheduler's."""
+"""Keys whose values become part of the batch script or of the options of the scheduler."""
 
 
 def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that run as code: lines of the batch script, the container, and what `_target_` names.
+    """The values that run as code: lines of the batch script, the container, and everything that `_target_` names.
 
     Args:
         flat: a configuration as {'cluster.setup': [...], ...}.
@@ -38,12 +38,12 @@ def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_foreign(folder: Path, flat: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse code that a run folder brings along.
+    """Refuse code that comes from the run folder alone.
 
     Args:
         folder: of the run.
-        flat: the configuration that is to run.
-        known: what this project and the command line compose to without the run folder.
+        flat: the configuration to run.
+        known: the configuration that this project and the command line compose without the run folder.
 
     Raises:
         ConfigError: one sentence for each value; `trust=true` lets it run.
@@ -55,7 +55,7 @@ def refuse_foreign(folder: Path, flat: Mapping[str, Any], known: Mapping[str, An
     if foreign:
         raise ConfigError(
             *[
-                f"the run folder {folder} brings {k}={v!r}, which runs as you and is not of this project's configuration: "
+                f"the run folder {folder} brings {k}={v!r}, which would run as you and is not in this project's configuration: "
                 "read it, and add trust=true to run it."
                 for k, v in foreign.items()
             ]
@@ -63,12 +63,12 @@ def refuse_foreign(folder: Path, flat: Mapping[str, Any], known: Mapping[str, An
 
 
 def remember(folder: Path, config: Config) -> None:
-    """This user lets the configuration run from this folder: `resume=` need not ask again."""
+    """Record that this user allows the configuration to run from this folder: `resume=` need not ask again."""
     _add(_digest(folder, k, v) for k, v in code_of(flatten(as_tree(config))).items())
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
-    """Refuse a batch script that this user has not submitted from where it lies.
+    """Refuse a batch script that this user has not submitted from its folder.
 
     Raises:
         SubmitError: `--trust` lets it run.
@@ -81,7 +81,7 @@ def refuse_foreign_script(script: Path, trust: bool) -> None:
 
 
 def remember_script(script: Path) -> None:
-    """This user submits the script."""
+    """Record that this user submits the script."""
     _add([_digest(script, "script", _text(script))])
 
 
@@ -97,14 +97,14 @@ def _digest(path: Path, key: str, value: object) -> str:
 
 
 def _record() -> Path:
-    """One digest per line of what was let run. Raises RuntimeError for a user without a home."""
+    """The file with one digest per line of everything allowed. Raises RuntimeError for a user without a home."""
     named = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
     return folder / "train-anywhere" / "trusted"
 
 
 def _trusted() -> set[str]:
-    """The record; empty where it can't be read or others could have written it: then the user is asked."""
+    """The digests in the record; empty if it can't be read or others could have written it: then the user is asked."""
     with suppress(OSError, RuntimeError, ValueError):
         record = _record()
         status = record.stat()

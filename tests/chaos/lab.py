@@ -98,7 +98,7 @@ class Lab:
         return run.checkpoints, self.node
 
     def child(self, run: RunDir, fault: Fault) -> tuple[int, int]:
-        """Start or resume the run in a child; returns its exit code, -9 where it was killed, and its file operations."""
+        """Start or resume the run in a child; returns its exit code, -9 if it was killed, and its file operations."""
         reader, writer = os.pipe()
         child = self.begin(run, fault, writer)
         os.close(writer)
@@ -256,7 +256,7 @@ def preload() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0 where nothing was torn, lost or different."""
+    """Exit code 0 if nothing was torn, lost or different."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

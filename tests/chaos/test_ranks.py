@@ -1,4 +1,4 @@
-"""Several ranks, killed one after the other: what was saved is published, the same command goes on, nothing is lost.
+"""Several ranks, killed one after the other: what was saved is published, the same command resumes, nothing is lost.
 
 CHAOS_KILLS=10 kills so often, the later ones at random moments; the short form kills each rank once.
 """
@@ -93,7 +93,7 @@ def wait_for_checkpoint(process: subprocess.Popen[str], results: Path) -> None:
 
 
 def kill(process: subprocess.Popen[str], results: Path, victim: int, delay: float) -> bool:
-    """Kill a rank so many seconds after the next checkpoint; False where the run was over before."""
+    """Kill a rank `delay` seconds after the next checkpoint; False if the run was over before."""
     wait_for_checkpoint(process, results)
     time.sleep(delay)
     processes = ranks(process.pid)

@@ -90,7 +90,7 @@ class Framework:
             return torch.load(f"{scratch}/whole", weights_only=False)
 
     def curves(self, run: RunDir) -> Any:
-        """As TensorBoard reads them: the steps of each, and the values of those that every part measures as a whole."""
+        """As TensorBoard reads them: the steps of each, and the values of those that every attempt measures as a whole."""
         notf = "tensorboard.compat.notf"  # or it would load TensorFlow, whose threads no fork takes along
         sys.modules.setdefault(notf, types.ModuleType(notf))
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

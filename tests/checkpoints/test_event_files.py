@@ -36,7 +36,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.glob("*")}
 
 
-def test_each_file_gets_the_end_that_it_lacks(tmp_path: Path) -> None:
+def test_each_file_gets_its_missing_tail(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     append_all(source, target)
@@ -68,14 +68,14 @@ def test_the_run_folder_follows_while_the_file_grows(staging: Staging, tmp_path:
     assert contents(sync.target) == {"events": b"one, two, three, four"}
 
 
-def test_without_a_stage_files_are_in_the_run_folder(tmp_path: Path) -> None:
+def test_without_staging_files_are_in_the_run_folder(tmp_path: Path) -> None:
     sync = EventFileSync(None, tmp_path / "run" / "tensorboard")
     (sync.open() / "events").write_bytes(b"one")
     assert sync.close()
     assert contents(sync.target) == {"events": b"one"}
 
 
-def test_what_another_start_of_the_machine_left_is_not_taken(
+def test_event_files_from_before_the_last_boot_are_not_synced(
     staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (EventFileSync(staging, tmp_path / "tensorboard").open() / "events").write_bytes(b"\0\0\0")

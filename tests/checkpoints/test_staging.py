@@ -57,7 +57,7 @@ def test_a_cut_file_is_not_complete(staging: Staging) -> None:
     assert staging.complete() == []
 
 
-def test_from_before_the_last_start_of_the_machine_is_not_trusted(
+def test_checkpoints_from_before_the_last_boot_are_not_trusted(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:

@@ -53,7 +53,7 @@ def test_misspelt_value(train: Train, tmp_path: Path) -> None:
         ("trainer=3", "trainer"),
         ("trainer.nodes=2", "name one with cluster=..., or use trainer.nodes=1."),
         ("trainer.devices=5", "use data.batch_size=95."),
-        ("resume=nowhere", "nowhere is no run folder"),
+        ("resume=nowhere", "nowhere is not a run folder"),
         ("m@x=y", "'m' is not a key of the configuration."),
         ("seed=1,2", "'seed=1,2' is a sweep over several values: add -m to run them all, or quote it"),
         ("größe=3", "'größe' is not a key of the configuration."),
@@ -76,7 +76,7 @@ def test_an_empty_sweep(train: Train, tmp_path: Path, sweep: str) -> None:
 
 
 def test_a_rank_without_a_run_folder(train: Train, tmp_path: Path) -> None:
-    for arguments, says in (([], "--run takes one run folder"), ([str(tmp_path)], "is no run folder")):
+    for arguments, says in (([], "--run takes one run folder"), ([str(tmp_path)], "is not a run folder")):
         done = train("--run", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert says in done.stderr

@@ -19,13 +19,16 @@ RUN=/scratch/me/project/results/digits/20261120-101502-a1b2
 CODE=/scratch/me/project/results/digits/20261120-101502-a1b2/code  # as it was at submission
 cd -- "$CODE"
 
-state() { sed -n 's/^  "state": "\([a-z]*\)".*/\1/p' "$RUN/run.json"; }
-if [ "$(state)" = completed ]; then
+# $RUN/state is "<state> <job that trains>", written by RunDir.update (src/runs/folder.py) together with run.json. Of the words
+# written here RunDir.info accepts two: queued instead of preempted, and failed instead of running.
+read_state() { state='' state_job=''; read -r state state_job 2>/dev/null <"$RUN/state" || true; }
+read_state
+if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
     exit 0
 fi
-if [ "$(state)" = preempted ]; then  # the stop of an earlier start is not one of this
-    sed -i 's/^  "state": "preempted"/  "state": "queued"/' "$RUN/run.json"
+if [ "$state" = preempted ]; then  # the stop of an earlier start is not one of this start
+    echo queued >"$RUN/state"
 fi
 
 # ---- environment
@@ -47,7 +50,7 @@ srun --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --export=ALL --
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
-# ---- wait for them; a signal is passed on, and the waiting goes on
+# ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
     echo "Asked to stop ($1): telling the ranks to save a checkpoint."
@@ -66,12 +69,12 @@ done
 trap '' USR1 TERM
 
 # The trainer's exit code is the job's. 75 means: stopped by a signal, checkpoint saved; launchers turn it into their own
-# code for a failed rank, so rank 0's word in run.json counts.
-if [ "$(state)" = preempted ]; then
+# code for a failed rank, so the state that rank 0 recorded counts.
+read_state
+if [ "$state" = preempted ]; then
     code=75
-elif [ "$code" != 0 ] && grep -Fqs "\"job\": \"$SLURM_JOB_ID\"" "$RUN/lock"; then
-    # rank 0 was ended before it could say so: the lock is still ours
-    sed -i 's/^  "state": "running"/  "state": "failed"/' "$RUN/run.json"
+elif [ "$code" != 0 ] && [ "$state $state_job" = "running $SLURM_JOB_ID" ]; then
+    echo failed >"$RUN/state" || true  # rank 0 of this job was killed before it could record its end
 fi
 
 # What ended ranks left complete on a node's disk is published before the job ends.

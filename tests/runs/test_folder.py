@@ -1,6 +1,7 @@
 """Run folders: unique, found again, run.json never half-written."""
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -46,11 +47,50 @@ def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
     assert not torn
     assert run.info()["state"] == "queued"
     assert run.info()["step"] == 199
-    assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json"]
+    assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json", "state"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "script", "state"),
+    [
+        ("running", "failed\n", "failed"),
+        ("preempted", "queued\n", "queued"),
+        ("completed", "failed\n", "completed"),
+        ("completed", "running 7\n", "completed"),  # killed between the two files
+        ("running", "queued\n", "running"),
+        ("running", "cancelled\n", "running"),  # an earlier version has resumed the run since
+        ("running", "", "running"),
+        ("running", "\udcff", "running"),
+        ("running", None, "running"),  # a run folder of an earlier version
+    ],
+)
+def test_run_json_counts_except_for_what_a_batch_script_may_record(
+    tmp_path: Path, recorded: str, script: str | None, state: str
+) -> None:
+    run = create(tmp_path, "a")
+    run.update(state=recorded)
+    if script is None:
+        run.state_file.unlink()
+    else:
+        run.state_file.write_bytes(script.encode(errors="surrogateescape"))
+    assert run.info()["state"] == state
+    run.update(step=3)
+    assert json.loads(run.info_file.read_text()) == {"state": state, "step": 3}
+    assert run.state_file.read_text() == f"{state}\n"
+
+
+def test_a_pipe_in_the_place_of_the_state_is_not_waited_for(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    run.update(state="running")
+    run.state_file.unlink()
+    os.mkfifo(run.state_file)
+    assert run.info()["state"] == "running"
 
 
 def test_no_run_folder_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is no run folder \(it has no config.yaml\); name one like"):
+    with pytest.raises(
+        CheckpointError, match=r"is not a run folder \(it has no config.yaml\); name one like"
+    ):
         open_run(tmp_path)
 
 
@@ -63,7 +103,7 @@ def test_latest_opens_the_newest(tmp_path: Path) -> None:
 def test_a_link_to_a_folder_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "results").symlink_to(tmp_path / "purged")
     with pytest.raises(
-        CheckpointError, match=r"results is a link to .*purged, which is not there; make that folder"
+        CheckpointError, match=r"results is a link to .*purged, which does not exist; make that folder"
     ):
         create(tmp_path / "results", "a")
     (tmp_path / "file").touch()
@@ -80,7 +120,7 @@ def test_what_the_user_calls_latest_stays(
     make(tmp_path / "latest")
     run = create(tmp_path, "a")
     assert not (tmp_path / "latest").is_symlink()
-    said = f"{tmp_path / 'latest'} is no link: it stays as it is, and the newest run is {run.path}.\n"
+    said = f"{tmp_path / 'latest'} is not a link and stays as it is; the newest run is {run.path}.\n"
     assert capsys.readouterr().err == said
     point_latest(tmp_path, None)
     assert (tmp_path / "latest").exists()

@@ -53,7 +53,7 @@ def test_a_good_one_is_read(run: RunDir) -> None:
         (
             "run.json",
             b"{",
-            "is damaged (no JSON); rename it to go on without what it says of the run so far.",
+            "is damaged (no JSON); rename it to continue without the history that it holds.",
         ),
         ("run.json", b"\xff", "is damaged (not UTF-8); rename it"),
         ("run.json", b"[1, 2]", "is not what this project writes there; rename it"),
@@ -112,5 +112,5 @@ def test_a_resume_of_a_damaged_run_is_one_sentence_and_exit_code_2(
     done = train(f"resume={run.path}", "trainer.max_epochs=9")
     assert (done.returncode, contents(run)) == (2, before)  # type: ignore[attr-defined]
     assert done.stderr == (  # type: ignore[attr-defined]
-        f"error: {run.info_file} is damaged (no JSON); rename it to go on without what it says of the run so far.\n"
+        f"error: {run.info_file} is damaged (no JSON); rename it to continue without the history that it holds.\n"
     )

@@ -1,4 +1,4 @@
-"""Two jobs on one run folder: the second is refused; what a killed one left behind is no obstacle."""
+"""Two jobs on one run folder: the second is refused; the lock of a killed one is taken over."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_a_killed_one_is_no_obstacle(run: RunDir) -> None:
         pass
 
 
-def test_another_process_that_got_the_same_number_is_none(run: RunDir) -> None:
+def test_another_process_that_got_the_same_number_is_not_the_holder(run: RunDir) -> None:
     left_behind(run, pid=os.getppid(), started="1")
     with RunLock(run):
         pass
@@ -75,7 +75,7 @@ def squeue(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     """A folder first on PATH, for a program in the place of Slurm's."""
     folder = tmp_path_factory.mktemp("bin")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(lock, "WATCH", 1.5)
+    monkeypatch.setattr(lock, "STALE_AFTER_S", 1.5)
     return folder / "squeue"
 
 
@@ -111,9 +111,11 @@ def test_the_same_job_started_again(run: RunDir, squeue: Path) -> None:
         pass
 
 
-def test_signs_of_life_count_where_nothing_else_tells(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heartbeat_counts_when_nothing_else_shows_who_lives(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the clocks say: the other one's may be wrong by years."""
-    monkeypatch.setattr(lock, "WATCH", 2.0)
+    monkeypatch.setattr(lock, "STALE_AFTER_S", 2.0)
     left_behind(run, host="elsewhere")
     beating = "import os, sys, time\nwhile True: time.sleep(.2); os.utime(sys.argv[1], (time.time(), 1e6 + time.time()))"
     other = subprocess.Popen([sys.executable, "-c", beating, str(run.path / "lock")])
@@ -127,7 +129,7 @@ def test_signs_of_life_count_where_nothing_else_tells(run: RunDir, monkeypatch: 
         pass
 
 
-def test_a_half_written_lock_is_left_behind_too(run: RunDir) -> None:
+def test_a_half_written_lock_is_taken_over(run: RunDir) -> None:
     (run.path / "lock").write_text("")
     with RunLock(run):
         pass
@@ -145,18 +147,18 @@ def test_a_lock_that_changed_hands_meanwhile_is_put_back(run: RunDir) -> None:
     ['{"host": 1}', "[]", "[" * 100_000, json.dumps({**identity({}), "pid": "1", "job": ["x"]})],
     ids=["a key only", "a list", "brackets", "other types"],
 )
-def test_a_lock_that_is_damaged_is_left_behind_too(run: RunDir, text: str) -> None:
+def test_a_damaged_lock_is_taken_over(run: RunDir, text: str) -> None:
     (run.path / "lock").write_text(text)
     with RunLock(run):
         pass
     assert not list(run.path.iterdir())
 
 
-def test_what_is_no_file_is_not_taken_away(run: RunDir, tmp_path: Path) -> None:
+def test_a_lock_that_is_not_a_file_stays(run: RunDir, tmp_path: Path) -> None:
     for make in (Path.mkdir, lambda path: path.symlink_to("nowhere")):
         make(run.path / "lock")
         with (
-            pytest.raises(CheckpointError, match=r"lock is no file of this project; move it away"),
+            pytest.raises(CheckpointError, match=r"lock is not a file of this project; move it away"),
             RunLock(run),
         ):
             pass

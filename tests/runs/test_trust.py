@@ -42,7 +42,7 @@ def test_a_foreign_run_is_shown_and_refused(make_run: Make) -> None:
     with pytest.raises(ConfigError) as refused:
         resume(run)
     assert sorted(refused.value.problems) == sorted(
-        f"the run folder {run.path} brings {value}, which runs as you and is not of this project's configuration: "
+        f"the run folder {run.path} brings {value}, which would run as you and is not in this project's configuration: "
         "read it, and add trust=true to run it."
         for value in ("container.image='a.sif'", "cluster.setup=['touch /tmp/x']")
     )
@@ -57,7 +57,7 @@ def test_a_foreign_run_of_the_project_s_own_presets_is_not_asked_for(make_run: M
     resume(run, "cluster=slurm", SETUP)
 
 
-def test_code_for_another_cluster_is_refused_where_it_would_run(make_run: Make) -> None:
+def test_code_for_another_cluster_is_refused_if_it_would_run(make_run: Make) -> None:
     run = copied(make_run(SETUP)[1])
     resume(run)
     with pytest.raises(ConfigError, match="touch /tmp/x"):
@@ -114,7 +114,7 @@ def test_a_choice_that_is_not_of_this_project_is_refused(make_run: Make, line: s
     ]
 
 
-def test_a_sweep_of_a_run_that_goes_on_is_refused(make_run: Make) -> None:
+def test_a_sweep_of_a_resumed_run_is_refused(make_run: Make) -> None:
     _, run = make_run()
     with pytest.raises(ConfigError, match="'seed=1,2' asks for several runs, and resume= goes on with one"):
         saved_overrides(["-m", f"resume={run.path}", "seed=1,2"])
@@ -169,7 +169,7 @@ def test_the_command_refuses_before_it_asks_the_scheduler(
     env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     refused = train(f"resume={run.path}", env=env)
     assert refused.returncode == 2
-    assert "brings cluster.setup=['touch /tmp/x'], which runs as you" in refused.stderr
+    assert "brings cluster.setup=['touch /tmp/x'], which would run as you" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert sorted(run.path.rglob("*")) == before
     assert not (tmp_path / "asked").exists()

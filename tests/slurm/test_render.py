@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import shlex
 import shutil
 import subprocess
@@ -14,9 +15,11 @@ import pytest
 from slurm import render as renderer
 from slurm.job import Job, make_job
 from slurm.render import log_path, option, ranges, render
+from src.checkpoints.recovery import recover_leftovers
 from src.config.schema import Config
 from src.errors import ConfigError
 from src.files import ROOT
+from src.runs.folder import RunDir
 
 GOLDEN = ROOT / "tests" / "golden"
 spec = importlib.util.spec_from_file_location("renew", GOLDEN / "renew.py")
@@ -78,7 +81,7 @@ def test_hostile_values_reach_the_program_as_they_are(
     )
     for folder in (run, code, tools):
         folder.mkdir()
-    (run / "run.json").write_text('{\n  "state": "queued"\n}\n')
+    RunDir(run).update(state="queued")
     seen = tmp_path / "seen"
     _tool(tools / "srun", f'shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
     _tool(tools / "scontrol", "echo node1")
@@ -142,8 +145,58 @@ def test_the_exit_code_of_the_trainer_is_that_of_the_job(
 def test_a_stop_told_by_rank_0_is_75_whatever_the_launcher_says(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    stop = 'sed -i s/queued/preempted/ "$RUN/run.json"; exit 143'
-    assert _run(make_config, tmp_path, f'RUN="${{!#}}"; {stop}').returncode == 75
+    assert _run(make_config, tmp_path, f"{_python(RECORD_STOP)}; exit 143").returncode == 75
+
+
+RECORD_STOP = "RunDir(Path(sys.argv[-1])).update(state='preempted')"
+RECORD_START = "record_start(RunDir(Path(sys.argv[-1])), world_size=1)"
+
+
+def _python(statement: str) -> str:
+    """A shell line that runs a statement of the training, whose last argument is the run folder."""
+    modules = "import sys; from pathlib import Path; from src.runs.folder import RunDir; from src.runs.attempts import *"
+    code = f"{modules}; {statement}"
+    return f'PYTHONPATH={shlex.quote(str(ROOT))} {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"'
+
+
+def test_a_killed_rank_0_leaves_a_failed_run(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    """Also where no Python runs any more; the recovery then brings it into run.json."""
+    once = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; {_python(RECORD_START)}; kill -9 $$'
+    assert _run(make_config, tmp_path, once).returncode == 137
+    run = RunDir(tmp_path)
+    assert json.loads(run.info_file.read_text())["state"] == "running"
+    assert (run.state_file.read_text(), run.info()["state"]) == ("failed\n", "failed")
+    assert recover_leftovers(run) == 0
+    assert json.loads(run.info_file.read_text())["state"] == "failed"
+    assert run.state_file.read_text() == "failed 7\n"
+
+
+def test_a_job_that_is_refused_says_nothing_of_the_one_that_trains(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    other = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; SLURM_JOB_ID=8 {_python(RECORD_START)}; exit 2'
+    assert _run(make_config, tmp_path, other).returncode == 2
+    assert (tmp_path / "state").read_text() == "running 8\n"
+    assert RunDir(tmp_path).info()["state"] == "running"
+
+
+def test_a_python_that_does_not_start_leaves_the_run_queued(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    assert _run(make_config, tmp_path, "exit 127", state="preempted").returncode == 127
+    assert RunDir(tmp_path).info()["state"] == "queued"
+
+
+@pytest.mark.parametrize("content", [None, "", "\n", "nonsense"])
+def test_a_missing_or_damaged_state_does_not_keep_the_ranks_from_starting(
+    make_config: Callable[..., Config], tmp_path: Path, content: str | None
+) -> None:
+    prepared = (
+        (lambda run: run.state_file.write_text(content))
+        if content is not None
+        else (lambda run: run.state_file.unlink())
+    )
+    assert _run(make_config, tmp_path, "exit 0", state="preempted", prepare=prepared).returncode == 0
 
 
 def test_an_older_stop_is_not_taken_for_one_of_this_start(
@@ -183,10 +236,16 @@ def test_an_environment_script_may_read_unset_variables(
 
 
 def _run(
-    make_config: Callable[..., Config], folder: Path, srun: str, state: str = "queued", **changes: object
+    make_config: Callable[..., Config],
+    folder: Path,
+    srun: str,
+    state: str = "queued",
+    prepare: Callable[[RunDir], object] = lambda run: None,
+    **changes: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a one-rank job with a shell line in the place of srun."""
-    (folder / "run.json").write_text(f'{{\n  "state": "{state}"\n}}\n')
+    RunDir(folder).update(state=state)
+    prepare(RunDir(folder))
     _tool(folder / "srun", srun)
     _tool(folder / "scontrol", "echo node1")
     script = folder / "job.sh"

@@ -16,9 +16,8 @@ from src.distributed.framework_env import fingerprint
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.models.keras import build_model
-from src.runs.attempts import resumed
+from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
-from src.runs.outcome import Outcome
 from src.tasks import METRIC_NAMES, names
 from src.training.keras.callbacks import TrainingCallback
 from src.training.keras.checkpoint import StateWriter, restore, restore_weights
@@ -69,7 +68,7 @@ def train_and_test(
     checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
     newest = checkpointer.store.newest_good() if checkpointer else None
     if checkpointer:
-        resumed(run, newest.step if newest else 0)
+        record_first_step(run, newest.step if newest else 0)
     position, before = restore(newest, model) if newest else (Position(), strategy.replicas)
     position = broadcast_state(position, model)
     part_seeds(model)

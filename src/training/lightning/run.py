@@ -19,9 +19,8 @@ from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.errors import CheckpointError
 from src.models.lightning import build_model
-from src.runs.attempts import resumed
+from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
-from src.runs.outcome import Outcome
 from src.training.lightning.callbacks import EarlyStop, MetricsCallback
 from src.training.lightning.checkpoint import FILE, METADATA, CheckpointCallback, StateWriter, Stopped
 from src.training.lightning.loaders import evaluation_data, training_data
@@ -121,7 +120,7 @@ def attach(
     checkpointer = open_checkpointer(rule, run) if writes else None
     saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
     if writes:
-        resumed(run, saved.step if saved else 0)
+        record_first_step(run, saved.step if saved else 0)
         run.steps_done = lambda: trainer.global_step
     if saved:
         refuse_other_framework(saved, "lightning")

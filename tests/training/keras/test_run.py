@@ -11,8 +11,8 @@ import pytest
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
+from src.runs.attempts import Outcome
 from src.runs.folder import RunDir, open_run
-from src.runs.outcome import Outcome
 from src.training.stop import Stop
 from tests.tensorflow_noise import without_noise
 

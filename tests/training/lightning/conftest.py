@@ -13,8 +13,8 @@ import torch
 from src.config.schema import Config
 from src.data.base import ImageSet, Splits
 from src.distributed.topology import Topology
+from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
-from src.runs.outcome import Outcome
 from src.training.lightning import run as side
 from src.training.stop import SIGNALS, Stop
 

@@ -7,8 +7,8 @@ import pytest
 
 from src.checkpoints.store import CheckpointStore
 from src.config.schema import Config
+from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
-from src.runs.outcome import Outcome
 
 from .conftest import Fit, assert_equal, final_state
 

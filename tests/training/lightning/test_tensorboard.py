@@ -42,10 +42,10 @@ import sys
 from pathlib import Path
 from src.training.lightning.tensorboard import TensorBoard
 from src.checkpoints.event_files import EventFileSync
-from src.checkpoints.staging import Stage
+from src.checkpoints.staging import Staging
 
 disk, target = map(Path, sys.argv[1:])
-mirror = EventFileSync(Stage(disk / "digits" / "run"), target, print)
+mirror = EventFileSync(Staging(disk / "digits" / "run"), target, print)
 board = TensorBoard(mirror, 4)
 board.log_metrics({"train/loss": 5.0}, 5)
 try:
