@@ -8,7 +8,6 @@ Exit codes: 0 all well, 1 something is not (the line says what to do), 2 the req
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -35,11 +34,13 @@ from src.files import ROOT  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
 from src.launch.local import local_problems, no_scheduler  # noqa: E402
 from src.runs.folder import RunDir  # noqa: E402
+from src.runs.ranks import reports  # noqa: E402
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 NEEDS = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras")}
 TINY = ("model=mlp", "model.hidden=[8]", "data=digits", "trainer.max_epochs=1", "trainer.max_steps=2")
-QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", "name=doctor")
+NAME = "doctor"
+QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", f"name={NAME}")
 
 
 @dataclass(frozen=True)
@@ -98,37 +99,39 @@ def _version(package: str) -> str | None:
 
 def run_job(config: Config, words: list[str]) -> Fact:
     """Two steps on all ranks through the same path as any run; for a cluster, a job that is waited for."""
-    results = Path(config.paths.results)
-    size = [
+    folder = Path(config.paths.results) / NAME
+    settings = [
         f"data.batch_size={16 * _layout(config).device_count}",
-        f"paths.results={results}",
+        f"paths.results={config.paths.results}",
         "wait=true",
         "dry_run=false",
     ]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *TINY, *QUIET, *size]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *TINY, *QUIET, *settings]
     print(f"    {'job':<18}two steps of a tiny model ...", flush=True)
+    before = set(folder.glob("*/run.json"))
     done = subprocess.run(command, capture_output=True, text=True)
-    found = re.search(r"^Run folder: +(\S+)|(\S+/doctor/[\w-]+)", done.stdout, re.MULTILINE)
-    if not found:
+    made = sorted(set(folder.glob("*/run.json")) - before)
+    if not made:
         return Fact("job", "", (done.stderr or done.stdout).strip())
-    run = RunDir(Path(found[1] or found[2]))
-    return judged(
-        run, done.stdout + done.stderr + "".join(p.read_text() for p in sorted(run.path.glob("*-*.*")))
-    )
+    run = RunDir(made[-1].parent)
+    logs = (path.read_text(errors="replace") for path in sorted(run.path.glob("*-*.*")))
+    return judged(run, done.stdout + done.stderr + "".join(logs))
 
 
 def judged(run: RunDir, output: str) -> Fact:
-    """Whether every rank answered, and all ended with the same weights."""
-    info = run.info()
-    ranks = {int(r) for r in re.findall(r"^rank (\d+) of \d+: local rank", output, re.MULTILINE)}
-    weights = set(re.findall(r": weights (\w+)", output))
-    silent = sorted(set(range(info["world_size"])) - ranks)
+    """Whether every rank answered, and all ended with the same weights.
+
+    Args:
+        output: of the job, for people: its end is shown where something is wrong.
+    """
+    info, ranks = run.info(), reports(run)
+    silent = sorted(set(range(info["world_size"])) - ranks.keys())
     answered = f"{len(ranks)} of {info['world_size']} ranks answered, on {', '.join(info.get('hosts', []))}"
     if silent:
         return Fact("job", "", f"ranks {silent} did not start; see {run.path}\n{_tail(output)}")
     if info["state"] != "completed":
         return Fact("job", "", f"{answered}, and the job is {info['state']}; see {run.path}\n{_tail(output)}")
-    if len(weights) > 1:
+    if len({r["weights"] for r in ranks.values() if "weights" in r}) > 1:
         return Fact("job", "", f"{answered}, with different weights: their gradients are not averaged")
     return Fact("job", answered)
 

@@ -44,17 +44,19 @@ def test_a_folder_that_is_missing_is_made_later(make_config, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "state, output, says",
+    "state, reports, says",
     [
-        ("completed", "rank 0 of 2: local rank 0", "ranks [1] did not start"),
-        ("failed", "rank 0 of 2: local rank 0\nrank 1 of 2: local rank 1", "the job is failed"),
-        (
-            "completed",
-            "rank 0 of 2: local rank 0\nrank 1 of 2: local rank 1\nrank 0 of 2: weights aa\nrank 1 of 2: weights bb",
-            "with different weights",
-        ),
+        ("completed", [{}], "ranks [1] did not start"),
+        ("failed", [{}, {}], "the job is failed"),
+        ("completed", [{"weights": "aa"}, {"weights": "bb"}], "with different weights"),
+        ("completed", [{"weights": "aa"}, {"weights": "aa"}], ""),
+        ("completed", [{}, {}], ""),  # fsdp: no rank has all weights
     ],
 )
-def test_judged(state: str, output: str, says: str, tmp_path: Path) -> None:
+def test_judged(state: str, reports: list[dict[str, str]], says: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "state": state, "hosts": ["a"]}))
-    assert says in judged(RunDir(tmp_path), output).remedy
+    (tmp_path / "ranks").mkdir()
+    for rank, report in enumerate(reports):
+        (tmp_path / "ranks" / f"{rank}.json").write_text(json.dumps(report))
+    found = judged(RunDir(tmp_path), "the log")
+    assert says in found.remedy and bool(says) == bool(found.remedy)

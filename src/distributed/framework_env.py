@@ -1,9 +1,7 @@
 """Pass a topology to a framework in the variables that it reads; and the checksum with which ranks are compared afterwards."""
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable
 
 from src.distributed.topology import Topology
 from src.errors import TopologyError
@@ -65,11 +63,3 @@ def _check_place(topology: Topology, hosts: list[str], name: str) -> None:
             "in the list of hosts: start torchrun with --node-rank=$SLURM_NODEID --rdzv-backend=static, or use "
             "launch=srun."
         )
-
-
-def fingerprint(topology: Topology, weights: Iterable[bytes]) -> str:
-    """A line with the rank and a checksum of its weights (their bytes, in order): equal ranks print the same checksum."""
-    digest = hashlib.sha256()
-    for part in weights:
-        digest.update(part)
-    return f"rank {topology.rank} of {topology.world_size}: weights {digest.hexdigest()[:16]}\n"

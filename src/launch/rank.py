@@ -1,7 +1,6 @@
 """One rank of a run: read the frozen configuration, find out which rank this is, and train with one framework."""
 
 import importlib
-import socket
 import sys
 import traceback
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from src.runs.attempts import Outcome, record_end, record_failure, record_start
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import read_frozen
 from src.runs.lock import RunLock
+from src.runs.ranks import report_place
 from src.runs.summary import not_finite, summary
 from src.training.stop import Stop
 
@@ -44,7 +44,7 @@ def run_rank(run: RunDir | str | Path) -> int:
             print(f"{run.path} is complete.", flush=True)
             return 0
         if config.monitor.ranks:
-            print(describe_rank(topology) + "\n", end="", flush=True)  # in one piece: other ranks write too
+            report_place(run, topology)
         with RunLock(run) if topology.rank == 0 else nullcontext():
             return _run_locked(config, run, topology, stop)
     except ProjectError as error:
@@ -75,14 +75,6 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     loop = importlib.import_module(f"src.training.{config.framework}.run")
     outcome: Outcome = loop.train(config, run, topology, stop)
     return outcome
-
-
-def describe_rank(topology: Topology) -> str:
-    """One line about this rank."""
-    return (
-        f"rank {topology.rank} of {topology.world_size}: local rank {topology.local_rank} of "
-        f"{topology.local_world_size} on node {topology.node_rank} ({socket.gethostname()}), started by {topology.launched_by}"
-    )
 
 
 def _try_to_record_failure(run: RunDir) -> None:

@@ -8,6 +8,7 @@ results/<name>/<run id>/ holds, with its writer:
     jobs.txt                      the submission: one job id a line
     job.sbatch (job.pbs) code/    the submission: the batch script, and the code as it was
     slurm-<job>.out .err          the scheduler; PBS: pbs-<job>.out .err
+    ranks/                        each rank with `monitor.ranks=true`: where it runs, a checksum of its weights
     lock steps                    rank 0 while it trains: who trains here, and how far it is (every few seconds)
     checkpoints/                  rank 0's worker thread, see `src/checkpoints`; with fsdp all ranks write their shards
     metrics.csv tensorboard/      rank 0, at each log interval

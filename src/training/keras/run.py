@@ -12,12 +12,12 @@ from src.config.schema import Config
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors
-from src.distributed.framework_env import fingerprint
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.models.keras import build_model
 from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
+from src.runs.ranks import report_weights
 from src.tasks import METRIC_NAMES, names
 from src.training.keras.callbacks import TrainingCallback
 from src.training.keras.checkpoint import StateWriter, restore, restore_weights
@@ -89,7 +89,7 @@ def train_and_test(
         fit(callback, splits.train)
         if config.monitor.ranks:
             weights = (v.numpy().tobytes() for v in model.trainable_variables)
-            print(fingerprint(topology, weights), end="", flush=True)
+            report_weights(run, topology, weights)
         if checkpointer:
             checkpointer.finish()
             newest = checkpointer.newest or newest

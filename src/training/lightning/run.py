@@ -14,13 +14,13 @@ from src.checkpoints.recovery import open_checkpointer
 from src.config.schema import Config
 from src.data.base import ImageSet, Splits
 from src.data.sets import open_splits
-from src.distributed.framework_env import fingerprint
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.errors import CheckpointError
 from src.models.lightning import build_model
 from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
+from src.runs.ranks import report_weights
 from src.training.lightning.callbacks import EarlyStop, MetricsCallback
 from src.training.lightning.checkpoint import FILE, METADATA, CheckpointCallback, StateWriter, Stopped
 from src.training.lightning.loaders import evaluation_data, training_data
@@ -73,7 +73,7 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
         writer = checkpoints.writer
         with writer.checkpointer or nullcontext():
             try:
-                state = fit_and_test(trainer, module, checkpoints, splits, topology)
+                state = fit_and_test(trainer, module, checkpoints, splits, run, topology)
             except Exception:
                 with suppress(CheckpointError):  # the first error counts
                     writer.publish_shards()
@@ -156,7 +156,12 @@ def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:
 
 
 def fit_and_test(
-    trainer: Trainer, module: Classifier, checkpoints: CheckpointCallback, splits: Splits, topology: Topology
+    trainer: Trainer,
+    module: Classifier,
+    checkpoints: CheckpointCallback,
+    splits: Splits,
+    run: RunDir,
+    topology: Topology,
 ) -> Literal["completed", "preempted"]:
     """Train to the end or to a signal, then test."""
     config, plan = checkpoints.config, checkpoints.plan
@@ -164,7 +169,7 @@ def fit_and_test(
         fit(trainer, module, checkpoints, splits, topology)
         if config.monitor.ranks and not checkpoints.writer.shards:
             weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
-            print(fingerprint(topology, weights), end="", flush=True)
+            report_weights(run, topology, weights)
         if plan.test_batches:
             test(trainer, module, checkpoints, splits.test, topology)
     except Stopped:
