@@ -1,6 +1,6 @@
-"""What one job needs, resolved: every number that the script, the site rules and the dry run speak of.
+"""Everything that one job needs, resolved: each number in the script, the site rules and the dry run.
 
-Config (what was asked for)  ->  make_job  ->  Job (what the scheduler is told)  ->  render  ->  the script
+Config (what the user asked for)  ->  make_job  ->  Job (what the scheduler is asked for)  ->  render  ->  the script
 """
 
 import sys
@@ -25,7 +25,7 @@ class Job:
 
     Attributes:
         name: of the job.
-        cluster: options that are handed through as they are: account, partition, modules, ...
+        cluster: options that are passed on unchanged: account, partition, modules, ...
         node: the kind of node it will get, where the preset knows.
         ranks: ranks on each node; (2, 1) is an uneven job.
         devices: GPUs (or CPU processes) on each node; differs from `ranks` where one rank drives several GPUs.
@@ -41,7 +41,7 @@ class Job:
         code: folder of the code snapshot.
         mounts: folders that a container must see.
         members: numbers of the members of an array; None for a single job.
-        batch: images in one batch over all ranks.
+        batch: samples in one batch over all ranks.
         framework, strategy: for people to read.
     """
 
@@ -83,7 +83,7 @@ class Job:
 
     @property
     def tasks(self) -> int:
-        """Tasks that the scheduler is told of: one per rank, or one per node where torchrun starts the ranks.
+        """Tasks that the scheduler starts: one per rank, or one per node where torchrun starts the ranks.
 
         An uneven job always has one per rank: that is what makes the scheduler place as many GPUs as ranks.
         """

@@ -116,7 +116,7 @@ def results_of(members: Sequence[Member]) -> Path:
 
 
 def let_run(script: Path, runs: Sequence[RunDir], members: Sequence[Member]) -> None:
-    """This user has submitted what is in these run folders, and need not be asked again."""
+    """Record that this user submitted these run folders, so that resuming them needs no trust=true."""
     remember_script(script)
     for run, member in zip(runs, members, strict=True):
         remember(run.path, member.config)

@@ -65,7 +65,7 @@ def facts(config: Config) -> Iterator[Fact]:
     yield from _horovod(config)
     for tool in TOOLS[config.cluster.scheduler]:
         where = shutil.which(tool)
-        yield Fact(tool, where or "", "" if where else "not on PATH: this is no login node of the cluster")
+        yield Fact(tool, where or "", "" if where else "not on PATH: this is not a login node of the cluster")
     yield _results(Path(config.paths.results))
     problems = local_problems(config) if config.cluster.scheduler == "none" else _site_problems(config)
     for problem in problems:
@@ -164,7 +164,7 @@ def main(arguments: list[str]) -> int:
 
 
 def asked(arguments: list[str], words: list[str]) -> Config:
-    """The configuration that the words of the command line give; tells them in `words`.
+    """The configuration of the command line; its overrides are appended to `words`.
 
     Raises:
         ProjectError: with all problems.

@@ -1,12 +1,12 @@
-"""What became of submitted runs, and what to do about it.
+"""See what became of submitted runs, and act on them.
 
-    python src/jobs.py status   [RUN]              where it stands: queue, steps, metrics
+    python src/jobs.py status   [RUN]              its state: queue, steps, metrics
     python src/jobs.py logs     [RUN] [-f]         its output; -f follows it until the job ends
     python src/jobs.py cancel   [RUN]              take it out of the queue or stop it
     python src/jobs.py resubmit [RUN] [--failed] [--trust]   again, in the same folder, from its newest checkpoint
 
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
-at submission; to go on with today's code use `python src/train.py resume=RUN`.
+at submission; to continue with today's code use `python src/train.py resume=RUN`.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
         sub.set_defaults(verb=verb)
         if name == "logs":
-            sub.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+            sub.add_argument("-f", "--follow", action="store_true", help="follow it until the job ends")
         if name == "resubmit":
             sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
             sub.add_argument(
@@ -92,7 +92,7 @@ def each(found: Runs, do: Callable[[runs.Submitted], None]) -> int:
 
 
 def status(found: Runs, parsed: argparse.Namespace) -> int:
-    """Where runs stand."""
+    """Print the state of runs."""
     code, known = 0, None
     try:
         found, known = runs.ask(found)
@@ -120,7 +120,7 @@ def status(found: Runs, parsed: argparse.Namespace) -> int:
 
 
 def progress(info: Mapping[str, Any]) -> list[str]:
-    """What run.json says of how far it came."""
+    """How far a run has come, from its run.json."""
     parts = [f"epoch {info.get('epoch', '?')}, step {info['step']}"] if "step" in info else []
     parts += [resumes] if (resumes := resume_summary(info)) else []
     metrics = info.get("metrics") or {}
@@ -140,7 +140,7 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
 
 @contextmanager
 def asking(so: str) -> Iterator[None]:
-    """Around questions on which everything else depends; `so` is what a user wants to know where there is no answer."""
+    """Within, an unreachable scheduler is an error that ends with `so`: what was therefore not done."""
     try:
         yield
     except SchedulerError as error:

@@ -53,7 +53,7 @@ def refuse_unlike(trees: Sequence[Tree], submitted: bool) -> None:
 
     Raises:
         ConfigError: with all problems.
-        SubmitError: there is no member.
+        SubmitError: the sweep is empty.
     """
     if not trees:
         raise SubmitError("this sweep has no members: a range() or glob() in it is empty.")
@@ -64,7 +64,7 @@ def refuse_unlike(trees: Sequence[Tree], submitted: bool) -> None:
     ]
     if (len(trees) > 1 or not submitted) and any(tree["resume"] for tree in trees):
         problems.append(
-            "resume= goes on with one run and can't be part of a sweep: resume its members one by one, without -m."
+            "resume= continues one run and can't be part of a sweep: resume the members one by one, without -m."
         )
     clusters = list(dict.fromkeys(str(tree["cluster"].get("name")) for tree in trees))
     if len(clusters) > 1:

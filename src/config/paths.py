@@ -27,7 +27,7 @@ def expand(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """The path with `~`, `~user`, `$NAME` and `${NAME}` replaced; `\\$` is a dollar sign.
 
     Raises:
-        ValueError: with the end of a sentence, where there is no such user or variable.
+        ValueError: there is no such user or variable; the message completes a sentence.
     """
     if on_node(text):
         return text

@@ -263,7 +263,7 @@ def _monitors(c: Config) -> list[str]:
         "trainer.early_stopping.monitor": c.trainer.early_stopping.monitor,
     }
     return [
-        f"{key}={metric} is no metric of this project; use one of {', '.join(METRICS)}."
+        f"{key}={metric} is not a known metric; use one of {', '.join(METRICS)}."
         for key, metric in keys.items()
         if metric not in METRICS
     ]

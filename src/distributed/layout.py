@@ -1,4 +1,4 @@
-"""How a run is spread over nodes, devices and ranks: resolved once, by whoever starts it."""
+"""How a run is spread over nodes, devices and ranks: resolved once, when it starts."""
 
 from dataclasses import dataclass
 

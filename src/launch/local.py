@@ -85,13 +85,13 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
 
 
 def never_trained(run: RunDir) -> bool:
-    """Whether a run failed before its first step, such as for its data: `latest` is no name for it."""
+    """Whether a run failed before its first step, such as for its data: `latest` should not point to it."""
     info = run.info()
     return info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, []))
 
 
 def local_problems(config: Config) -> list[str]:
-    """What one machine can't do: several nodes, a batch that its devices can't share, folders, data or a Horovod that are not there."""
+    """What this machine can't run: several nodes, a batch that its devices can't share, missing folders, data or Horovod."""
     devices = local_layout(config).device_count
     problems = [
         *no_scheduler(config),

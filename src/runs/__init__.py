@@ -2,7 +2,7 @@
 
 results/<name>/<run id>/ holds, with its writer:
 
-    config.yaml overrides.txt     the submission or local start, and each resume: the complete configuration and the words typed
+    config.yaml overrides.txt     the submission or local start, and each resume: the complete configuration and the overrides
     run.json state                state, attempts, jobs, hosts, metrics: `RunDir.update`, called by the submission, by rank 0 at
                                   start and end of an attempt, by `jobs.py cancel`; the batch script writes `state` alone
     jobs.txt                      the submission: one job id a line

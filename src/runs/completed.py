@@ -9,7 +9,7 @@ from src.runs.summary import display_path, summary, train_command
 
 
 def is_complete(run: RunDir, config: Config) -> bool:
-    """Whether the run is over, and `config`, which is to go on with it, asks for no more training than it had.
+    """Whether the run is over, and `config`, which is to resume it, asks for no more training than it had.
 
     Raises:
         CheckpointError: where its config.yaml can't be read.
@@ -26,7 +26,7 @@ def _more(before: int | None, now: int | None) -> bool:
 
 
 def complete(run: RunDir, config: Config) -> str:
-    """What to tell of it."""
+    """What is printed instead of training."""
     trainer, folder = config.trainer, display_path(run.path)
     more = (
         f"max_steps={2 * trainer.max_steps}" if trainer.max_steps else f"max_epochs={2 * trainer.max_epochs}"

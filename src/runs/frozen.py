@@ -58,7 +58,7 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
 
 
 def read_overrides(run: RunDir) -> list[str]:
-    """The words that made the run, from overrides.txt.
+    """The overrides that made the run, from overrides.txt.
 
     Raises:
         CheckpointError: where it can't be read.
@@ -87,7 +87,7 @@ def refuse_damaged(run: RunDir) -> None:
             problems.append(str(error))
     if not os.access(run.path, os.W_OK | os.X_OK):
         problems.append(
-            f"{run.path} can't be written: a run goes on in its own folder, so copy it to where you may write."
+            f"{run.path} can't be written: a run continues in its own folder, so copy it to where you may write."
         )
     if problems:
         raise CheckpointError("\n       ".join(problems))
@@ -98,12 +98,12 @@ def _odd(run: RunDir) -> list[str]:
     folders = (run.checkpoints, run.tensorboard)
     files = (run.config, run.overrides, run.info_file, run.metrics_csv, run.jobs, run.state_file)
     found = [
-        f"{path} is a link to {os.readlink(path)}: a run goes on in its own folder, so put there what it leads to."
+        f"{path} is a link to {os.readlink(path)}: a run continues in its own folder, so put what it leads to there."
         for path in (*files, *folders)
         if path.is_symlink()
     ]
     return found + [
-        f"{path} is no folder; move it away." for path in folders if path.exists() and not path.is_dir()
+        f"{path} is not a folder; move it away." for path in folders if path.exists() and not path.is_dir()
     ]
 
 

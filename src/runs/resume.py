@@ -43,7 +43,7 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
     for line in [a for a in read_overrides(run) if ONE_COMMAND.match(a)]:
         print(f"{run.overrides}: {line!r} belongs to one command and is not used again.", file=sys.stderr)
     problems = [
-        f"'{a}' asks for several runs, and resume= goes on with one; give one value."
+        f"'{a}' asks for several runs, but resume= continues one; give one value."
         for a in map(quoted, arguments)
         if not a.startswith("-") and _parsed(a, "this command").is_sweep_override()
     ]
@@ -53,7 +53,7 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def saved_lines(run: RunDir) -> list[str]:
-    """The overrides that the run folder holds, as far as they are its own.
+    """The overrides in the run folder that belong to the run rather than to one command.
 
     Raises:
         CheckpointError: where overrides.txt can't be read.
@@ -100,7 +100,7 @@ def refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
 def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
     """The run's frozen configuration with the changes that `tree` makes to what its own overrides compose to.
 
-    So a default that was edited since then does not change a run that goes on.
+    A default that was edited since then does not change a resumed run.
 
     Args:
         overrides: what `tree` was composed of: the run's own overrides, then those of this command.
@@ -117,11 +117,11 @@ def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> d
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
     younger = {k: v for k, v in after.items() if k not in frozen and k in before}  # than the run
-    going_on = younger | {k: v for k, v in frozen.items() if k not in gone and k not in FREE}
-    going_on |= changed | {k: after[k] for k in FREE}
+    continued = younger | {k: v for k, v in frozen.items() if k not in gone and k not in FREE}
+    continued |= changed | {k: after[k] for k in FREE}
     if not tree["trust"]:
-        refuse_foreign(run.path, going_on, _without(saved, overrides))
-    return unflatten(going_on)
+        refuse_foreign(run.path, continued, _without(saved, overrides))
+    return unflatten(continued)
 
 
 def _without(saved: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a person reads when a run ends: the result, where everything is, and what to type next."""
+"""What is printed when a run ends: the result, where everything is, and what to type next."""
 
 import math
 import os

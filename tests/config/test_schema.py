@@ -68,8 +68,7 @@ def test_all_contradictions_at_once() -> None:
     assert len(found) == 4
     assert "data.batch_size=0 must be at least 1." in found
     assert any(
-        "checkpoint.monitor=val/accuracy is no metric of this project; use one of train/loss" in p
-        for p in found
+        "checkpoint.monitor=val/accuracy is not a known metric; use one of train/loss" in p for p in found
     )
 
 

@@ -116,7 +116,7 @@ def test_a_choice_that_is_not_of_this_project_is_refused(make_run: Make, line: s
 
 def test_a_sweep_of_a_resumed_run_is_refused(make_run: Make) -> None:
     _, run = make_run()
-    with pytest.raises(ConfigError, match="'seed=1,2' asks for several runs, and resume= goes on with one"):
+    with pytest.raises(ConfigError, match="'seed=1,2' asks for several runs, but resume= continues one"):
         saved_overrides(["-m", f"resume={run.path}", "seed=1,2"])
 
 
