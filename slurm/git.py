@@ -9,7 +9,7 @@ from slurm.left_out import TESTS
 from src.errors import SubmitError
 
 FILES = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
-STATUS = ("status", "-z", "--porcelain=v2", "--branch", "--no-renames", "--untracked-files=no")
+STATUS = ("status", "-z", "--porcelain=v2", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=no")  # fmt: skip
 """Entries that begin with # are headers, all others are changes: git-scm.com/docs/git-status, Porcelain Format Version 2."""
 
 TIMEOUT_S = 120.0

@@ -97,7 +97,7 @@ def _rows_of(line: str) -> Iterator[Row]:
 
 
 def preset(name: str, found: Sequence[Row], partition: str | None, host: str) -> str:
-    """The preset's text.
+    """The preset as YAML.
 
     Raises:
         SubmitError: there is no node with GPUs, or none in `partition`.
@@ -107,7 +107,7 @@ def preset(name: str, found: Sequence[Row], partition: str | None, host: str) ->
     known = list(dict.fromkeys(r.partition for r in found))
     if not found:
         raise SubmitError(
-            "sinfo shows no node with GPUs here; write the preset by hand, after configs/cluster/slurm.yaml."
+            "sinfo shows no node with GPUs here; write the preset by hand, after the example of configs/cluster/slurm.yaml."
         )
     if partition and partition not in known:
         raise SubmitError(

@@ -157,9 +157,9 @@ def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
     of_its_jobs = known.of(run.job_ids)
     if alive := [*known.living(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
-    said = str(info.get("state", "lost"))
-    if said not in ("queued", "running"):
-        return said, info
+    word = str(info.get("state", "lost"))
+    if word not in ("queued", "running"):
+        return word, info
     newest = [*known.of(run.job_ids[-1:]).values()]  # training had no time to record its end
     if newest and newest[-1] != "COMPLETED":
         return newest[-1].lower(), info

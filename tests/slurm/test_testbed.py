@@ -2,40 +2,16 @@
 
 import re
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slurm.testbed.cluster import REPOSITORY, Testbed
-from slurm.testbed.errors import TestbedError
 from slurm.testbed.images import PACKAGES, can_build, make_image
-from slurm.testbed.requirements import missing
-from slurm.testbed.sites import SITES
+from tests.slurm.testbeds import AS_ASKED, submit, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
-
-
-AS_ASKED = ["--account=def-me", "--comment=field=nlp;appl=pytorch"]  # what one site or another insists on
-
-
-def submit(testbed: Testbed, folder: Path, script: str, *options: str, user: str | None = None) -> str:
-    """Write a batch script, submit it from `folder` and return the job id; output goes to out-<job id>."""
-    path = folder / "job.sh"
-    path.write_text("#!/bin/bash\n" + script)
-    words = ["sbatch", "--parsable", "--output=out-%j", "--open-mode=append", *options, str(path)]
-    done = testbed.run(words, cwd=folder, user=user)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def wait_for(done: Callable[[], bool], what: str, timeout: float = 40) -> None:
-    end = time.monotonic() + timeout
-    while not done():
-        assert time.monotonic() < end, f"{what} did not happen in {timeout} s"
-        time.sleep(0.05)
 
 
 def test_every_node_has_its_own_name_address_tmp_and_shm(testbed: Testbed) -> None:
@@ -264,85 +240,3 @@ def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: 
     wait_for(
         lambda: testbed.run(words).stdout == "FAILED|3:0|field=nlp;appl=pytorch\n", "the record of the job"
     )
-
-
-def test_a_long_path_is_no_problem(tmp_path: Path) -> None:
-    with Testbed(tmp_path / ("long-" * 20) / "testbed", nodes=1) as testbed:
-        done = testbed.run(["srun", "hostname"])
-        assert done.stdout == "node1\n", done.stderr
-
-
-def test_every_preset_of_a_cluster_has_its_site() -> None:
-    presets = {path.stem for path in (REPOSITORY / "configs/cluster").glob("*.yaml")}
-    assert presets - {"local", "current", "pbs"} == set(SITES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("site", SITES)
-def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:
-    with Testbed(tmp_path / "testbed", nodes=2, site=site) as own:
-        words = ["srun", "--nodes=2", f"--gpus-per-node={own.layout.site.gpus}", *AS_ASKED, "hostname"]
-        done = own.run(words)
-        assert sorted(done.stdout.split()) == list(own.nodes), done.stderr
-        others = testbed.run(["sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split()
-        assert set(others) == {"node1", "node2", "node3", "node4"}
-    assert not own.is_up()
-    assert testbed.is_up()
-
-
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    code = "import sys; from slurm.testbed.cluster import Testbed\nTestbed(sys.argv[1], nodes=1).up()\n"
-    words = [sys.executable, "-u", "-c", code + "print('up'); input()", str(tmp_path / "t")]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as owner:
-        assert owner.stdout and owner.stdout.readline() == b"up\n"
-        testbed = Testbed.attach(tmp_path / "t")
-        assert testbed.is_up()
-        owner.kill()
-    wait_for(lambda: not testbed.is_up(), "the end of the testbed")
-
-
-def test_command_line(tmp_path: Path) -> None:
-    def cli(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "slurm.testbed", words[0], "--dir", str(tmp_path / "t"), *words[1:]]
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-
-    refused = cli("shell")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    try:
-        up = cli("up", "--nodes", "2", "--site", "alvis")
-        assert up.returncode == 0, up.stderr
-        assert f"export PATH={tmp_path}/t/bin:$PATH" in up.stdout
-        assert "is up in" in cli("up").stderr
-        assert cli("kill", "alvis3-02").returncode == 0
-        assert cli("run", "--node", "alvis3-02", "--", "true").stderr == "alvis3-02 is off: boot it\n"
-        assert "use one of alvis3-01, alvis3-02" in cli("boot", "node9").stderr
-        assert cli("boot", "alvis3-02").returncode == 0
-        assert cli("run", "--user", "bob", "--node", "alvis3-02", "--", "whoami").stdout == "bob\n"
-    finally:
-        assert cli("down").returncode == 0
-    assert "no testbed is up" in cli("run", "true").stderr
-
-
-def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(TestbedError, match="not empty"):
-        Testbed(tmp_path).up()
-    assert (tmp_path / "thesis.tex").exists()
-
-
-def test_missing_programs_are_named_with_the_command_that_installs_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("slurm.testbed.requirements.SBIN", "")
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert missing() == (
-        "the testbed needs programs that are not installed: apt-get install -y iproute2 munge slurm-wlm util-linux"
-    )
-
-
-def test_without_root_it_says_so(tmp_path: Path) -> None:
-    words = ["runuser", "-u", "nobody", "--", "env", f"PYTHONPATH={REPOSITORY}", "python3", "-c"]
-    code = "from slurm.testbed.requirements import missing; print(missing())"
-    done = subprocess.run([*words, code], capture_output=True, text=True, cwd="/")
-    assert "needs root" in done.stdout, done.stderr
