@@ -59,9 +59,7 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
         outcome = train(config, run, topology, stop)
     except BaseException as error:
         return _failed(run, first, error)
-    if (
-        not first
-    ):  # rank 0 alone returns how it ended: a launcher ends all ranks when one leaves with another code
+    if not first:  # a launcher stops all ranks when one returns another code, so rank 0 alone does
         return 0
     record_end(run, outcome, stop.requested)
     print(summary(run, config, stop.requested), flush=True)

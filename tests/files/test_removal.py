@@ -356,7 +356,7 @@ def test_a_link_in_the_place_of_the_local_folder_is_not_followed(
     run, said = linked
     assert listing(run.with_name("before")) == ["checkpoints", "run.json"]
     assert (run / "run.json").exists() and list(run.glob("checkpoints/0*"))
-    assert f"{scratch / 'shared' / 'digits-0'} is a symbolic link); doing without it." in said
+    assert f"{scratch / 'shared' / 'digits-0'} is a symbolic link); continuing without it." in said
     assert "Traceback" not in said
 
 
