@@ -137,9 +137,8 @@ class Worker:
             return False
         try:
             self.staging.write(request.write, request.info)
-        except (
-            Exception
-        ) as error:  # frameworks raise anything when a disk is full; an error of another kind comes again
+        except Exception as error:
+            # frameworks raise anything when a disk is full; any other error comes back in `_write_shared`
             request.local = False
             self._tell_once(f"{self.staging.folder} takes no checkpoints ({error}); continuing without it.")
             return False
