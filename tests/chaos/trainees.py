@@ -55,8 +55,8 @@ class Framework:
         from src.config.diagnose import compose
         from src.launch.local import freeze
 
-        local, wish = f"checkpoint.local={node}", f"framework={self.name}"
-        tree = compose([*SMALL, wish, local, f"paths.results={results}", *self.overrides])
+        local, framework = f"checkpoint.local={node}", f"framework={self.name}"
+        tree = compose([*SMALL, framework, local, f"paths.results={results}", *self.overrides])
         run = create(results, tree["name"])
         freeze(run, tree, [])
         return run
