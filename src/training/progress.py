@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a bar on a terminal, plain lines in a log file."""
+"""The display of a run: a bar on a terminal, plain lines in a log file."""
 
 import sys
 import time
@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 from src.training.plan import Plan
 from src.training.throughput import Throughput
 
-LINE_EVERY = 10.0
+LINE_EVERY_S = 10.0
 """Seconds between two plain lines within an epoch."""
-DRAW_EVERY = 0.25
+DRAW_EVERY_S = 0.25
 """Seconds between two redraws of the bar."""
 
 
@@ -21,7 +21,7 @@ class Progress:
     Args:
         kind: auto: a bar if the output is a terminal, else plain lines.
         plan: the size of the run.
-        world_size: ranks that train at once, for images/s.
+        world_size: devices that share the global batch, for images/s.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Progress:
         self.throughput.batch(waited=bool(metrics))
         self._batches += 1
         self._last = time.monotonic()
-        if self._last - self._shown >= (DRAW_EVERY if self.bar else LINE_EVERY):
+        if self._last - self._shown >= (DRAW_EVERY_S if self.bar else LINE_EVERY_S):
             self._shown = self._last
             self._show(epoch, batch)
 
@@ -98,7 +98,7 @@ class Progress:
             print(self.line(epoch, batch), flush=True)
 
     def _restart_clock(self) -> None:
-        """images/s is that of training alone: validation and checkpoints at an epoch's end don't count."""
+        """images/s is that of training alone, without validation and checkpoints at an epoch's end."""
         self._batches = 0
         self._began = self._last = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Signals become a flag that the training loop reads: no step is torn by one."""
+"""Signals become a flag that the training loop reads: none interrupts a step."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Stop:
-    """The wish to stop: Ctrl-C here, USR1 ahead of a time limit, TERM at preemption.
+    """A request to stop: Ctrl-C, USR1 ahead of a time limit, TERM at preemption.
 
     Attributes:
         requested: name of the first signal that came, or None.

@@ -1,9 +1,9 @@
-"""Images per second of training, measured between the moments when the training thread has waited for the device."""
+"""Images per second of training, measured between the points at which the training thread has waited for the device."""
 
 import statistics
 import time
 
-ENOUGH = 5.0
+MIN_MEASURED_S = 5.0
 """Seconds of measured intervals below which a rate says nothing."""
 
 
@@ -36,12 +36,12 @@ class Throughput:
         self._batches, self._since = 0, now
 
     def pause(self) -> None:
-        """Validation or a checkpoint comes between: the interval that is open does not count."""
+        """A validation or a checkpoint comes between: the open interval does not count."""
         self._batches, self._since = 0, None
 
     def summary(self) -> str | None:
-        """Mean and 1.96 sigma (95 % of a normal distribution) per device and in all; None where there is too little."""
-        if len(self.rates) < 2 or self.seconds < ENOUGH:
+        """Mean and 1.96 sigma (95 % of a normal distribution) per device and in all; None if too little was measured."""
+        if len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:
             return None
         mean, spread = statistics.mean(self.rates), 1.96 * statistics.stdev(self.rates)
         each = f"{mean / self.world_size:.1f} +- {spread / self.world_size:.1f} images/s per device"

@@ -17,7 +17,7 @@ def test_a_row_has_a_place_for_every_metric(tmp_path: Path) -> None:
     assert log.path.read_text().splitlines() == [HEADER, "20,1,0.001,0.25,0.5,,,,", "30,2,,,,0.333333,,,"]
 
 
-def test_a_second_log_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_a_second_log_continues_the_same_file(tmp_path: Path) -> None:
     CsvLog(tmp_path / "metrics.csv").write(1, 1, {})
     CsvLog(tmp_path / "metrics.csv").write(2, 1, {})
     assert [line.split(",")[0] for line in (tmp_path / "metrics.csv").read_text().splitlines()] == [

@@ -29,7 +29,7 @@ PLAN = Plan(
 
 
 class Clock:
-    """A clock that goes on by hand; `time.monotonic` itself would make the test as long as what it shows."""
+    """A clock that is moved by hand; `time.monotonic` itself would make the test as long as what it shows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

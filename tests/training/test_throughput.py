@@ -3,7 +3,7 @@
 import re
 import time
 
-from src.training.throughput import ENOUGH, Throughput
+from src.training.throughput import MIN_MEASURED_S, Throughput
 
 
 def test_rates_of_intervals() -> None:
@@ -14,7 +14,7 @@ def test_rates_of_intervals() -> None:
     assert len(meter.rates) == 2  # the first interval is left out
     assert all(0 < rate <= 8 / 0.01 for rate in meter.rates)
     assert meter.summary() is None  # too short to say anything
-    meter.seconds = ENOUGH
+    meter.seconds = MIN_MEASURED_S
     text = meter.summary()
     assert text is not None
     each, total = (float(n) for n in re.findall(r"([\d.]+) \+-", text))

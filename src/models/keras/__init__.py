@@ -10,23 +10,23 @@ from src.models.keras.mlp import mlp
 from src.models.keras.resnet import resnet
 
 
-def build_model(config: Model, shape: tuple[int, int, int], classes: int) -> keras.Model:
+def build_model(model: Model, shape: tuple[int, int, int], classes: int) -> keras.Model:
     """A new model that turns images float32 [b, H, W, C] into logits float32 [b, classes].
 
     Args:
-        config: which model, and its sizes.
+        model: the section `model` of the configuration.
         shape: height and width in pixels, number of channels.
         classes: number of classes.
     """
     image = keras.Input(shape)
-    match config:
+    match model:
         case MlpModel():
-            logits = mlp(image, config, classes)
+            logits = mlp(image, model, classes)
         case CnnModel():
-            logits = cnn(image, config, classes)
+            logits = cnn(image, model, classes)
         case ResnetModel():
-            logits = resnet(image, config, classes)
-    return keras.Model(image, logits, name=config.name)
+            logits = resnet(image, model, classes)
+    return keras.Model(image, logits, name=model.name)
 
 
 def parameter_count(model: keras.Model) -> int:

@@ -49,7 +49,7 @@ def bottleneck(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTe
 
 
 def shortcut(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTensor:
-    """`x` itself, or projected by a 1x1 convolution where the block changes its shape."""
+    """`x` itself, or projected by a 1x1 convolution if the block changes its shape."""
     return x if stride == 1 and x.shape[-1] == filters else conv_norm(x, filters, 1, stride)
 
 

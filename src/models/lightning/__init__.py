@@ -14,7 +14,7 @@ def build_model(model: Model, shape: tuple[int, int, int], classes: int) -> nn.M
     Args:
         model: the section `model` of the configuration.
         shape: height, width and channels of an image.
-        classes: number of logits.
+        classes: number of classes.
     """
     match model:
         case MlpModel(hidden=hidden, dropout=dropout):

@@ -41,7 +41,7 @@ def _resnet(
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)); the shortcut is a 1x1 convolution where the shape changes."""
+    """relu(body(x) + shortcut(x)); the shortcut is a 1x1 convolution if the shape changes."""
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import numpy as np
 class Buffers:
     """Memory for one copy of some variables: made at the first checkpoint, and filled again at each of the next.
 
-    New memory would cost more than the copy: each of its pages has to be fetched from the system first.
+    New memory would cost more than the copy: the system must provide each of its pages first.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Buffers:
     def write(self, file: Path) -> None:
         """Save the copies by the variables' paths, as `np.load` reads them. Any thread may call it.
 
-        np.savez would copy each array once more, in small parts. Raises OSError where the disk does not take it.
+        np.savez would copy each array once more, in small parts. Raises OSError if the disk fails.
         """
         with zipfile.ZipFile(file, "w") as archive:
             for name, array in self._arrays.items():
@@ -41,7 +41,7 @@ class Buffers:
 
 
 def host_value(variable: keras.Variable) -> np.ndarray:
-    """The value of a variable on the host; on a CPU without a copy, so it is good until the next step only."""
+    """The value of a variable on the host; on a CPU without a copy, so it holds only until the next step."""
     value = variable.value.read_value()
     try:
         return np.asarray(memoryview(value))

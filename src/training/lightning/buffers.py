@@ -15,7 +15,7 @@ Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 class Buffers:
     """Memory for one copy of the state: made at the first checkpoint, and filled again at each of the next.
 
-    New memory would cost more than the copy: each of its pages has to be fetched from the system first.
+    New memory would cost more than the copy: the system must provide each of its pages first.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Buffers:
         """Save the copy, as `torch.load` reads it. Any thread may call it until `fill` is called again.
 
         Raises:
-            OSError: where the disk does not take it.
+            OSError: the disk fails.
         """
         if self._copied:
             self._copied.synchronize()

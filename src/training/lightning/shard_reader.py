@@ -1,7 +1,7 @@
 """Reads the shards of `torch.distributed.checkpoint` without running what they hold.
 
-torch unpickles `.metadata` and the entries that are no tensors as they are, and a pickle can call any function. Here the
-first may name the plain classes below and nothing else, and the second are read with `weights_only=True`.
+torch unpickles `.metadata` and entries other than tensors as they are, and a pickle can call any function. Here
+`.metadata` may name only the plain classes below, and the other entries are read with `weights_only=True`.
 """
 
 import io
@@ -39,7 +39,7 @@ CLASSES = {
     ("pathlib", "PosixPath"),
     *(("torch", str(t).removeprefix("torch.")) for t in vars(torch).values() if isinstance(t, torch.dtype)),
 }
-"""All that `.metadata` is made of; none of them does anything when it is called."""
+"""All that `.metadata` consists of; calling one of them does nothing else."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -70,7 +70,7 @@ class ShardReader(FileSystemReader):
 
 
 class ShardPlanner(DefaultLoadPlanner):
-    """Reads entries that are no tensors, such as a learning rate, as plain values."""
+    """Reads entries other than tensors, such as a learning rate, as plain values."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Raises pickle.UnpicklingError for anything else."""

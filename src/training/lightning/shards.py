@@ -1,4 +1,4 @@
-"""Weights and optimizer of sharded training in checkpoints: each rank writes its part, behind the training's back."""
+"""Weights and optimizer of sharded training in checkpoints: each rank writes its part in the background."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class Shards:
     """Writes this rank's part of one checkpoint at a time, straight into the run folder that all ranks see.
 
     The state is copied into memory that is kept from one checkpoint to the next. A thread writes it, and agrees with
-    those of the other ranks over a process group of their own. All ranks make one at the same time.
+    the threads of the other ranks over a process group of their own. All ranks call the constructor together.
 
     Args:
         checkpoints: folder of the run, the same for all ranks.
@@ -58,11 +58,11 @@ class Shards:
 
     @property
     def writing(self) -> bool:
-        """Whether this rank's thread is still at it."""
+        """Whether this rank's thread is still writing."""
         return self._written is not None and not self._written.done()
 
     def wait(self) -> str | None:
-        """Return when all ranks have written their parts: None, or why a disk did not take one.
+        """Return when all ranks have written their parts: None, or which disk error lost one.
 
         Raises:
             CheckpointError: chained to any other error.
@@ -77,7 +77,7 @@ class Shards:
         raise CheckpointError(f"a checkpoint could not be written: {error!r}") from error
 
     def link(self, folder: Path) -> None:
-        """Put all parts into the folder of a checkpoint. Raises OSError."""
+        """Link all parts into the folder of a checkpoint. Raises OSError."""
         for shard in (p for p in self._folder.iterdir() if p.name != MARKER):
             try:
                 os.link(shard, folder / shard.name)

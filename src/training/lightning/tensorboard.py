@@ -20,13 +20,13 @@ class TensorBoard(TensorBoardLogger):
     """Writes event files into one folder; `self.log` of the module ends up here as well.
 
     Args:
-        events: knows the folder, and what to do where its disk refuses.
-        step: where the run goes on; what an earlier part of it wrote after this step is taken back, so that a
-            resumed run shows one curve.
+        events: knows the folder, and what to do if its disk fails.
+        step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows
+            one curve.
     """
 
     def __init__(self, events: EventFileSync, step: int) -> None:
-        # tensorboard loads TensorFlow for its file functions where it is installed, unless this module exists
+        # tensorboard loads TensorFlow for its file functions if it is installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         super().__init__(events.target, name="", version="", default_hp_metric=False)
         self.events, self.step = events, step
@@ -35,7 +35,7 @@ class TensorBoard(TensorBoardLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> "SummaryWriter | DummyExperiment":
-        """The writer of the file in use, for `add_image` and the like; one that does nothing while disks refuse it."""
+        """The writer of the file in use, for `add_image` and the like; one that does nothing while the disk fails."""
         if self._experiment is None:
             self.events.attempt(self._open, self._reopen)
         return self._experiment or DummyExperiment()

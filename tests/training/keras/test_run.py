@@ -1,4 +1,4 @@
-"""Training on this machine: it learns, it stops when asked to, and it goes on bit for bit where it stood."""
+"""Training on this machine: it learns, it stops when asked to, and it resumes bit for bit."""
 
 import csv
 import os
@@ -113,7 +113,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
     ],
     ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed"],
 )
-def test_a_stopped_run_goes_on_bit_for_bit(
+def test_a_stopped_run_resumes_bit_for_bit(
     make_run, signal_at, monkeypatch, overrides, event: str, count: int, step: int, position: tuple[int, int]
 ) -> None:
     config, whole = make_run(*SMALL, *overrides)

@@ -52,7 +52,7 @@ def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_ends_within_a_record(tmp_path: Path) -> None:
-    """A node without power: the run folder has what was appended before, and the next part goes on from a checkpoint."""
+    """A node without power: the run folder has what was appended before, and the next attempt resumes from a checkpoint."""
     from src.training.keras.tensorboard import TensorBoard
 
     for cut in (1, 9, 40):

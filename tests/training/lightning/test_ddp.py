@@ -97,7 +97,7 @@ def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None:
-    """And the run goes on with the same bits: dropout has its own random numbers on each rank."""
+    """And the run resumes with the same bits: dropout has its own random numbers on each rank."""
     overrides = (*PLAIN, "model.dropout=0.5", "trainer.log_every_n_steps=2")
     train(tmp_path / "whole", (2,), *overrides)
     first = train(tmp_path / "parts", (2,), *overrides, SIGNAL_AT="1:17")
@@ -110,7 +110,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks(alone: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_resumes_on_another_number_of_ranks(alone: dict[str, Any], tmp_path: Path) -> None:
     assert train(tmp_path, (1,), *PLAIN, SIGNAL_AT="0:17")[0]["state"] == "preempted"
     ranks = train(tmp_path, (2,), *PLAIN)
     assert ranks[0]["step"] == 14

@@ -1,4 +1,4 @@
-"""Random numbers that go on where they stood."""
+"""Random numbers continue from a saved state."""
 
 import random
 
@@ -24,7 +24,7 @@ def draw() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-def test_all_three_go_on() -> None:
+def test_all_three_continue() -> None:
     seed_everything(3)
     for _ in range(700):  # past one refill of the Mersenne twisters
         draw()
@@ -51,16 +51,16 @@ def test_large_seeds_are_fine() -> None:
     assert draw() == first
 
 
-def load(saved: object, told: list[str]) -> RandomState:
-    states = RandomState(1, told.append)
+def load(saved: object, said: list[str]) -> RandomState:
+    states = RandomState(1, said.append)
     states.on_load_checkpoint(None, None, {"random_states": saved})  # type: ignore[arg-type]
     return states
 
 
 def test_the_pickle_of_an_earlier_version_is_not_read() -> None:
-    told: list[str] = []
-    assert load(torch.zeros(2, PICKLED, dtype=torch.uint8), told).saved is None
-    assert told == [
+    said: list[str] = []
+    assert load(torch.zeros(2, PICKLED, dtype=torch.uint8), said).saved is None
+    assert said == [
         "the random states of this checkpoint are a pickle, as earlier versions wrote it: reading one can run code, "
         "so random numbers start afresh."
     ]

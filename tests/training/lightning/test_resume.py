@@ -49,7 +49,7 @@ def checkpoint_facts(run: RunDir) -> list[tuple[int, int, int, float | None]]:
 
 
 def evaluated(outcome: Outcome) -> dict[str, float]:
-    """The metrics of validation and test; those of training begin anew in each part of a run."""
+    """The metrics of validation and test; those of training start afresh in each attempt."""
     return {name: value for name, value in outcome.metrics.items() if not name.startswith("train/")}
 
 
@@ -109,7 +109,7 @@ def test_workers_change_nothing(workers: int, make_run: MakeRun, fit: Fit) -> No
     assert_equal(final_state(parts), final_state(whole))
 
 
-def test_early_stopping_goes_on_counting(make_run: MakeRun, fit: Fit) -> None:
+def test_early_stopping_keeps_counting(make_run: MakeRun, fit: Fit) -> None:
     """A learning rate near 0 improves nothing: patience 2 ends the run after 3 validations, in one part or two."""
     overrides = (
         *EVERYTHING,
@@ -127,7 +127,7 @@ def test_early_stopping_goes_on_counting(make_run: MakeRun, fit: Fit) -> None:
     assert (again.state, again.epoch, again.step) == ("completed", 3, 21)
 
 
-def test_a_longer_run_goes_on_where_the_shorter_one_ended(make_run: MakeRun, fit: Fit) -> None:
+def test_a_longer_run_resumes_where_the_shorter_one_ended(make_run: MakeRun, fit: Fit) -> None:
     """Also where max_steps had ended it in the middle of an epoch."""
     constant = (*EVERYTHING, "schedule=constant")
     config, whole = make_run(*constant)

@@ -1,8 +1,8 @@
-"""Horovod under Keras' `fit`: any number of processes with one device each, started by anything.
+"""Horovod under Keras' `fit`: any number of processes with one device each, started by any launcher.
 
-Horovod 0.28.1 has its own optimizer for Keras, which does nothing under Keras 3, without a word: it overrides
-a method that Keras 3 never calls. Here the training step itself averages the gradients, before the optimizer
-clips them or checks them for overflow, so that all ranks decide alike.
+Horovod 0.28.1 has its own optimizer for Keras, which silently does nothing under Keras 3: it overrides a method
+that Keras 3 never calls. Here the training step itself averages the gradients, before the optimizer
+clips them or checks them for overflow, so all ranks decide alike.
 """
 
 from contextlib import AbstractContextManager
@@ -34,11 +34,11 @@ class HorovodStrategy(Strategy):
         self.compression = getattr(hvd.Compression, compression)
 
     def explaining_lost_ranks(self) -> AbstractContextManager[object]:
-        """See Strategy."""
+        """Horovod's error of a broken collective becomes one sentence."""
         return explaining_lost_ranks(self.topology)
 
     def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """See Strategy. Dense gradients travel as one group; sparse ones (embeddings) are gathered as such."""
+        """Dense gradients travel as one group; sparse ones (embeddings) are gathered as such."""
         averages = list(gradients)
         if self.processes == 1:
             return averages
@@ -55,7 +55,7 @@ class HorovodStrategy(Strategy):
         return averages
 
     def average_variables(self, variables: list[keras.Variable]) -> None:
-        """See Strategy."""
+        """One grouped all-reduce."""
         if self.processes == 1 or not variables:
             return
         values = [tf.convert_to_tensor(v.value) for v in variables]
@@ -64,7 +64,7 @@ class HorovodStrategy(Strategy):
             variable.assign(value)
 
     def from_rank_0(self, variables: list[keras.Variable]) -> None:
-        """See Strategy."""
+        """One broadcast for each; types that Horovod can't send travel as int64."""
         if self.processes == 1:
             return
         for number, variable in enumerate(variables):
@@ -74,7 +74,7 @@ class HorovodStrategy(Strategy):
             variable.assign(tf.cast(sent, value.dtype))
 
     def sum(self, values: list[float]) -> list[float]:
-        """See Strategy."""
+        """One all-reduce."""
         if self.processes == 1:
             return values
         totals = hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum, name="sum")

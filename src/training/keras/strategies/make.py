@@ -53,11 +53,11 @@ MAKERS = {
 def use_devices(config: Config, first: int, count: int) -> list[str]:
     """Choose this process's devices among those it can see; returns their names, such as ["GPU:0"].
 
-    With GPUs, `count` of them from number `first` on (where a task sees its own only, those), and memory is
-    taken as needed. Without, `count` logical CPUs, which try out on any machine what several GPUs do.
+    With GPUs, `count` of them from number `first` on (or those that it sees, if a task sees only its own), and memory
+    is taken as needed. Without, `count` logical CPUs, which stand for several GPUs on any machine.
 
     Raises:
-        ConfigError: where a GPU is asked for and there is none.
+        ConfigError: a GPU is requested and there is none.
     """
     gpus = [] if config.trainer.accelerator == "cpu" else tf.config.list_physical_devices("GPU")
     if config.trainer.accelerator == "gpu" and not gpus:

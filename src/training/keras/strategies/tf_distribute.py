@@ -1,6 +1,6 @@
 """TensorFlow's own data parallelism, tf.distribute, under Keras' `fit`: one process or many.
 
-Keras 3.15 leaves three gaps there, and this side goes around each:
+Keras 3.15 leaves three gaps there, and each is avoided here:
   `fit` reduces its logs over the workers at every step, and wrongly: `Classifier` has no logs;
   `fit` builds the model from a batch, which it fails to reduce: `Classifier` is built before;
   optimizers clip gradients and check them for overflow before they sum them: `average` comes first.
@@ -34,11 +34,11 @@ class Distributed(Strategy):
         self._functions: dict[Any, Callable[..., Any]] = {}
 
     def scope(self) -> AbstractContextManager[object]:
-        """See Strategy."""
+        """Variables created within are mirrored."""
         return self.inner.scope()
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Keras' optimizers sum the gradients over the replicas, after clipping them: they must not."""
+        """Keep Keras' optimizers from summing the gradients over the replicas, which they do after clipping."""
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
 
@@ -58,21 +58,21 @@ class Distributed(Strategy):
         return self.inner.distribute_datasets_from_function(of_process)
 
     def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """See Strategy."""
+        """One all-reduce within the step."""
         return _all_reduce("MEAN", gradients)
 
     def average_variables(self, variables: list[keras.Variable]) -> None:
-        """See Strategy."""
+        """One all-reduce of all of them."""
         self._reassign(variables, self.average)
 
     def from_rank_0(self, variables: list[keras.Variable]) -> None:
-        """See Strategy."""
+        """By a sum to which the others contribute zeros."""
         if self.processes > 1:
             for dtype in sorted({v.dtype for v in variables}):  # a reduction takes one type at a time
                 self._reassign([v for v in variables if v.dtype == dtype], self._of_first)
 
     def sum(self, values: list[float]) -> list[float]:
-        """See Strategy."""
+        """By an all-reduce of the replicas' shares."""
         if self.processes == 1:
             return values
         local = self.replicas // self.processes  # each replica of this process counts, with its share
@@ -81,13 +81,13 @@ class Distributed(Strategy):
         return [float(v) for v in self.inner.experimental_local_results(totals)[0]]
 
     def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
-        """See Strategy."""
+        """One per replica of this process."""
         return list(self.inner.experimental_local_results(variable.value))
 
     def _reassign(
         self, variables: list[keras.Variable], change: Callable[[list[tf.Tensor]], list[tf.Tensor]]
     ) -> None:
-        """Replace the values of the variables on each replica by what `change` makes of them there."""
+        """Apply `change` to the values of the variables on each replica."""
 
         def on_replica() -> None:
             values = change([v.value for v in variables])
@@ -113,7 +113,7 @@ def _sum_of_shares(share: tf.Tensor) -> tf.Tensor:
 
 
 def _all_reduce(operation: str, values: list[tf.Tensor]) -> list[tf.Tensor]:
-    on_device = [tf.identity(v) for v in values]  # all_reduce fails where a value is not bound to a device
+    on_device = [tf.identity(v) for v in values]  # all_reduce fails for a value without a device
     return tf.distribute.get_replica_context().all_reduce(operation, on_device)
 
 
@@ -126,7 +126,7 @@ def multiworker_mirrored(topology: Topology, devices: list[str]) -> Distributed:
     """One process per rank, one device each. TensorFlow's server starts here, before any of its operations.
 
     Raises:
-        TopologyError: where the places of the ranks are not known.
+        TopologyError: the addresses of the ranks are not known.
     """
     gpu = devices[0].startswith("GPU")
     how = tf.distribute.experimental.CommunicationImplementation
@@ -137,7 +137,7 @@ def multiworker_mirrored(topology: Topology, devices: list[str]) -> Distributed:
 
 
 def cluster(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Where all workers are: under srun from Slurm, for the other launchers by TF_CONFIG.
+    """Where all workers are: under srun from Slurm, under other launchers by TF_CONFIG.
 
     Args:
         gpus: devices of this process.
@@ -149,10 +149,10 @@ def cluster(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.Clu
 
 
 class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
-    """TensorFlow's resolver, told the ranks' places instead of finding them out.
+    """TensorFlow's resolver with the addresses that the topology knows.
 
-    By itself it calls nvidia-smi, also where there is none, can't do without GPUs, and sorts the hosts by
-    name, while Slurm numbers the tasks in the order of its own list (node9 before node10).
+    By itself it calls nvidia-smi, even if there is none, needs GPUs, and sorts the hosts by name, while Slurm numbers
+    the tasks in the order of its own list (node9 before node10).
 
     Args:
         gpus: devices of this process.

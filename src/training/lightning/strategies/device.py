@@ -1,4 +1,4 @@
-"""Which device a rank computes on, and whether it can do what the configuration asks."""
+"""The device that a rank computes on, and whether it supports the configuration."""
 
 import torch
 
@@ -14,7 +14,7 @@ def pick_device(config: Config, topology: Topology) -> torch.device:
     A scheduler may show each rank only its own GPU, or all GPUs of the node; then the local rank counts.
 
     Raises:
-        ConfigError: where the device is missing, or can't compute in the precision asked for.
+        ConfigError: the device is missing, or can't compute in the requested precision.
     """
     wanted, gpus = config.trainer.accelerator, torch.cuda.device_count()
     if wanted == "cpu" or (wanted == "auto" and gpus == 0):

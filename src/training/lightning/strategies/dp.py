@@ -16,8 +16,8 @@ from src.errors import ConfigError
 class DataParallel(SingleDeviceStrategy):
     """Runs the network on parts of the batch, one per device; loss, metrics and optimizer see the whole batch.
 
-    Parts of a batch have the batch statistics of their own, as in torch's DataParallel. Without GPUs the parts
-    are computed one after another: this tries out anywhere what several GPUs do.
+    Each part of a batch has batch statistics of its own, as in torch's DataParallel. Without GPUs the parts
+    are computed one after another, so it can be tried on any machine.
 
     Args:
         devices: the first one keeps the weights.
@@ -30,7 +30,7 @@ class DataParallel(SingleDeviceStrategy):
         self.devices = devices
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """As for one device; but the module's forward runs the network on all of them."""
+        """As for one device, but the module's forward runs the network on all of them."""
         super().setup(trainer)
         assert self.lightning_module
         self.lightning_module.forward = self._forward
@@ -45,16 +45,16 @@ class DataParallel(SingleDeviceStrategy):
 
 
 def devices_of(first: torch.device, count: int) -> list[torch.device]:
-    """`count` devices of one process; of a machine without GPUs, its CPU so many times.
+    """`count` devices of one process; without GPUs, the CPU repeated `count` times.
 
     Raises:
-        ConfigError: where there are fewer GPUs.
+        ConfigError: there are fewer GPUs.
     """
     if first.type != "cuda":
         return [first] * count
     if count > torch.cuda.device_count():
         raise ConfigError(
-            f"strategy=dp is to use {count} GPUs and this process sees {torch.cuda.device_count()}; "
+            f"strategy=dp needs {count} GPUs and this process sees {torch.cuda.device_count()}; "
             f"use trainer.devices={torch.cuda.device_count()}."
         )
     return [torch.device("cuda", number) for number in range(count)]

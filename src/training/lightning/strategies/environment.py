@@ -1,4 +1,4 @@
-"""Lightning's view of who this rank is, fed from the one place that knows: `src.distributed.discover`."""
+"""Lightning's view of this rank, taken from `src.distributed.discover`."""
 
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 

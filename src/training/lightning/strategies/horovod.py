@@ -57,7 +57,7 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """For a `DistributedSampler`, where one is used; Lightning's own would count one rank."""
+        """For a `DistributedSampler`; Lightning's own would count one rank."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     # --- set-up -------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class HorovodStrategy(ParallelStrategy):
         rank_zero_only.rank = self.global_rank
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Model to its device, rank 0's state to everybody, then optimizers and the hooks of the exchange."""
+        """Move the model to its device, broadcast rank 0's state, then make optimizers and the hooks on gradients."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
         refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
@@ -87,7 +87,7 @@ class HorovodStrategy(ParallelStrategy):
             _optimizers_to_device(self.optimizers, self.root_device)
 
     def model_to_device(self) -> None:
-        """Move the model."""
+        """To this rank's device."""
         assert self.model
         if self.root_device.type == "cuda":
             torch.cuda.set_device(self.root_device)
@@ -117,7 +117,7 @@ class HorovodStrategy(ParallelStrategy):
                     tensor.copy_(packed)
 
     def _reduce_metrics_by_horovod(self, model: nn.Module) -> None:
-        """Else torchmetrics asks torch.distributed, finds nothing, and silently keeps one rank's numbers."""
+        """Without this, torchmetrics asks torch.distributed, finds nothing, and silently keeps one rank's numbers."""
         for metric in (m for m in model.modules() if isinstance(m, Metric)):
             metric.distributed_available_fn = lambda: self.world_size > 1
             metric.dist_sync_fn = self._gather_ragged

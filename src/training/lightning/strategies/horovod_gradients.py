@@ -1,4 +1,4 @@
-"""The average of gradients over Horovod's ranks, on its way while backward is still computing the others."""
+"""Average gradients over Horovod's ranks while backward is still computing others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ class GradientExchange:
     """Replaces the gradients of a module by their average over all ranks.
 
     When backward has added up the gradient of a parameter, its all-reduce starts at once; `finish` waits for
-    all. A parameter that had no part in a rank's loss counts as a gradient of 0 there, as in Horovod's own
+    all. A parameter that took no part in a rank's loss counts as a gradient of 0 there, as in Horovod's own
     optimizer: all ranks must send the same. Sparse gradients (embeddings) are gathered and stay sparse.
 
     Args:

@@ -1,4 +1,4 @@
-"""The store in which torch's ranks meet, served by rank 0 where the others can reach it and nobody else."""
+"""The store in which torch's ranks meet, served by rank 0 on an address that only they can reach."""
 
 from datetime import timedelta
 

@@ -97,7 +97,7 @@ def test_two_devices_of_one_process(single, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_devices(train, single, tmp_path: Path) -> None:
+def test_a_run_resumes_on_another_number_of_devices(train, single, tmp_path: Path) -> None:
     """It says so, and ends with the weights of one device that did it all."""
     options = [o for o in CONFIG if not o.startswith("monitor.")] + [f"paths.results={tmp_path}"]
     begun = train(*options, "strategy=mirrored", "trainer.devices=2", "trainer.max_epochs=1")

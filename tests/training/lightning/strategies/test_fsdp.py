@@ -25,8 +25,8 @@ def newest(run: Path) -> Path:
     return run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
-    """Two ranks begin, three go on (AdamW's state is split too): the weights of one process that did it all."""
+def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
+    """Two ranks begin, three resume (AdamW's state is split too): the weights of one process that did it all."""
     whole, parts = f"paths.results={tmp_path / 'whole'}", f"paths.results={tmp_path / 'parts'}"
     assert train(*RUN, "strategy=single", "trainer.max_epochs=2", whole).returncode == 0
     first = train(*RUN, "strategy=fsdp", "trainer.devices=2", "trainer.max_epochs=1", parts)
