@@ -32,7 +32,7 @@ DAMAGE: dict[str, Damage] = {
     "control characters": "\x00\x01\x02\n",
 }
 NEEDED = {
-    "config.yaml": r"config\.yaml|no run folder",
+    "config.yaml": r"config\.yaml|not a run folder",
     "overrides.txt": r"overrides\.txt",
     "run.json": r"run\.json",
 }
@@ -84,8 +84,8 @@ PLACES = {
     "resume={run}/checkpoints": "checkpoints is not a run folder",
     "resume=~nosuchuser/run": "~nosuchuser",
     "resume=''": r"resume=",
-    "resume={row}/" + "x" * 300: "no run folder|too long",
-    "'resume={row}/a\nb'": "no run folder|line break",
+    "resume={row}/" + "x" * 300: "not a run folder|too long",
+    "'resume={row}/a\nb'": "not a run folder|line break",
     "'resume={row}/größe'": "größe.* is not a run folder",
     "resume={row}/loop": "loop",
     "resume={row}/unreadable/run": "unreadable",

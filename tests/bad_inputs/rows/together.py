@@ -42,7 +42,7 @@ PAIRS = {
     "-m cluster=slurm,pbs": "cluster|scheduler",
     "-m cluster=neuron,ibex": "cluster",
     "-m cluster=slurm trainer.nodes=1,2": r"a sweep is one job array.*(ranks|trainer\.nodes)",
-    "-m resume={run},{run} seed=1": "resume|no run folder",
+    "-m resume={run},{run} seed=1": "resume|not a run folder",
     "-m resume={run} seed=1,2": "seed|resume|sweep",
     "-m cluster=slurm resume={job} trainer.max_epochs=3,4": "resume|sweep",
     "cluster=local cluster.scheduler=slurm": r"cluster\.scheduler=slurm.*cluster=",

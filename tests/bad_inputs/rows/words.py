@@ -100,8 +100,8 @@ TYPES = {
     "name=null": r"name=null is not a string",
     "name=[a]": "name=",
     "name={a:b}": "name=",
-    "resume=[a]": "no run folder|resume=",
-    "resume=3": "resume|no run folder",
+    "resume=[a]": "not a run folder|resume=",
+    "resume=3": "resume|not a run folder",
 }
 NAMES = ("latest", "a/b", "..", ".", "-x", "'a b'", "größe", "''", "a$b", '"a;b"', "'a\nb'", "x" * 300)
 GRAMMAR = {
@@ -162,9 +162,9 @@ FLAGS = {
     "--config-path {row}/none": "none",
     "--experimental-rerun x": "x|rerun",
     "--run": r"--run .*(folder|RUNDIR)",
-    "--run {row}/none": "no run folder",
-    "--run {row}": "no run folder",
-    "--run ''": "no run folder|--run",
+    "--run {row}/none": "not a run folder",
+    "--run {row}": "not a run folder",
+    "--run ''": "not a run folder|--run",
     "--multirun --run {row}": "--run",
     "-h trainer.max_epoch=3 BAD": "",
 }
