@@ -24,8 +24,9 @@ from slurm.launch import refusals  # noqa: E402
 from slurm.presets import name_current  # noqa: E402
 from src.config.command_line import here, split  # noqa: E402
 from src.config.compose import CONFIGS, compose, quoted  # noqa: E402
+from src.config.load import load  # noqa: E402
 from src.config.refusal import refusal  # noqa: E402
-from src.config.schema import Config, load  # noqa: E402
+from src.config.schema import Config  # noqa: E402
 from src.config.yaml_files import refuse_unusable  # noqa: E402
 from src.distributed.horovod_install import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
 from src.distributed.layout import Layout, lay_out, local_layout  # noqa: E402

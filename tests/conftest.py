@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from src.config.compose import compose
-from src.config.schema import Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.launch.local import make_run as new_run

@@ -1,41 +1,63 @@
 """All combinations of the values on the command line."""
 
+import itertools
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
 
-class ProductSweeper(BasicSweeper):
-    """Hydra's basic sweeper without its multirun.yaml: a refused or dry run writes nothing."""
+class ProductSweeper(Sweeper):
+    """Hands every combination to the launcher at once; unlike Hydra's own it writes no multirun.yaml, so that a refused or dry
+    run writes nothing.
+    """
 
-    def __init__(self) -> None:
-        super().__init__(max_batch_size=None)
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Called by Hydra before `sweep`."""
+        from hydra.core.plugins import Plugins
+
+        self.context = hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Hand all members to the launcher at once."""
+        """Launch all members.
+
+        Raises:
+            ConfigError: a sweep over nothing, or another launcher than ours, which would know nothing of `cluster=`.
+        """
         from hydra_plugins.slurm_launcher.launcher import HereLauncher, SlurmLauncher
         from src.errors import ConfigError
 
-        assert self.hydra_context and self.launcher
-        if not isinstance(
-            self.launcher, (HereLauncher, SlurmLauncher)
-        ):  # another one knows nothing of cluster=
+        if not isinstance(self.launcher, (HereLauncher, SlurmLauncher)):
             raise ConfigError(
                 f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
             )
-        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        overrides = parser.parse_overrides(arguments)
+        overrides = OverridesParser.create(self.context.config_loader).parse_overrides(arguments)
         if not any(o.is_sweep_override() for o in overrides):
             return self.launcher.launch([arguments], initial_job_idx=0)  # as typed: composed already
         refuse_empty([o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()])
-        [members] = self.split_arguments(overrides, max_batch_size=None)
-        return self.launcher.launch(members, initial_job_idx=0)
+        by_key = {
+            o.get_key_element(): choices(o) for o in overrides
+        }  # of a key that is there twice the last one counts
+        members = itertools.product(*by_key.values())
+        return self.launcher.launch([list(m) for m in members], initial_job_idx=0)
+
+
+def choices(override: Override) -> list[str]:
+    """The override once for each of its values."""
+    key = override.get_key_element()
+    if override.is_sweep_override():
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return [f"{key}={override.get_value_element_as_str()}"]
 
 
 def refuse_empty(sweeps: list[Override]) -> None:
-    """Raises ConfigError where one of them has no value: Hydra would make no member, or fail."""
+    """Raises ConfigError where one of them has no value: there would be no member."""
     from src.config.compose import empty_sweep
     from src.errors import ConfigError
 

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from src.config.compose import CONFIGS, compose, empty_sweep, groups, parse_override
-from src.config.schema import Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.config.sentences import about_configuration, sentence
 from src.config.strict import did_you_mean, keys
 from src.config.yaml_files import broken_files, problem_of_choice

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from src.config.schema import Check, Config, load
+from src.config.checks import Check
+from src.config.load import load
+from src.config.schema import Config
 from src.errors import ConfigError, SubmitError
 
 OF_THE_COMMAND = ("dry_run", "wait")

@@ -1,23 +1,19 @@
-"""The configuration, typed: one dataclass per group of `configs/`, and the checks that need more than one key.
+"""The configuration, typed: one dataclass per group of `configs/`.
 
-The YAML files hold every default; these classes hold types and meaning. `load` turns the tree that Hydra composed into a
-`Config` or raises one `ConfigError` that lists everything that is wrong with it.
+The YAML files hold every default; these classes hold types and meaning. `src.config.load` turns the tree that Hydra composed
+into a `Config`, or raises one `ConfigError` that lists everything that is wrong with it.
 """
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from src.config import strategies
-from src.config.choices import Data, Model, Optimizer, Schedule, Sgd, Strategy, SyntheticData
+from src.config.choices import Data, Model, Optimizer, Schedule, Strategy
 from src.config.cluster import Cluster, Container, Gpus
-from src.config.environment_values import filled
-from src.config.flat import flatten, unflatten
 from src.config.limits import MOST, Count, Range
-from src.config.paths import AbsoluteFolder, NodeFolder, unexpanded
-from src.config.strict import DERIVED, Choice, build
-from src.errors import ConfigError
+from src.config.paths import AbsoluteFolder, NodeFolder
+from src.config.strict import DERIVED, Choice
 
 _LIMIT = "use a number of batches (10) or a fraction of them (0.1)"
 LimitBatches = (
@@ -134,157 +130,3 @@ class Config:
     monitor: Monitor
     paths: Paths
     written: Mapping[str, Any] = field(default_factory=dict, metadata=DERIVED)
-
-
-FOLDERS = ("paths.results", "paths.data", "data.dir")
-"""Folders of the machine where the command is typed."""
-
-Check = Callable[[Config], list[str]]
-"""One sentence for each thing that can't work."""
-
-METRICS = ("train/loss", "train/acc", "val/loss", "val/acc")
-"""What `checkpoint.monitor` and `trainer.early_stopping.monitor` may name."""
-
-LARGEST_IMAGE = 2**28
-"""Numbers of one synthetic image, or of the means of all classes: 1 GiB."""
-
-
-def load(tree: Mapping[str, Any], *checks: Check) -> Config:
-    """The typed configuration.
-
-    Args:
-        tree: the composed configuration as plain dicts and lists (`src.config.environment_values.plain`).
-        checks: further checks of where it is to run, so that their problems come in the same list.
-
-    Raises:
-        ConfigError: with all problems, each with what to type instead.
-    """
-    problems: list[str] = []
-    config = build(Config, filled(tree, problems), problems)
-    if config is not None:
-        # keys already reported: the checks see allowed values in their place, and must not report those
-        named = {p.partition("=")[0] for p in problems}
-        found = [*cross_checks(config), *(p for check in checks for p in check(config))]
-        problems += [p for p in found if p.partition("=")[0] not in named]
-    if config is None or problems:
-        raise ConfigError(*problems)
-    return replace(config, written=_written(tree, config))
-
-
-def as_tree(config: Config) -> dict[str, Any]:
-    """The configuration as plain dicts and lists, which `load` turns into it again."""
-    flat = flatten(_plain(config))
-    folders = {key: unexpanded(flat[key]) for key in FOLDERS if key in flat}
-    return unflatten(flat | dict(config.written) | folders)
-
-
-def _written(tree: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Texts and lists that the schema has turned into something else; folders of this machine are kept absolute."""
-    values = flatten(_plain(config))
-    return {
-        key: written
-        for key, written in flatten(tree).items()
-        if isinstance(written, str | list) and written != values.get(key) and key not in FOLDERS
-    }
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    tree = asdict(replace(config, written={}))
-    del tree["written"]
-    return tree
-
-
-def cross_checks(config: Config) -> list[str]:
-    """Every contradiction between keys that are fine one by one; one sentence each."""
-    checks: tuple[Check, ...] = (
-        _from_scratch,
-        _devices,
-        _nesterov,
-        _synthetic_size,
-        _monitors,
-        _early_stopping,
-        _name,
-        _strategy,
-    )
-    return [problem for check in checks for problem in check(config)]
-
-
-def _strategy(c: Config) -> list[str]:
-    devices = c.trainer.total_devices or c.trainer.devices
-    return strategies.contradictions(c.framework, c.strategy.name, c.trainer.nodes, devices)
-
-
-def _from_scratch(c: Config) -> list[str]:
-    if c.from_scratch and c.resume is None:
-        return ["from_scratch=true belongs to resume=RUN; a new run begins from scratch anyway."]
-    return []
-
-
-def _devices(c: Config) -> list[str]:
-    t = c.trainer
-    if t.devices == "auto" or t.total_devices in (None, t.devices * t.nodes):
-        return []
-    return [
-        f"trainer.devices={t.devices} on each of trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} contradict each "
-        "other; leave one of them out (trainer.devices=auto, trainer.total_devices=null)."
-    ]
-
-
-def _nesterov(c: Config) -> list[str]:
-    if isinstance(c.optimizer, Sgd) and c.optimizer.nesterov and not c.optimizer.momentum:
-        return [
-            "optimizer.nesterov=true needs a momentum; use optimizer.momentum=0.9 or optimizer.nesterov=false."
-        ]
-    return []
-
-
-def _synthetic_size(c: Config) -> list[str]:
-    d = c.data
-    if not isinstance(d, SyntheticData):
-        return []
-    sizes = {
-        f"data.height={d.height} data.width={d.width} data.channels={d.channels}": d.height
-        * d.width
-        * d.channels,
-        f"data.classes={d.classes} data.height={d.height} data.channels={d.channels}": d.classes
-        * d.height
-        * d.channels,
-    }
-    return [
-        f"{keys} need {count:,} numbers in memory, and at most {LARGEST_IMAGE:,} are made; use smaller ones."
-        for keys, count in sizes.items()
-        if count > LARGEST_IMAGE
-    ]
-
-
-def _monitors(c: Config) -> list[str]:
-    keys = {
-        "checkpoint.monitor": c.checkpoint.monitor,
-        "trainer.early_stopping.monitor": c.trainer.early_stopping.monitor,
-    }
-    return [
-        f"{key}={metric} is not a known metric; use one of {', '.join(METRICS)}."
-        for key, metric in keys.items()
-        if metric not in METRICS
-    ]
-
-
-def _early_stopping(c: Config) -> list[str]:
-    stopping, limit = c.trainer.early_stopping, c.trainer.limit_val_batches
-    if stopping.patience is None or limit or c.trainer.fast_dev_run:
-        return []
-    return [
-        f"trainer.early_stopping.patience={stopping.patience} counts validations, and trainer.limit_val_batches={limit} leaves "
-        "them out; use trainer.limit_val_batches=1.0 or trainer.early_stopping.patience=null."
-    ]
-
-
-def _name(c: Config) -> list[str]:
-    if c.name.lower() == "latest":
-        return [f"name={c.name} is the name of the link to the newest run; use another one."]
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", c.name):
-        return []
-    return [
-        f"name={c.name!r} can't name a folder and a job: use up to 100 letters, digits and . _ - = + only, "
-        "and begin with a letter or digit."
-    ]

@@ -7,8 +7,9 @@ from typing import Any
 
 from src.config.batch import uneven_batch
 from src.config.folders import results_problems, unwritable
+from src.config.load import load
 from src.config.paths import absolute, expand, here
-from src.config.schema import Config, load
+from src.config.schema import Config
 from src.distributed.devices import no_gpu, visible_gpus
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.layout import Layout, local_layout

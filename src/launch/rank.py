@@ -6,7 +6,8 @@ import traceback
 from contextlib import nullcontext
 from pathlib import Path
 
-from src.config.schema import Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.distributed.discover import discover
 from src.distributed.listening import stay_on_this_node
 from src.distributed.topology import Topology

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from src.config.schema import Config, as_tree
+from src.config.load import as_tree
+from src.config.schema import Config
 from src.errors import CheckpointError
 from src.files.atomic import read_text, write_keeping
 from src.runs.folder import RunDir

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from src.config.flat import flatten
-from src.config.schema import Config, as_tree
+from src.config.load import as_tree
+from src.config.schema import Config
 from src.errors import ConfigError, SubmitError
 
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")

@@ -53,7 +53,7 @@ class Framework:
     def start(self, results: Path, node: Path) -> RunDir:
         """A new run folder."""
         from src.config.compose import compose
-        from src.config.schema import load
+        from src.config.load import load
         from src.distributed.layout import local_layout
         from src.launch.local import make_run
 

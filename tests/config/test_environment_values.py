@@ -9,7 +9,8 @@ import yaml
 
 from src.config.compose import compose
 from src.config.environment_values import filled
-from src.config.schema import Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.errors import ConfigError
 from src.runs.folder import RunDir
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from src.config.checks import METRICS
 from src.config.compose import compose, groups
 from src.config.limits import Items, Range
-from src.config.schema import METRICS, Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.errors import ConfigError
 
 Make = Callable[..., Config]

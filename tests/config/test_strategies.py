@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from src.config.compose import compose, groups
-from src.config.schema import Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.config.strategies import LAUNCHERS, SUPPORTED, resolve_strategy, table
 from src.errors import ConfigError
 from src.files import ROOT

@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 from slurm.job import make_job  # noqa: E402
 from slurm.render import render  # noqa: E402
 from src.config.compose import compose  # noqa: E402
-from src.config.schema import load  # noqa: E402
+from src.config.load import load  # noqa: E402
 
 WAYS = ("srun", "torchrun", "mpirun")
 CASES = {

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from src.config.compose import compose
 from src.config.flat import flatten, unflatten
-from src.config.schema import Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.config.strict import build
 from src.errors import ConfigError
 from tests.properties.cases import SCALARS, bounded, composed

@@ -14,7 +14,7 @@ from slurm import units
 from src.checkpoints.info import SavedCheckpoint
 from src.checkpoints.interval import MAX_OVERHEAD, Interval, mtbf, optimal
 from src.checkpoints.retention import Retention
-from src.config.schema import load
+from src.config.load import load
 from src.errors import ConfigError
 from src.training.plan import make_plan
 from tests.properties.cases import DIGITS, TEXT, bounded, composed

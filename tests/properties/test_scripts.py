@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm.job import make_job
 from slurm.render import option, ranges, render
-from src.config.schema import load
+from src.config.load import load
 from tests.properties.cases import bounded, composed
 
 HOSTILE = st.text(

@@ -7,7 +7,7 @@ import yaml
 
 from slurm.job import make_job
 from src.config.compose import compose
-from src.config.schema import load
+from src.config.load import load
 from src.errors import ConfigError
 
 PRESET = """

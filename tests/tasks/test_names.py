@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.config.schema import METRICS
+from src.config.checks import METRICS
 from src.tasks import METRIC_NAMES, PARTS, SUMS, metrics, names
 
 

@@ -20,7 +20,7 @@ import torch
 from conftest import SignalAt
 
 from src.config.compose import compose
-from src.config.schema import load
+from src.config.load import load
 from src.distributed.discover import discover
 from src.runs.folder import RunDir
 from src.training.lightning import run as side

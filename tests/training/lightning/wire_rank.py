@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from src.config.compose import compose
-from src.config.schema import Config, load
+from src.config.load import load
+from src.config.schema import Config
 from src.data.order import BatchOrder
 from src.data.sets import open_splits
 from src.data.torch_loader import torch_loader

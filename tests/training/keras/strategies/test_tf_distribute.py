@@ -83,7 +83,7 @@ def trained(folder: Path, ranks: int, *overrides: str) -> list[dict[str, np.ndar
 
 def new_run(folder: Path, *overrides: str, base: tuple[str, ...] = CONFIG) -> RunDir:
     from src.config.compose import compose
-    from src.config.schema import load
+    from src.config.load import load
     from src.distributed.layout import local_layout
     from src.launch.local import make_run
 

@@ -1,0 +1,113 @@
+"""Contradictions between keys that are fine one by one: a check is a function from the configuration to sentences."""
+
+import re
+from collections.abc import Callable
+
+from src.config import strategies
+from src.config.choices import Sgd, SyntheticData
+from src.config.schema import Config
+
+Check = Callable[[Config], list[str]]
+"""One sentence for each thing that can't work."""
+
+METRICS = ("train/loss", "train/acc", "val/loss", "val/acc")
+"""What `checkpoint.monitor` and `trainer.early_stopping.monitor` may name."""
+
+LARGEST_IMAGE = 2**28
+"""Numbers of one synthetic image, or of the means of all classes: 1 GiB."""
+
+
+def cross_checks(config: Config) -> list[str]:
+    """Every contradiction between keys that are fine one by one; one sentence each."""
+    checks: tuple[Check, ...] = (
+        _from_scratch,
+        _devices,
+        _nesterov,
+        _synthetic_size,
+        _monitors,
+        _early_stopping,
+        _name,
+        _strategy,
+    )
+    return [problem for check in checks for problem in check(config)]
+
+
+def _strategy(c: Config) -> list[str]:
+    devices = c.trainer.total_devices or c.trainer.devices
+    return strategies.contradictions(c.framework, c.strategy.name, c.trainer.nodes, devices)
+
+
+def _from_scratch(c: Config) -> list[str]:
+    if c.from_scratch and c.resume is None:
+        return ["from_scratch=true belongs to resume=RUN; a new run begins from scratch anyway."]
+    return []
+
+
+def _devices(c: Config) -> list[str]:
+    t = c.trainer
+    if t.devices == "auto" or t.total_devices in (None, t.devices * t.nodes):
+        return []
+    return [
+        f"trainer.devices={t.devices} on each of trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} contradict each "
+        "other; leave one of them out (trainer.devices=auto, trainer.total_devices=null)."
+    ]
+
+
+def _nesterov(c: Config) -> list[str]:
+    if isinstance(c.optimizer, Sgd) and c.optimizer.nesterov and not c.optimizer.momentum:
+        return [
+            "optimizer.nesterov=true needs a momentum; use optimizer.momentum=0.9 or optimizer.nesterov=false."
+        ]
+    return []
+
+
+def _synthetic_size(c: Config) -> list[str]:
+    d = c.data
+    if not isinstance(d, SyntheticData):
+        return []
+    sizes = {
+        f"data.height={d.height} data.width={d.width} data.channels={d.channels}": d.height
+        * d.width
+        * d.channels,
+        f"data.classes={d.classes} data.height={d.height} data.channels={d.channels}": d.classes
+        * d.height
+        * d.channels,
+    }
+    return [
+        f"{keys} need {count:,} numbers in memory, and at most {LARGEST_IMAGE:,} are made; use smaller ones."
+        for keys, count in sizes.items()
+        if count > LARGEST_IMAGE
+    ]
+
+
+def _monitors(c: Config) -> list[str]:
+    keys = {
+        "checkpoint.monitor": c.checkpoint.monitor,
+        "trainer.early_stopping.monitor": c.trainer.early_stopping.monitor,
+    }
+    return [
+        f"{key}={metric} is not a known metric; use one of {', '.join(METRICS)}."
+        for key, metric in keys.items()
+        if metric not in METRICS
+    ]
+
+
+def _early_stopping(c: Config) -> list[str]:
+    stopping, limit = c.trainer.early_stopping, c.trainer.limit_val_batches
+    if stopping.patience is None or limit or c.trainer.fast_dev_run:
+        return []
+    return [
+        f"trainer.early_stopping.patience={stopping.patience} counts validations, and trainer.limit_val_batches={limit} leaves "
+        "them out; use trainer.limit_val_batches=1.0 or trainer.early_stopping.patience=null."
+    ]
+
+
+def _name(c: Config) -> list[str]:
+    if c.name.lower() == "latest":
+        return [f"name={c.name} is the name of the link to the newest run; use another one."]
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", c.name):
+        return []
+    return [
+        f"name={c.name!r} can't name a folder and a job: use up to 100 letters, digits and . _ - = + only, "
+        "and begin with a letter or digit."
+    ]

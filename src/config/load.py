@@ -1,0 +1,61 @@
+"""Between the tree that Hydra composes and the typed configuration, both ways; every problem of it is found at once."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from src.config.checks import Check, cross_checks
+from src.config.environment_values import filled
+from src.config.flat import flatten, unflatten
+from src.config.paths import unexpanded
+from src.config.schema import Config
+from src.config.strict import build
+from src.errors import ConfigError
+
+FOLDERS = ("paths.results", "paths.data", "data.dir")
+"""Folders of the machine where the command is typed."""
+
+
+def load(tree: Mapping[str, Any], *checks: Check) -> Config:
+    """The typed configuration.
+
+    Args:
+        tree: the composed configuration as plain dicts and lists (`src.config.environment_values.plain`).
+        checks: further checks of where it is to run, so that their problems come in the same list.
+
+    Raises:
+        ConfigError: with all problems, each with what to type instead.
+    """
+    problems: list[str] = []
+    config = build(Config, filled(tree, problems), problems)
+    if config is not None:
+        # keys already reported: the checks see allowed values in their place, and must not report those
+        named = {p.partition("=")[0] for p in problems}
+        found = [*cross_checks(config), *(p for check in checks for p in check(config))]
+        problems += [p for p in found if p.partition("=")[0] not in named]
+    if config is None or problems:
+        raise ConfigError(*problems)
+    return replace(config, written=_written(tree, config))
+
+
+def as_tree(config: Config) -> dict[str, Any]:
+    """The configuration as plain dicts and lists, which `load` turns into it again."""
+    flat = flatten(_plain(config))
+    folders = {key: unexpanded(flat[key]) for key in FOLDERS if key in flat}
+    return unflatten(flat | dict(config.written) | folders)
+
+
+def _written(tree: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Texts and lists that the schema has turned into something else; folders of this machine are kept absolute."""
+    values = flatten(_plain(config))
+    return {
+        key: written
+        for key, written in flatten(tree).items()
+        if isinstance(written, str | list) and written != values.get(key) and key not in FOLDERS
+    }
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    tree = asdict(replace(config, written={}))
+    del tree["written"]
+    return tree
