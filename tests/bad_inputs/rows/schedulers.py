@@ -38,7 +38,7 @@ ENVIRONS: list[tuple[str, dict[str, str], str]] = [
     ("cluster=slurm trainer.nodes=2", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, r"trainer\.nodes=2, but this allocation \(7\) has 1; use trainer\.nodes=1"),
     ("cluster=slurm", {"SLURM_JOB_ID": "7", "ENVIRONMENT": "BATCH"}, "this is inside job 7, and a job can't submit another"),
     ("cluster=slurm", {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "a:1"}, "this is inside job 7"),
-    ("-m cluster=slurm seed=1,2", {"SLURM_JOB_ID": "7"}, "a sweep is a job array, and this is an allocation"),
+    ("-m cluster=slurm seed=1,2", {"SLURM_JOB_ID": "7"}, "a sweep is a job array, which can't run inside an allocation"),
     ("cluster=slurm trainer.devices=4", {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "2"}, "do not fit this allocation.*salloc --cpus-per-task"),
     ("cluster=pbs", {"PBS_JOBID": "7.a", "PBS_ENVIRONMENT": "PBS_BATCH"}, "this is inside job 7.a"),
     ("", {"RANK": "²", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "RANK=² is not a whole number"),
