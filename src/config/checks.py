@@ -39,7 +39,7 @@ def _strategy(c: Config) -> list[str]:
 
 def _from_scratch(c: Config) -> list[str]:
     if c.from_scratch and c.resume is None:
-        return ["from_scratch=true belongs to resume=RUN; a new run begins from scratch anyway."]
+        return ["from_scratch=true needs resume=RUN; a new run starts from scratch anyway."]
     return []
 
 
@@ -74,7 +74,7 @@ def _synthetic_size(c: Config) -> list[str]:
         * d.channels,
     }
     return [
-        f"{keys} need {count:,} numbers in memory, and at most {LARGEST_IMAGE:,} are made; use smaller ones."
+        f"{keys} need {count:,} numbers in memory, and the limit is {LARGEST_IMAGE:,}; use smaller ones."
         for keys, count in sizes.items()
         if count > LARGEST_IMAGE
     ]
@@ -97,8 +97,8 @@ def _early_stopping(c: Config) -> list[str]:
     if stopping.patience is None or limit or c.trainer.fast_dev_run:
         return []
     return [
-        f"trainer.early_stopping.patience={stopping.patience} counts validations, and trainer.limit_val_batches={limit} leaves "
-        "them out; use trainer.limit_val_batches=1.0 or trainer.early_stopping.patience=null."
+        f"trainer.early_stopping.patience={stopping.patience} counts validations, and trainer.limit_val_batches={limit} turns "
+        "them off; use trainer.limit_val_batches=1.0 or trainer.early_stopping.patience=null."
     ]
 
 

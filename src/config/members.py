@@ -60,7 +60,7 @@ def refuse_unlike(trees: Sequence[Tree], submitted: bool) -> None:
     if not trees:
         raise SubmitError("this sweep has no members: a range() or glob() in it is empty.")
     problems = [
-        f"{key} can't be swept: it speaks of the whole command, not of a member; give it one value."
+        f"{key} can't be swept: it applies to the whole command, not to a member; give it one value."
         for key in OF_THE_COMMAND
         if any(tree[key] != trees[0][key] for tree in trees)
     ]

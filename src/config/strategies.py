@@ -81,9 +81,11 @@ def contradictions(framework: str, strategy: str, nodes: int, devices: int | Lit
         return [f"strategy={strategy} does not work with framework={framework}; use strategy={options}{fix}."]
     several = "|".join(name for name, support in table.items() if support.several_nodes)
     if nodes > 1 and not table[strategy].several_nodes:
-        return [f"strategy={strategy} is for one node and trainer.nodes={nodes}; use strategy={several}."]
+        return [
+            f"strategy={strategy} works on one node only, but trainer.nodes={nodes}; use strategy={several}."
+        ]
     if strategy == "single" and devices not in ("auto", 1):
-        return [f"strategy=single uses one device and {devices} are asked for; use strategy=auto|{several}."]
+        return [f"strategy=single uses one device, but {devices} are requested; use strategy=auto|{several}."]
     return []
 
 

@@ -59,7 +59,7 @@ def test_misspelt_value(train: Train, tmp_path: Path) -> None:
         ("größe=3", "'größe' is not a key of the configuration."),
         (
             "from_scratch=true",
-            "from_scratch=true belongs to resume=RUN; a new run begins from scratch anyway.",
+            "from_scratch=true needs resume=RUN; a new run starts from scratch anyway.",
         ),
         ("trainer.accelerator=gpu", "this machine sees no GPU here; use trainer.accelerator=auto or cpu."),
     ],

@@ -45,14 +45,14 @@ def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
 @pytest.mark.parametrize(
     "overrides, says",
     [
-        (["strategy=single", "trainer.devices=2"], "strategy=single uses one device and 2 are asked for"),
+        (["strategy=single", "trainer.devices=2"], "strategy=single uses one device, but 2 are requested"),
         (
             ["strategy=single", "trainer.nodes=2"],
-            "strategy=single is for one node and trainer.nodes=2; use strategy=ddp",
+            "strategy=single works on one node only, but trainer.nodes=2; use strategy=ddp",
         ),
         (
             ["framework=keras", "strategy=mirrored", "trainer.nodes=2"],
-            "strategy=mirrored is for one node and trainer.nodes=2; use strategy=multiworker_mirrored",
+            "strategy=mirrored works on one node only, but trainer.nodes=2; use strategy=multiworker_mirrored",
         ),
         (["strategy=mirrored"], "use strategy=auto|single|dp|ddp"),
         (["strategy=dp", "trainer.nodes=2"], "use strategy=ddp|fsdp|horovod"),
