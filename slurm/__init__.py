@@ -6,7 +6,7 @@ A submission, in order:
 2. `job` resolves every number of the configuration; `rules` compares the job with what the site allows.
 3. `render` fills in `templates`: the batch script. `dry_run` prints it and stops here.
 4. `submit` makes the run folder; `snapshot` copies the code into it, as `git` lists it and without what is `left_out`.
-5. `chain` submits the script through `client` (sbatch, qsub); after a refusal `takeback` removes what was written.
+5. `chain` submits the script through `client` (sbatch, qsub); after a refusal `rollback` removes what was written.
 
 Afterwards `runs` finds submitted runs, `queue` asks for their jobs, `resubmit` and `show_logs` act on them, `waiting` waits.
 `new_cluster` writes a preset, `presets` finds the one of this machine, `testbed` is a real Slurm on one machine.

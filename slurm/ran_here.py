@@ -14,9 +14,9 @@ def state(run: Submitted) -> tuple[str, str, dict[str, Any]]:
     Raises:
         CheckpointError: run.json is damaged.
     """
-    info = run.run.info()
+    info = run.folder.info()
     word = str(info.get("state", "lost"))
-    holder = lock.read(run.run.path / "lock")
+    holder = lock.read(run.folder.path / "lock")
     if word not in ("queued", "running"):
         return word, "", info
     if holder is None or (_is_here(holder) and lock.started(holder["pid"]) != holder["started"]):
@@ -28,15 +28,15 @@ def how_to_stop(run: Submitted) -> str:
     """The message of `cancel`."""
     _, who, info = state(run)
     if not who:
-        return f"{run.run.id} ran on this machine and is {info.get('state', 'not started')}: there is nothing to cancel."
+        return f"{run.folder.id} ran on this machine and is {info.get('state', 'not started')}: there is nothing to cancel."
     pid = who.split()[1]
-    return f"{run.run.id} runs as {who}, not as a job: stop it there with `kill {pid}`, and it saves a checkpoint first."
+    return f"{run.folder.id} runs as {who}, not as a job: stop it there with `kill {pid}`, and it saves a checkpoint first."
 
 
 def how_to_resume(run: Submitted) -> str:
     """The message of `resubmit` for a run without a batch script."""
     why = "ran on this machine" if run.scheduler is None else "no longer has a batch script"
-    return f"{run.run.id} {why}; resume it with `{train_command()} resume={shlex.quote(display_path(run.run.path))}`."
+    return f"{run.folder.id} {why}; resume it with `{train_command()} resume={shlex.quote(display_path(run.folder.path))}`."
 
 
 def _is_here(holder: dict[str, Any]) -> bool:

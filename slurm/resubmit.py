@@ -8,9 +8,9 @@ from pathlib import Path
 from slurm import ran_here
 from slurm.chain import submit_chain
 from slurm.render import ranges
+from slurm.rollback import Submission
 from slurm.runs import Submitted
 from slurm.submit import kept, record
-from slurm.takeback import Attempt
 from src.errors import SubmitError, UnclearError
 from src.runs.summary import display_path, train_command
 from src.runs.trust import refuse_foreign_script
@@ -29,12 +29,12 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
     """
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
-    folders = [r.run for r in runs]
+    folders = [r.folder for r in runs]
     members = [r.member for r in runs if r.member is not None]
-    with Attempt(results, folders) as attempt:
+    with Submission(results, folders) as submission:
         for run in folders:
             run.update(state="queued")
-        attempt.written()
+        submission.written()
         try:
             [job_id] = submit_chain(
                 kind,
@@ -61,7 +61,7 @@ def common_script(runs: Sequence[Submitted]) -> Path:
     scripts = {r.script for r in runs if r.script}
     if len(scripts) > 1:
         raise SubmitError(
-            f"these are several submissions ({', '.join(r.run.id for r in runs)}): name one of them."
+            f"these are several submissions ({', '.join(r.folder.id for r in runs)}): name one of them."
         )
     return scripts.pop()
 
@@ -80,9 +80,9 @@ def refuse_renamed(run: Submitted, script: Path) -> None:
     if not named:
         return
     written = re.sub(r"-\$\w+$", "", " ".join(shlex.split(named[1])))
-    base = run.run.path if run.member is None else script.parent
+    base = run.folder.path if run.member is None else script.parent
     if Path(written).resolve() != base.resolve():
         raise SubmitError(
-            f"{run.run.path} was moved: its batch script still trains in {written}; resume it with "
-            f"`{train_command()} resume={shlex.quote(display_path(run.run.path))}`."
+            f"{run.folder.path} was moved: its batch script still trains in {written}; resume it with "
+            f"`{train_command()} resume={shlex.quote(display_path(run.folder.path))}`."
         )

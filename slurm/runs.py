@@ -24,7 +24,7 @@ class Submitted:
     """A run, submitted or not.
 
     Attributes:
-        run: its folder.
+        folder: its run folder.
         member: its number in the array of a sweep; None for a single run.
         scheduler: slurm or pbs; None for a run of this machine.
         script: the batch script, shared by the members of a sweep; None if there is none.
@@ -33,7 +33,7 @@ class Submitted:
         trouble: why its jobs are unknown; empty if they are known.
     """
 
-    run: RunDir
+    folder: RunDir
     member: int | None
     scheduler: str | None
     script: Path | None
@@ -46,7 +46,7 @@ class Submitted:
         for job_id in reversed(self.job_ids):
             number = re.sub(r"\D.*", "", job_id)
             pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
-            named = [p for p in self.run.path.iterdir() if re.fullmatch(pattern, p.name)]
+            named = [p for p in self.folder.path.iterdir() if re.fullmatch(pattern, p.name)]
             if found := [
                 p for p in named if p.is_file() or p.is_dir()
             ]:  # no FIFO: opening it would wait for a writer
@@ -140,7 +140,7 @@ def refuse_unclear(run: Submitted) -> None:
     if run.unclear and run.scheduler != "slurm":
         raise SubmitError(
             f"whether an earlier submission of this run is queued is not known: look at `{QUEUE[str(run.scheduler)]}`. "
-            f"If it is, cancel it; then delete the line {UNCLEAR} of {run.run.jobs}."
+            f"If it is, cancel it; then delete the line {UNCLEAR} of {run.folder.jobs}."
         )
 
 
@@ -153,7 +153,7 @@ def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
     Raises:
         CheckpointError: run.json is damaged.
     """
-    info = run.run.info()
+    info = run.folder.info()
     of_its_jobs = known.of(run.job_ids)
     if alive := [*known.living(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info

@@ -63,13 +63,11 @@ def follow(run: Submitted, poll: float = 0.5, ask_every: float = 5.0) -> None:
 def no_log(run: Submitted) -> str:
     """The message for a run without a log."""
     if run.scheduler is None:
-        return (
-            f"{run.run.id} ran on this machine: what it printed went to its terminal, and no log was written."
-        )
+        return f"{run.folder.id} ran on this machine: what it printed went to its terminal, and no log was written."
     jobs = (
         f"no job of it ({', '.join(run.job_ids)}) has started" if run.job_ids else "it has no job in jobs.txt"
     )
-    return f"{run.run.id} has no log yet: {jobs}."
+    return f"{run.folder.id} has no log yet: {jobs}."
 
 
 class Tail:

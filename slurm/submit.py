@@ -11,8 +11,8 @@ from pathlib import Path
 from slurm import client, dry_run, render, rules, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
+from slurm.rollback import Submission
 from slurm.rules.request import Request
-from slurm.takeback import Attempt
 from slurm.waiting import Waiting
 from src.config.members import Member
 from src.config.schema import Config
@@ -45,8 +45,8 @@ def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> l
         Interrupted: Ctrl-C; everything is as it was before.
     """
     kind = request.job.cluster.scheduler
-    with Attempt(results_of(members), [run] if run else []) as attempt:
-        job, runs, taken = make_folders(request.job, members, run, attempt)
+    with Submission(results_of(members), [run] if run else []) as submission:
+        job, runs, taken = make_folders(request.job, members, run, submission)
         script = Path(job.code).parent / client.SCRIPT[kind]
         try:
             job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record(runs, job.members, i))
@@ -64,7 +64,7 @@ def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> l
 
 
 def make_folders(
-    job: Job, members: Sequence[Member], run: RunDir | None, attempt: Attempt
+    job: Job, members: Sequence[Member], run: RunDir | None, submission: Submission
 ) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
     """The run folders of a job: frozen configuration, code, script. A sweep's members share code and script.
 
@@ -75,11 +75,11 @@ def make_folders(
     base = run or create(results, job.name)
     code = fresh(base.path / "code")
     if run:
-        attempt.undo.append(partial(remove, claim_code(code)))
+        submission.undo.append(partial(remove, claim_code(code)))
         if members[0].config.from_scratch:
-            attempt.undo.append(partial(put_back, run, set_aside(run)))
+            submission.undo.append(partial(put_back, run, set_aside(run)))
     else:
-        attempt.new(base)
+        submission.new(base)
     runs = (
         [base]
         if job.members is None
@@ -90,7 +90,7 @@ def make_folders(
     taken = snapshot.take(ROOT, Path(job.code), results)
     for r, member in zip(runs, members, strict=True):
         if r is not base:
-            attempt.new(claim(r.path))
+            submission.new(claim(r.path))
         write_frozen(r, for_a_log(member.config), member.overrides)
         r.update(
             state="queued",
@@ -106,7 +106,7 @@ def make_folders(
         )
     if job.members is not None:
         point_latest(results, runs[0].path)
-    attempt.written()
+    submission.written()
     return job, runs, taken
 
 
@@ -158,8 +158,8 @@ def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
 
 def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> int:
     """Run the batch script here and now, in the foreground; returns the exit code of training."""
-    with Attempt(results_of([member]), [run] if run else []) as attempt:
-        job, [run], _ = make_folders(request.job, [member], run, attempt)
+    with Submission(results_of([member]), [run] if run else []) as submission:
+        job, [run], _ = make_folders(request.job, [member], run, submission)
         record([run], None, str(running_job()))
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
     let_run(script, [run], [member])

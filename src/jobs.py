@@ -86,7 +86,7 @@ def each(found: Runs, do: Callable[[runs.Submitted], None]) -> int:
                 raise SubmitError(run.trouble)
             do(run)
         except ProjectError as error:
-            print(f"error: {run.run.id}: {error}", file=sys.stderr)
+            print(f"error: {run.folder.id}: {error}", file=sys.stderr)
             code = error.exit_code
     return code
 
@@ -107,14 +107,14 @@ def status(found: Runs, parsed: argparse.Namespace) -> int:
             state, where, info = ran_here.state(run)
             where = where or "on this machine"
         else:
-            state, info = runs.state(run, known) if known else ("", run.run.info())
+            state, info = runs.state(run, known) if known else ("", run.folder.info())
             jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
             where = f"job {' -> '.join(jobs)} on {info.get('cluster')}"
         written = f"run.json says {info.get('state', 'nothing')}"
-        parts = [f"{run.run.id}  {state or written}", *([written] if state == "unknown" else []), where]
+        parts = [f"{run.folder.id}  {state or written}", *([written] if state == "unknown" else []), where]
         print("  ".join([*parts, *progress(info)]))
         if len(found) == 1:
-            print(run.run.path)
+            print(run.folder.path)
 
     return each(found, line) or code
 
@@ -134,7 +134,7 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
     if not parsed.follow:
         return each(found, lambda run: show_logs.show(run, heading=len(found) > 1))
     if len(found) > 1:
-        raise SubmitError(f"-f follows one run; name a member, such as {found[0].run.id}.")
+        raise SubmitError(f"-f follows one run; name a member, such as {found[0].folder.id}.")
     return each(found, show_logs.follow)
 
 
@@ -158,12 +158,12 @@ def cancel(found: Runs, parsed: argparse.Namespace) -> int:
             living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
         if not living:
             runs.refuse_unclear(run)
-            print(f"{run.run.id}: no job of it is queued or running.")
+            print(f"{run.folder.id}: no job of it is queued or running.")
             return
         ending = queue.cancel(run.scheduler or "", living)
-        if run.run.info().get("state") == "queued":
-            run.run.update(state="cancelled")
-        print(f"{run.run.id}: cancelled job {', '.join(living)}{', which is ending' if ending else ''}.")
+        if run.folder.info().get("state") == "queued":
+            run.folder.update(state="cancelled")
+        print(f"{run.folder.id}: cancelled job {', '.join(living)}{', which is ending' if ending else ''}.")
 
     return each(found, end)
 
@@ -177,11 +177,11 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
             raise SubmitError(ran_here.how_to_resume(run))
     with asking("Nothing was submitted."):
         found, known = runs.ask(found)
-    states = {r.run.id: runs.state(r, known)[0] for r in found}
+    states = {r.folder.id: runs.state(r, known)[0] for r in found}
     if parsed.failed:
-        again = [r for r in found if states[r.run.id] in FAILED]
+        again = [r for r in found if states[r.folder.id] in FAILED]
     else:
-        again = [r for r in found if states[r.run.id] != "completed" and not known.living(r.job_ids)]
+        again = [r for r in found if states[r.folder.id] != "completed" and not known.living(r.job_ids)]
     if not again:
         listed = ", ".join(f"{i} is {s}" for i, s in states.items())
         raise SubmitError(
@@ -190,7 +190,7 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
     for run in again:
         runs.refuse_unclear(run)
     job_id = submit_again(again, Path(parsed.results).absolute(), parsed.trust)
-    print(f"Submitted job {job_id}: {', '.join(r.run.id for r in again)}")
+    print(f"Submitted job {job_id}: {', '.join(r.folder.id for r in again)}")
 
 
 if __name__ == "__main__":

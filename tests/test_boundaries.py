@@ -205,7 +205,7 @@ def test_one_place_picks_a_framework() -> None:
 def test_one_room_writes_run_json() -> None:
     """Rule 5: others call `RunDir.update`, or undo a submission that was refused."""
     naming = {n for n in sources() if "info_file" in (ROOT / n).read_text()}
-    assert {room(module_of(n)) for n in naming - {"slurm/takeback.py"}} == {"runs"}
+    assert {room(module_of(n)) for n in naming - {"slurm/rollback.py"}} == {"runs"}
 
 
 def test_nobody_imports_a_command() -> None:

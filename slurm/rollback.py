@@ -16,8 +16,8 @@ WRITTEN = ("config.yaml", "overrides.txt", "run.json", "state", JOBS, *SCRIPT.va
 """Files of a run folder that a submission writes; `config.yaml.1` is what it kept of an earlier one."""
 
 
-class Attempt:
-    """`with Attempt(results, runs) as attempt:` around a submission; an error removes what was written inside.
+class Submission:
+    """`with Submission(results, runs) as submission:` around a submission; an error removes what was written inside.
 
     After an `UnclearError` everything stays: a job that may be queued needs its run folder.
 
