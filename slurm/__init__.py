@@ -2,7 +2,7 @@
 
 A submission, in order:
 
-1. `launch` checks everything; inside salloc, `allocation` says what there is; `sweep` refuses members that can't share a job.
+1. `launch` checks everything; inside salloc, `allocation` says what there is.
 2. `job` resolves every number of the configuration; `rules` compares the job with what the site allows.
 3. `render` fills in `templates`: the batch script. `dry_run` prints it and stops here.
 4. `submit` makes the run folder; `snapshot` copies the code into it, as `git` lists it and without what is `left_out`.

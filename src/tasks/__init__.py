@@ -6,7 +6,7 @@ over batches on the device, and over ranks in one reduction every `trainer.log_e
 metrics, which go to metrics.csv, TensorBoard, the display and `checkpoint.monitor`.
 
 A new metric: one more sum in `SUMS` and in both `sums`, one more line in `metrics`, its name in `METRIC_NAMES`, and in `METRICS` of
-`src/config/schema.py` if it may be monitored.
+`src/config/checks.py` if it may be monitored.
 """
 
 from collections.abc import Sequence

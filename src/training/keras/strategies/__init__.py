@@ -1,1 +1,4 @@
-"""From the name of a strategy to the object that shares the work between devices and ranks; `make.py` imports all others."""
+"""How ranks share the work in Keras: `base` says what a strategy does, `make` turns the name of `strategy=` into one.
+
+`tf_distribute` has mirrored and multiworker_mirrored, on TensorFlow's own strategies; `horovod` sends gradients through Horovod.
+"""
