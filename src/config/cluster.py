@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from src.config.limits import MOST, Count, Items, Range
 from src.config.paths import Folder, NodeFolder
+from src.config.strategies import Launcher
 
 Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
 Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
 Minutes = Annotated[int, Range(at_least=0, at_most=MOST)]
-Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 FrameworkName = Literal["lightning", "keras"]
-LaunchName = Literal["auto", "srun", "torchrun", "mpirun", "horovodrun"]
-LAUNCHERS: tuple[str, ...] = typing.get_args(LaunchName)[1:]
+Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
+LaunchName = Literal["auto", Launcher]
+LAUNCHERS: tuple[str, ...] = typing.get_args(Launcher)
 
 
 @dataclass(frozen=True)
