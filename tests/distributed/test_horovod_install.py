@@ -13,7 +13,7 @@ from src.launch.local import local_problems
 
 
 @pytest.fixture
-def environment(tmp_path, monkeypatch):
+def installed(tmp_path, monkeypatch):
     """An import path with nothing in it but what the test installs."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
@@ -28,56 +28,56 @@ def environment(tmp_path, monkeypatch):
     return install
 
 
-def test_missing_horovod_says_what_to_type(environment):
-    environment("torch", "2.13.0+cpu")
+def test_missing_horovod_says_what_to_type(installed):
+    installed("torch", "2.13.0+cpu")
     assert "make horovod" in horovod_problem()
 
 
-def test_matching_build_is_accepted(environment):
-    environment("torch", "2.13.0+cpu")
-    environment("tensorflow-cpu", "2.21.0")
-    environment(
+def test_matching_build_is_accepted(installed):
+    installed("torch", "2.13.0+cpu")
+    installed("tensorflow-cpu", "2.21.0")
+    installed(
         "horovod", "0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4", pytorch="2.13.0+cpu", tensorflow="2.21.0"
     )
     assert horovod_problem(mpi=True) is None
 
 
-def test_torch_of_pypi_notes_its_cuda_in_one_place_only(environment):
-    environment("torch", "2.13.0")
-    environment("horovod", "0.28.1+torch2.13.0", pytorch="2.13.0+cu130")
+def test_torch_of_pypi_notes_its_cuda_in_one_place_only(installed):
+    installed("torch", "2.13.0")
+    installed("horovod", "0.28.1+torch2.13.0", pytorch="2.13.0+cu130")
     assert horovod_problem() is None
 
 
-def test_changed_torch_is_found(environment):
-    environment("torch", "2.14.0+cpu")
-    environment("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
+def test_changed_torch_is_found(installed):
+    installed("torch", "2.14.0+cpu")
+    installed("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
     assert "for torch 2.13.0+cpu, but torch 2.14.0+cpu is installed" in horovod_problem("torch")
 
 
-def test_cuda_torch_after_a_cpu_build_is_found(environment):
-    environment("torch", "2.13.0+cu130")
-    environment("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
+def test_cuda_torch_after_a_cpu_build_is_found(installed):
+    installed("torch", "2.13.0+cu130")
+    installed("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
     assert "make horovod" in horovod_problem()
 
 
-def test_framework_installed_later_is_found_only_where_it_is_asked_for(environment):
-    environment("torch", "2.13.0+cpu")
-    environment("tensorflow", "2.21.0")
-    environment("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
+def test_framework_installed_later_is_found_only_where_it_is_asked_for(installed):
+    installed("torch", "2.13.0+cpu")
+    installed("tensorflow", "2.21.0")
+    installed("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
     assert horovod_problem("torch") is None
     assert "without tensorflow" in horovod_problem("tensorflow")
 
 
 @pytest.mark.parametrize(("asked", "word"), [("mpi", "mpicxx"), ("nccl", "nvcc")])
-def test_missing_flavour_is_found(environment, asked, word):
-    environment("torch", "2.13.0+cpu")
-    environment("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
+def test_missing_flavour_is_found(installed, asked, word):
+    installed("torch", "2.13.0+cpu")
+    installed("horovod", "0.28.1+torch2.13.0.cpu", pytorch="2.13.0+cpu")
     assert word in horovod_problem(**{asked: True})
 
 
-def test_horovod_of_a_site_is_judged_by_its_own_note(environment):
-    environment("torch", "2.1.2")
-    environment("horovod", "0.28.1", pytorch="2.1.2")
+def test_horovod_of_a_site_is_judged_by_its_own_note(installed):
+    installed("torch", "2.1.2")
+    installed("horovod", "0.28.1", pytorch="2.1.2")
     assert horovod_problem("torch", mpi=True, nccl=True) is None
 
 
@@ -93,7 +93,7 @@ def test_version_is_what_packaging_makes_of_it(torch):
 
 def test_a_run_on_this_machine_is_refused_without_it(make_config, request):
     asked = make_config("strategy=horovod", "trainer.devices=2")
-    request.getfixturevalue("environment")("torch", "2.13.0")
+    request.getfixturevalue("installed")("torch", "2.13.0")
     [problem] = local_problems(asked)
     assert problem.startswith("Horovod is not installed: run `make horovod`")
     assert problem.endswith("Without Horovod: strategy=auto.")
