@@ -11,7 +11,7 @@ from src.files import ROOT
 COUNT = """
 import json
 from src.config.compose import compose
-from src.config.schema import load
+from src.config.load import load
 from src.models.{side} import build_model, parameter_count
 counts = {{}}
 for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "resnet50"):

@@ -91,7 +91,7 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
 
 
 def start_broken(run: RunDir, ranks: int) -> str:
-    """Train with tests/not_averaged.py; returns what rank by rank was printed."""
+    """Train with tests/training/not_averaged.py; returns what rank by rank was printed."""
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     world |= {"MASTER_PORT": str(free_port(ranks)), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, str(Path(__file__).with_name("not_averaged.py")), str(run.path)]

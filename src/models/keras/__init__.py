@@ -5,6 +5,7 @@ import math
 import keras
 
 from src.config.choices import CnnModel, MlpModel, Model, ResnetModel
+from src.errors import ConfigError
 from src.models.keras.cnn import cnn
 from src.models.keras.mlp import mlp
 from src.models.keras.resnet import resnet
@@ -17,6 +18,9 @@ def build_model(model: Model, shape: tuple[int, int, int], classes: int) -> kera
         model: the section `model` of the configuration.
         shape: height and width in pixels, number of channels.
         classes: number of classes.
+
+    Raises:
+        ConfigError: the model exists for the other framework only.
     """
     image = keras.Input(shape)
     match model:
@@ -26,6 +30,10 @@ def build_model(model: Model, shape: tuple[int, int, int], classes: int) -> kera
             logits = cnn(image, model, classes)
         case ResnetModel():
             logits = resnet(image, model, classes)
+        case _:
+            raise ConfigError(
+                f"model={model.name} has no network for framework=keras; use framework=lightning, or another model."
+            )
     return keras.Model(image, logits, name=model.name)
 
 

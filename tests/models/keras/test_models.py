@@ -1,7 +1,11 @@
 """Shapes, and what the models have in common with those of the other framework besides their sizes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+
+from src.errors import ConfigError
 
 CONFIGS = [
     "model=mlp",
@@ -46,3 +50,13 @@ def test_strided_convolutions_pad_all_sides_alike() -> None:
     picture = np.random.default_rng(0).normal(size=(1, 9, 9, 1)).astype(np.float32)
     one, mirrored = model(picture).numpy(), model(picture[:, ::-1, ::-1]).numpy()
     np.testing.assert_allclose(mirrored, one[:, ::-1, ::-1], atol=1e-6)
+
+
+def test_a_model_of_the_other_framework_is_refused() -> None:
+    from src.models.keras import build_model
+
+    only_there = SimpleNamespace(name="rnn")
+    with pytest.raises(
+        ConfigError, match="model=rnn has no network for framework=keras; use framework=lightning"
+    ):
+        build_model(only_there, (8, 8, 1), 10)  # type: ignore[arg-type]

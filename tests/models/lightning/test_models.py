@@ -1,11 +1,13 @@
 """Models as torch modules. That the other framework's have as many parameters: ../test_parameter_counts.py."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from src.config.schema import Config
+from src.errors import ConfigError
 from src.models.lightning import build_model, parameter_count
 
 MakeConfig = Callable[..., Config]
@@ -62,3 +64,11 @@ def test_a_bottleneck_strides_in_its_3x3_convolution(make_config: MakeConfig) ->
 def test_dropout_is_that_of_the_configuration(make_config: MakeConfig) -> None:
     model = build_model(make_config("model=cnn", "model.dropout=0.3").model, (8, 8, 1), 10)
     assert [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)] == [0.3]
+
+
+def test_a_model_of_the_other_framework_is_refused() -> None:
+    only_there = SimpleNamespace(name="rnn")
+    with pytest.raises(
+        ConfigError, match="model=rnn has no network for framework=lightning; use framework=keras"
+    ):
+        build_model(only_there, (8, 8, 1), 10)  # type: ignore[arg-type]
