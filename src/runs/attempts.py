@@ -144,7 +144,7 @@ def count_step(run: RunDir, step: int) -> None:
 
 
 def resume_summary(info: Mapping[str, Any]) -> str:
-    """'record_first_step 3 times, 0 steps lost'; empty for a run that was never record_first_step. Lost steps were trained twice."""
+    """'resumed 3 times, 0 steps lost'; empty for a run that was never resumed. Lost steps were trained twice."""
     attempts = info.get(ATTEMPTS, [])
     if len(attempts) < 2:
         return ""
@@ -153,4 +153,4 @@ def resume_summary(info: Mapping[str, Any]) -> str:
         for before, after in itertools.pairwise(attempts)
     )
     times = f"{len(attempts) - 1} time{'s' if len(attempts) > 2 else ''}"
-    return f"record_first_step {times}, {lost} step{'' if lost == 1 else 's'} lost"
+    return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost"

@@ -47,10 +47,10 @@ def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path
     run = create(tmp_path, "a")
     attempt(run, 0, 5, "USR1")
     attempt(run, 5, 12, None)
-    assert resume_summary(run.info()) == "record_first_step 1 time, 0 steps lost"
+    assert resume_summary(run.info()) == "resumed 1 time, 0 steps lost"
     attempt(run, 9, 20, "completed")
     info = run.info()
-    assert resume_summary(info) == "record_first_step 2 times, 3 steps lost"
+    assert resume_summary(info) == "resumed 2 times, 3 steps lost"
     assert [p["ended_by"] for p in info["parts"]] == ["USR1", "killed", "completed"]
     assert [p["from_step"] for p in info["parts"]] == [0, 5, 9]
     assert info["parts"][1]["hosts"] == ["node1"]
@@ -61,7 +61,7 @@ def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
     attempt(run, 0, 5, None)
     count_step(run, 17)
     attempt(run, 3, 4, None)
-    assert resume_summary(run.info()) == "record_first_step 1 time, 14 steps lost"
+    assert resume_summary(run.info()) == "resumed 1 time, 14 steps lost"
     attempt(
         run, 4, 6, None
     )  # killed before the next heartbeat: the count of the attempt before is not its own

@@ -62,7 +62,7 @@ def test_command_line(tmp_path: Path) -> None:
         up = cli("up", "--nodes", "2", "--site", "alvis")
         assert up.returncode == 0, up.stderr
         assert f"export PATH={tmp_path}/t/bin:$PATH" in up.stdout
-        assert "is up in" in cli("up").stderr
+        assert "is already up in" in cli("up").stderr
         assert cli("kill", "alvis3-02").returncode == 0
         assert cli("run", "--node", "alvis3-02", "--", "true").stderr == "alvis3-02 is off: boot it\n"
         assert "use one of alvis3-01, alvis3-02" in cli("boot", "node9").stderr

@@ -9,7 +9,7 @@ PAIRS = {
     "strategy=mirrored": "strategy=mirrored does not work with framework=lightning.*framework=keras",
     "strategy=multiworker_mirrored": "strategy=multiworker_mirrored does not work with framework=lightning",
     "strategy=single trainer.devices=2": "strategy=single uses one device, but 2 are requested; use strategy=auto",
-    "strategy=single trainer.total_devices=3": "strategy=single uses one device and 3",
+    "strategy=single trainer.total_devices=3": "strategy=single uses one device, but 3",
     "strategy=dp trainer.nodes=2 cluster=slurm": r"strategy=dp works on one node only, but trainer\.nodes=2; use strategy=",
     "framework=keras strategy=mirrored trainer.nodes=2 cluster=slurm": "strategy=mirrored works on one node only",
     "trainer.nodes=2": r"trainer\.nodes=2 needs a cluster.*cluster=",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from src.checkpoints.info import CheckpointInfo
 from src.checkpoints.store import CheckpointStore
 from src.config.schema import Config
 from src.data.digits import open_digits
@@ -135,7 +136,7 @@ def test_a_missing_gpu_is_one_sentence(make_run: MakeRun, fit: Fit) -> None:
 def test_the_checkpoint_of_the_other_framework_is_refused(make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run(*SHORT)
     store = CheckpointStore(run.checkpoints, "max", 1)
-    store.commit(store.begin(3), step=3, epoch=0, batch=3, metrics={}, value=None, framework="keras")
+    store.commit(store.begin(3), CheckpointInfo(3, 0, 3, {}, None, "keras"))
     with pytest.raises(CheckpointError, match="framework=keras"):
         fit(config, run)
 
