@@ -45,10 +45,9 @@ def read_state(root: Path) -> GitState | None:
     files = [entry.split(" ", 1) for entry in listed]
     status = _git(root, *STATUS, "--", ".", f":(exclude){TESTS}") or ["? git failed"]
     commit = next((e.split()[2] for e in status if e.startswith("# branch.oid ")), "(initial)")
+    tracked = dict.fromkeys(path for tag, path in files if tag != "?")  # a file in conflict is listed thrice
     return GitState(
-        tracked=list(
-            dict.fromkeys(path for tag, path in files if tag != "?")
-        ),  # in conflict, it is listed thrice
+        tracked=list(tracked),
         untracked=[path for tag, path in files if tag == "?"],
         commit=None if commit == "(initial)" else commit,
         changed=any(e[0] != "#" for e in status),

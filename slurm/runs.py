@@ -47,9 +47,8 @@ class Submitted:
             number = re.sub(r"\D.*", "", job_id)
             pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
             named = [p for p in self.folder.path.iterdir() if re.fullmatch(pattern, p.name)]
-            if found := [
-                p for p in named if p.is_file() or p.is_dir()
-            ]:  # no FIFO: opening it would wait for a writer
+            found = [p for p in named if p.is_file() or p.is_dir()]  # opening a FIFO would wait for a writer
+            if found:
                 return sorted(found, reverse=True)  # .out first
         return []
 

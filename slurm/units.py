@@ -53,9 +53,8 @@ def megabytes(size: str) -> int:
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([KMGT]?)B?", size.strip(), re.IGNORECASE | re.ASCII)
     if not match:
         raise ValueError(f"'{size}' is not an amount of memory; use a form like 180G.")
-    return math.ceil(
-        float(match[1]) * _SIZES[match[2].upper() or "M"]
-    )  # not rounded to 0, which means all of the memory
+    mebibytes = float(match[1]) * _SIZES[match[2].upper() or "M"]
+    return math.ceil(mebibytes)  # not rounded to 0, which means all of the memory
 
 
 def short_size(mib: int) -> str:

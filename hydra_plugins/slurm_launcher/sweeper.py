@@ -41,9 +41,8 @@ class ProductSweeper(Sweeper):
         if not any(o.is_sweep_override() for o in overrides):
             return self.launcher.launch([arguments], initial_job_idx=0)  # as typed: composed already
         refuse_empty([o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()])
-        by_key = {
-            o.get_key_element(): choices(o) for o in overrides
-        }  # of a key that is there twice the last one counts
+        # the last one counts where a key is given twice
+        by_key = {o.get_key_element(): choices(o) for o in overrides}
         members = itertools.product(*by_key.values())
         return self.launcher.launch([list(m) for m in members], initial_job_idx=0)
 

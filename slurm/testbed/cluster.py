@@ -214,9 +214,8 @@ class Testbed:
     def kill_node(self, node: str) -> None:
         """Power a node off: everything on it dies at once, without notice to the other machines."""
         self._check_node(node)
-        self.machines.unplug(
-            node
-        )  # otherwise the kernel would close its connections, which the other ends would notice
+        # unplugged first: the kernel would close its connections, which the other ends would notice
+        self.machines.unplug(node)
         self.machines.kill(node)
 
     def boot_node(self, node: str) -> None:

@@ -1,6 +1,7 @@
 """One sentence for an exception that the user's input caused, whichever library raised it."""
 
 import traceback
+from argparse import ArgumentError
 from json import JSONDecodeError
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from src.config.yaml_files import yaml_sentence
 from src.errors import ProjectError
 
 COMPOSING = ("hydra", "omegaconf", "yaml", "antlr4", "argparse")
-"""Packages that parse the user's input: an error raised in them is about that input."""
+"""Packages that parse the user's input: an error of Python's own that is raised in them is about that input."""
 
 
 def about_configuration(error: Exception) -> bool:
     """Whether the error was raised by reading and composing the configuration, not by our own code."""
-    if type(error).__module__.split(".")[0] in COMPOSING:
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, (HydraException, OmegaConfBaseException, yaml.YAMLError, ArgumentError)):
         return True
     return not isinstance(error, (ProjectError, OSError)) and raised_in(error) in COMPOSING
 

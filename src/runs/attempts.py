@@ -113,9 +113,8 @@ def job_ids(run: RunDir, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The jobs of this run: those that were submitted for it, and the running one."""
     known = run.jobs.read_text().split() if run.jobs.exists() else []
     running = running_job(environ)
-    member = environ.get(
-        "SLURM_ARRAY_JOB_ID"
-    )  # of an array: listed as 7_2, and running as a job of another number
+    # a member of an array is listed as 7_2, and runs as a job of another number
+    member = environ.get("SLURM_ARRAY_JOB_ID")
     return known if not running or running in known or member else [*known, running]
 
 

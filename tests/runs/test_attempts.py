@@ -62,9 +62,8 @@ def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
     count_step(run, 17)
     attempt(run, 3, 4, None)
     assert resume_summary(run.info()) == "resumed 1 time, 14 steps lost"
-    attempt(
-        run, 4, 6, None
-    )  # killed before the next heartbeat: the count of the attempt before is not its own
+    # killed before the next heartbeat: the count of the attempt before is not its own
+    attempt(run, 4, 6, None)
     assert run.info()["parts"][1]["step"] == 4
 
 

@@ -26,9 +26,8 @@ def test_a_real_slurm_is_understood(
     assert queue.cancel("slurm", [array, alone], patience=20) == {}
     assert queue.states("slurm", [alone]).states == {alone: "CANCELLED"}
     assert queue.queued("slurm", [array, alone]).living([array, alone]) == {}
-    assert (
-        queue.states("slurm", ["99999"]) == queue.JobStates()
-    )  # no job, and no accounting: both are answers
+    # no job, and no accounting: both are answers
+    assert queue.states("slurm", ["99999"]) == queue.JobStates()
     with pytest.raises(SchedulerError, match=r"squeue failed with exit code 1: .*Invalid job id"):
         queue.queued("slurm", ["abc"])
 

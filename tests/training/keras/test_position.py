@@ -27,10 +27,8 @@ def test_walks_through_the_epochs(make_config) -> None:
         if position.pending:
             position.close_epoch(PLAN)
     assert seen == [(1, 0, 2, False), (2, 0, 4, False), (3, 0, 6, True), (4, 1, 2, False), (5, 1, 4, True)]
-    assert (position.epoch, position.batch) == (
-        1,
-        4,
-    )  # cut short by total_steps: a longer run would resume here
+    # cut short by total_steps: a longer run would resume here
+    assert (position.epoch, position.batch) == (1, 4)
 
 
 def test_a_pending_epoch_is_not_over(make_config) -> None:
