@@ -134,7 +134,7 @@ def test_killed_ranks(framework: str, strategy: str, tmp_path: Path, require: An
     assert process.returncode == 0, output
     assert kills > 0
     info = json.loads((run / "run.json").read_text())
-    assert (info["state"], info["restarts"]) == ("completed", kills)
+    assert (info["state"], info["restarts"]) == ("completed", kills), (info, output)
     assert outcome(framework, run) == outcome(framework, next((tmp_path / "whole").glob("digits/*")))
 
 

@@ -41,7 +41,7 @@ PAIRS = {
     "-m cluster=local,slurm": "one job array of one cluster, or runs here, and this one names local, slurm: .*cluster=local, then cluster=slurm",
     "-m cluster=slurm,pbs": "cluster|scheduler",
     "-m cluster=neuron,ibex": "cluster",
-    "-m cluster=slurm trainer.nodes=1,2": r"a sweep is one job array.*(ranks|trainer\.nodes)",
+    "-m cluster=slurm trainer.nodes=1,2": r"the members of a sweep share one job array.*(ranks|trainer\.nodes)",
     "-m resume={run},{run} seed=1": "resume|not a run folder",
     "-m resume={run} seed=1,2": "seed|resume|sweep",
     "-m cluster=slurm resume={job} trainer.max_epochs=3,4": "resume|sweep",

@@ -13,7 +13,7 @@ from src.files import ROOT
 from src.launch.processes import free_port
 from src.runs.folder import RunDir
 
-PROGRAM = Path(__file__).parents[1] / "ranks.py"
+PROGRAM = Path(__file__).with_name("ranks.py")
 CONFIG = (
     "framework=keras",
     "monitor.progress=none",
