@@ -20,7 +20,7 @@ import pytest
 
 from slurm.testbed.cluster import Testbed
 from slurm.testbed.requirements import missing
-from tests.slurm.login import Login
+from tests.slurm.login import Login, set_step_seconds
 
 SLOW_STEPS = """
 import sys, time
@@ -89,7 +89,7 @@ def slow_steps(shared_dir: Path) -> str:
 
     Or as long as `shared_dir / "step_seconds"` says.
     """
-    (shared_dir / "step_seconds").write_text("0.05")
+    set_step_seconds(shared_dir, "0.05")
     (shared_dir / "sitecustomize.py").write_text(SLOW_STEPS)  # Python runs it at its start
     return f'cluster.setup=["export PYTHONPATH={shared_dir}"]'
 

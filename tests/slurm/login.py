@@ -100,6 +100,13 @@ def trained(run: Path, part: int = 0) -> int:
     return max(steps(run), default=0) - begun[0] if begun else 0
 
 
+def set_step_seconds(shared_dir: Path, seconds: str) -> None:
+    """How long a step takes that is made slow; ranks read it at each step, so it is replaced in one rename."""
+    new = shared_dir / "step_seconds.new"
+    new.write_text(seconds)
+    new.replace(shared_dir / "step_seconds")
+
+
 def hosts(run: Path) -> dict[int, str]:
     """Host of each rank, as the ranks said at their start with `monitor.ranks=true`."""
     return {int(r): h for r, h in re.findall(r"rank (\d+) of \d+: .* on node \d+ \((\S+)\)", log(run))}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm.testbed.cluster import Testbed
-from tests.slurm.login import EACH_STEP, Login, check_curve, log, steps, trained, wait_for
+from tests.slurm.login import EACH_STEP, Login, check_curve, log, set_step_seconds, steps, trained, wait_for
 from tests.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -88,19 +88,19 @@ def test_preemption_by_a_job_of_a_higher_partition(
 ) -> None:
     """The ranks are in a step of 5 s then, and nothing may end them before they have finished it and saved."""
     words = ["trainer.devices=1", *EACH_STEP, "trainer.max_steps=100", "cluster.partition=preemptible"]
-    (shared_dir / "step_seconds").write_text("1")
+    set_step_seconds(shared_dir, "1")
     jobs = [
         login.submit("cluster=slurm", *words, "trainer.nodes=2", *f"launch={launch}".split(), slow_steps)
         for launch in launches
     ]
     for _, run in jobs:
         wait_for(lambda run=run: trained(run) > 1, run, 300)
-    (shared_dir / "step_seconds").write_text("5")
+    set_step_seconds(shared_dir, "5")
     time.sleep(1)  # the short step is over
     urgent = login.testbed.run(
         ["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"], timeout=300
     )
-    (shared_dir / "step_seconds").write_text("0.05")
+    set_step_seconds(shared_dir, "0.05")
     assert urgent.returncode == 0, urgent.stderr
     for launch, (job, run) in zip(launches, jobs, strict=True):
         assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
