@@ -8,5 +8,6 @@ In the order in which a rank uses it:
 4. `listening` chooses the address at which rank 0 waits for the others.
 5. `horovod_install` checks the installed Horovod, `horovod_init` starts it without MPI.
 
-`devices` counts a machine's GPUs and ranks before there are any; `programs` calls the scheduler's clients (squeue, sbatch).
+Before there are ranks: `devices` counts this machine's GPUs, and `layout` resolves strategy, devices and ranks of a run.
+`programs` calls the scheduler's clients (squeue, sbatch).
 """

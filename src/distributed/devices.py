@@ -1,4 +1,4 @@
-"""How many devices and ranks a run has on this machine, found without loading a framework."""
+"""The GPUs of this machine, counted without loading a framework."""
 
 import os
 import re
