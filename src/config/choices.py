@@ -1,91 +1,60 @@
-"""The groups of which a run picks one: data sets, models, optimizers, schedules, strategies. Their defaults are in configs/<group>/."""
+"""The groups of which a run picks a choice, such as `optimizer=adamw`. Their defaults are in configs/<group>/."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from src.config.limits import Epochs, Items, Probability, Range
-from src.config.paths import AbsoluteFolder
+from src.config.open import DERIVED, Open
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
 Workers = Annotated[int, Range(at_least=0, at_most=256)]
 Side = Annotated[int, Range(at_least=1, at_most=2**14)]
 Width = Annotated[int, Range(at_least=1, at_most=2**16)]
+Channels = Annotated[int, Range(at_least=1, at_most=2**12)]
+HiddenLayers = Annotated[list[Width], Items(example="[256,128]")]
 Samples = Annotated[int, Range(at_least=1, at_most=10**8)]
 LearningRate = Annotated[float, Range(above=0, at_most=1e6)]
 WeightDecay = Annotated[float, Range(at_least=0, at_most=1e6)]
+NoDecay = list[str]
+"""Parts of the names of parameters, or of their layers, that are not decayed: [bias, norm]."""
 
 
 @dataclass(frozen=True)
-class DigitsData:
-    """1,797 real handwritten digits, 8x8 grey; part of the project, so no download."""
+class Task(Open):
+    """What is learnt: a task of src/tasks or like one, a LightningModule, or a `keras.Model` with a step of its own.
 
-    name: Literal["digits"]
+    Attributes:
+        metrics: names of a native task's metrics, each with what is better, "min" or "max"; empty where only the run will tell.
+        headline: the metric by which a checkpoint is the best.
+        unit: what a row of a batch is, in the plural.
+    """
+
+    name: str
+    metrics: Mapping[str, Literal["min", "max"]] = field(default_factory=dict, metadata=DERIVED)
+    headline: str | None = field(default=None, metadata=DERIVED)
+    unit: str = field(default="samples", metadata=DERIVED)
+
+
+@dataclass(frozen=True)
+class Data(Open):
+    """A data set, and how it is read."""
+
+    name: str
     batch_size: BatchSize  # global: over all ranks
     workers: Workers  # loading processes per rank; 0 loads in the training process
 
 
 @dataclass(frozen=True)
-class MnistData:
-    """MNIST's four IDX files under `<dir>/MNIST/raw`, fetched from a mirror when missing and `download` is true."""
+class Model(Open):
+    """A network for a native task.
 
-    name: Literal["mnist"]
-    batch_size: BatchSize
-    workers: Workers
-    dir: AbsoluteFolder
-    download: bool
+    Attributes:
+        from_data: arguments that the data set knows: {"num_classes": "classes"} passes its `classes` as `num_classes`.
+    """
 
-
-@dataclass(frozen=True)
-class ImageFolderData:
-    """The ImageNet layout: `<dir>/train/<class>/*.jpeg` and `<dir>/val/<class>/*.jpeg`; `<dir>/test` if it exists."""
-
-    name: Literal["imagefolder"]
-    batch_size: BatchSize
-    workers: Workers
-    dir: AbsoluteFolder
-    image_size: Side  # side of the square crop, in pixels
-    channels: Literal[1, 3]
-
-
-@dataclass(frozen=True)
-class SyntheticData:
-    """Random images of any shape, number of classes and length, for benchmarks."""
-
-    name: Literal["synthetic"]
-    batch_size: BatchSize
-    workers: Workers
-    height: Side
-    width: Side
-    channels: Side
-    classes: Annotated[int, Range(at_least=1, at_most=2**24)]
-    length: Samples  # training samples
-    val_length: Samples  # validation samples, and as many test samples
-
-
-@dataclass(frozen=True)
-class MlpModel:
-    """Fully connected layers."""
-
-    name: Literal["mlp"]
-    hidden: Annotated[list[Width], Items(example="[256,128]")]  # width of each hidden layer
-    dropout: Probability
-
-
-@dataclass(frozen=True)
-class CnnModel:
-    """Two convolutions, batch normalisation, one hidden layer: enough for digits."""
-
-    name: Literal["cnn"]
-    width: Annotated[int, Range(at_least=1, at_most=2**12)]  # channels of the first convolution
-    dropout: Probability
-
-
-@dataclass(frozen=True)
-class ResnetModel:
-    """Residual networks of He et al. (2016), https://arxiv.org/abs/1512.03385, with the stride in the 3x3 convolution (v1.5)."""
-
-    name: Literal["resnet18", "resnet50"]
-    small_images: bool  # 3x3 stem without pooling, for images below about 64 pixels
+    name: str
+    from_data: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,6 +67,7 @@ class Sgd:
     momentum: Probability
     nesterov: bool
     weight_decay: WeightDecay
+    no_decay: NoDecay
 
 
 @dataclass(frozen=True)
@@ -110,6 +80,17 @@ class AdamW:
     betas: Annotated[list[Probability], Items(count=2, example="[0.9,0.999]")]
     eps: Annotated[float, Range(above=0, at_most=1)]
     weight_decay: WeightDecay
+    no_decay: NoDecay
+
+
+@dataclass(frozen=True)
+class OtherOptimizer(Open):
+    """Any optimizer of the framework in use; it gets the parameters, and `lr` as its framework calls it."""
+
+    name: str
+    lr: LearningRate
+    scale_lr: Literal["none", "linear", "sqrt"]
+    no_decay: NoDecay
 
 
 @dataclass(frozen=True)
@@ -140,6 +121,24 @@ class StepSchedule:
 
 
 @dataclass(frozen=True)
+class OtherSchedule(Open):
+    """Any schedule of the framework in use, asked at each optimizer step or once an epoch."""
+
+    name: str
+    interval: Literal["step", "epoch"]
+
+
+@dataclass(frozen=True)
+class Callback(Open):
+    """A callback of the framework in use."""
+
+
+@dataclass(frozen=True)
+class Logger(Open):
+    """A logger of the framework in use."""
+
+
+@dataclass(frozen=True)
 class PlainStrategy:
     """How ranks share the work; the table of what works where is in `src/config/strategies.py`."""
 
@@ -161,8 +160,7 @@ class FsdpStrategy:
     name: Literal["fsdp"]
 
 
-Data = DigitsData | MnistData | ImageFolderData | SyntheticData
-Model = MlpModel | CnnModel | ResnetModel
-Optimizer = Sgd | AdamW
+Optimizer = Sgd | AdamW | OtherOptimizer
 Strategy = PlainStrategy | HorovodStrategy | FsdpStrategy
-Schedule = ConstantSchedule | CosineSchedule | StepSchedule
+NamedSchedule = ConstantSchedule | CosineSchedule | StepSchedule
+Schedule = NamedSchedule | OtherSchedule

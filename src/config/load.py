@@ -1,12 +1,13 @@
 """Between the tree that Hydra composes and the typed configuration, both ways; every problem of it is found at once."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from src.config.checks import Check, cross_checks
 from src.config.environment_values import filled
 from src.config.flat import flatten, unflatten
+from src.config.open import DERIVED, Open
 from src.config.paths import unexpanded
 from src.config.schema import Config
 from src.config.strict import build
@@ -56,6 +57,14 @@ def _written(tree: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    tree = asdict(replace(config, written={}))
-    del tree["written"]
-    return tree
+    return {f.name: _as_written(getattr(config, f.name)) for f in fields(config) if f.metadata != DERIVED}
+
+
+def _as_written(value: Any) -> Any:
+    """A typed value as plain dicts and lists, a section of an open group with its `_target_`."""
+    if isinstance(value, Mapping):
+        return {k: _as_written(v) for k, v in value.items()}
+    if not is_dataclass(value):
+        return value
+    own = {f.name: _as_written(getattr(value, f.name)) for f in fields(value) if not f.metadata}
+    return value.tree(own) if isinstance(value, Open) else own

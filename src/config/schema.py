@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from src.config import strategies
-from src.config.choices import Data, Model, Optimizer, Schedule, Strategy
+from src.config.choices import Callback, Data, Logger, Model, Optimizer, Schedule, Strategy, Task
 from src.config.cluster import Cluster, Container, Gpus
 from src.config.limits import MOST, Count, Range
+from src.config.open import DERIVED
 from src.config.paths import AbsoluteFolder, NodeFolder
-from src.config.strict import DERIVED, Choice
+from src.config.strict import Choice
 
 _LIMIT = "use a number of batches (10) or a fraction of them (0.1)"
 LimitBatches = (
@@ -36,8 +37,8 @@ class EarlyStopping:
     """Stop when `monitor` has not improved by `min_delta` for `patience` validations; patience null: never."""
 
     patience: Annotated[int, Range(at_least=0, at_most=MOST)] | None
-    monitor: str
-    mode: Literal["min", "max"]
+    monitor: str | None  # null: the loss of the validation
+    mode: Literal["min", "max"] | None
     min_delta: Annotated[float, Range(at_least=0)]
 
 
@@ -76,8 +77,8 @@ class Checkpoint:
     # auto: from the measured cost of a checkpoint, see src/checkpoints/interval.py
     interval: Literal["auto"] | None
     local: NodeFolder | None  # auto, a folder on the node's disk, or null: straight into the run folder
-    monitor: str  # metric that says which checkpoint is best
-    mode: Literal["min", "max"]
+    monitor: str | None  # metric that says which checkpoint is best; null: the task's own
+    mode: Literal["min", "max"] | None  # null: what the task says of that metric
     keep_last: Count
     keep_every_n_epochs: Count | None
 
@@ -121,10 +122,13 @@ class Config:
     strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
     cluster: Cluster
     container: Container
-    data: Annotated[Data, Choice(*get_args(Data))]
-    model: Annotated[Model, Choice(*get_args(Model))]
+    task: Task
+    data: Data
+    model: Model
     optimizer: Annotated[Optimizer, Choice(*get_args(Optimizer))]
     schedule: Annotated[Schedule, Choice(*get_args(Schedule))]
+    callbacks: Mapping[str, Callback]
+    loggers: Mapping[str, Logger]
     trainer: Trainer
     checkpoint: Checkpoint
     monitor: Monitor

@@ -1,6 +1,6 @@
 """Strict conversion of a plain tree (dicts, lists, scalars) into dataclasses; collects every problem, not just the first.
 
-Only the types that configurations need are supported: int, float, bool, str, None, Literal, unions of these, list[...],
+Only the types that configurations need are supported: int, float, bool, str, None, Literal, unions of these, list[...], Mapping[str, ...],
 nested dataclasses, and a `Choice`: one of several dataclasses, picked by the section's `name`. `Annotated[kind, rule]` adds a rule
 of `src.config.limits` or `src.config.paths` to one of these. No string may be empty: null stands for no value.
 By hand because a submission takes half a second: importing pydantic and building its schema would add a quarter to it.
@@ -14,20 +14,20 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
-T = TypeVar("T")
+from src.config.open import DERIVED, OPEN, TARGET, Open, split_open
 
-DERIVED = {"derived": True}
-"""Metadata of a field that is no key of the configuration."""
+T = TypeVar("T")
 
 UNUSABLE = object()
 """What `convert` returns for a value of a wrong type."""
 
 
 class Choice:
-    """Annotated metadata: the section is one of these dataclasses, picked by its key `name`."""
+    """Annotated metadata: the section is one of these dataclasses, picked by its key `name`; with a `_target_`, the open one."""
 
     def __init__(self, *classes: type) -> None:
-        self.classes = {name: c for c in classes for name in typing.get_args(_hints(c)["name"])}
+        self.open = next((c for c in classes if issubclass(c, Open)), None)
+        self.choices = {name: c for c in classes for name in typing.get_args(_hints(c)["name"])}
 
 
 def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
@@ -44,13 +44,15 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
         object, so that further checks can run; `problems` says that it is not to be used.
     """
     hints = _hints(cls)
-    optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    if issubclass(cls, Open):
+        values, tree = split_open(tree, set(hints), problems, path)
+    optional = {f.name for f in dataclasses.fields(cls) if _has_default(f)}  # type: ignore[arg-type]
     for key in tree:
         if key not in hints:
             problems.append(
                 f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints)}"
             )
-    values = {}
     for key, hint in hints.items():
         if key in tree:
             values[key] = convert(hint, tree[key], problems, _join(path, key))
@@ -83,12 +85,14 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
 
 
 def _pick(choice: Choice, value: Any, problems: list[str], path: str) -> Any:
+    if choice.open and isinstance(value, Mapping) and TARGET in value:
+        return _section(choice.open, value, problems, path)
     name = value.get("name") if isinstance(value, Mapping) else value
-    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in choice.classes:
+    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in choice.choices:
         shown = _shown(name)
-        problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.classes)}")
+        problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.choices)}")
         return UNUSABLE
-    return _section(choice.classes[name], value, problems, path)
+    return _section(choice.choices[name], value, problems, path)
 
 
 def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str) -> Any:
@@ -102,6 +106,12 @@ def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, A
         if not isinstance(value, Mapping):
             return False, None
         return True, _section(typing.cast(type, kind), value, problems, path)
+    if typing.get_origin(kind) is Mapping:
+        if not isinstance(value, Mapping):
+            return False, None
+        _, item = typing.get_args(kind)
+        entries = {str(k): convert(item, v, problems, f"{path}.{k}") for k, v in value.items()}
+        return True, UNUSABLE if any(e is UNUSABLE for e in entries.values()) else entries
     if typing.get_origin(kind) is list:
         if not isinstance(value, list):
             return False, None
@@ -221,6 +231,10 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
+def _has_default(field: "dataclasses.Field[Any]") -> bool:
+    return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
+
+
 def keys(cls: type) -> frozenset[str]:
     """The keys of a section."""
     return frozenset(_hints(cls))
@@ -228,7 +242,7 @@ def keys(cls: type) -> frozenset[str]:
 
 def _hints(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.metadata != DERIVED}
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.metadata not in (DERIVED, OPEN)}
 
 
 def _join(path: str, key: str) -> str:

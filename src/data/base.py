@@ -1,13 +1,51 @@
-"""What a data set is, in any framework: a length, a shape, a number of classes, and `read`."""
+"""What a data set is, in any framework: a length and `read`."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+Arrays = tuple[np.ndarray, ...] | Mapping[str, np.ndarray]
+"""Rows: arrays of any dtype and shape, each [n, ...]."""
 
-class ImageSet(Protocol):
-    """Labelled images, read by index; `read` must be safe in several threads and in forked workers."""
+
+@runtime_checkable
+class DataSet(Protocol):
+    """Rows that are read by index; `read` must be safe in several threads and in forked workers.
+
+    A data set whose rows do not weigh the same (texts of different lengths) has one more method, `sizes(indices) -> float64 [n]`: then the
+    loss of a row counts by its size, exactly on any number of ranks.
+    """
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Arrays:
+        """The rows of `indices` (int64 [n]).
+
+        With `train`, rows may be augmented: randomly, but the same for the same (seed, epoch, index).
+        Raises DataError, naming the file, if a row can't be read.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The parts of a data set.
+
+    Attributes:
+        train, val, test: a `DataSet` each, or what else `data._target_` returned; test may be missing.
+        facts: what the data set says of itself, for the arguments in `from_data` of a model: its `shape`, its `outputs`.
+    """
+
+    train: Any
+    val: Any
+    test: Any = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ImageSet(DataSet, Protocol):
+    """Labelled images: `read` gives images float32 [n, H, W, C], normalised, and labels int64 [n]."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -19,24 +57,12 @@ class ImageSet(Protocol):
         """Labels are 0 .. classes - 1."""
         ...
 
-    def __len__(self) -> int: ...
 
-    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Images float32 [n, H, W, C], normalised, and labels int64 [n].
-
-        With `train`, images may be augmented: randomly, but the same for the same (seed, epoch, index).
-        Raises DataError, naming the file, if a sample can't be read.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The three parts of a data set; they agree in shape and classes."""
-
-    train: ImageSet
-    val: ImageSet
-    test: ImageSet
+def image_splits(train: ImageSet, val: ImageSet, test: ImageSet) -> Splits:
+    """Three sets of images that agree in shape and classes."""
+    return Splits(
+        train, val, test, {"shape": train.shape, "classes": train.classes, "outputs": train.classes}
+    )
 
 
 @dataclass(frozen=True)
@@ -59,7 +85,7 @@ class ArraySet:
         return len(self.labels)
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """See ImageSet.read; nothing is augmented."""
+        """See ImageSet; nothing is augmented."""
         images = self.images[indices].astype(np.float32)
         images *= np.float32(self.scale)
         images += np.float32(self.shift)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from src.data.base import ArraySet, Splits
+from src.data.base import ArraySet, Splits, image_splits
 from src.data.order import permutation
 
 FILE = Path(__file__).with_name("digits.npz")
@@ -30,7 +30,7 @@ def open_digits() -> Splits:
         )
     rows = permutation(len(everything), seed=0, epoch=0)
     val, test = len(rows) // 10, len(rows) // 5
-    return Splits(
+    return image_splits(
         train=everything.part(rows[val + test :]),
         val=everything.part(rows[:val]),
         test=everything.part(rows[val : val + test]),

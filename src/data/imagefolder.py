@@ -3,10 +3,13 @@
 import os
 import struct
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from src.data.base import Splits
+from src.config.choices import Side
+from src.config.paths import AbsoluteFolder, here
+from src.data.base import Splits, image_splits
 from src.data.class_folders import class_folders
 from src.data.transforms import prepare
 from src.errors import DataError
@@ -41,7 +44,7 @@ class ImageFolder:
         return self.folder / self.class_names[int(self.labels[index])] / os.fsdecode(self.names[index])
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """See ImageSet.read."""
+        """See ImageSet."""
         images = np.empty((len(indices), *self.shape), dtype=np.float32)
         for image, index in zip(images, indices.tolist(), strict=True):
             random = np.random.default_rng([self.seed, epoch, index]) if train else None
@@ -63,12 +66,21 @@ class ImageFolder:
         return prepare(image, self.shape[0], self.shape[2], random)
 
 
-def open_imagefolder(folder: Path, size: int, channels: int, seed: int) -> Splits:
-    """`train` and `val` below `folder`; `test` if it exists, else `val` again. Raises DataError."""
+def open_imagefolder(dir: AbsoluteFolder, image_size: Side, channels: Literal[1, 3], seed: int) -> Splits:
+    """`train` and `val` below the folder `dir`; `test` if it exists, else `val` again.
+
+    Args:
+        image_size: side of the square crop, in pixels.
+        seed: of the random crops.
+
+    Raises:
+        DataError: folders are missing, or do not agree in their classes.
+    """
+    folder, size = Path(here(dir)), image_size
     train = ImageFolder(folder / "train", class_folders(folder / "train"), size, channels, seed)
     val = _held_out(folder / "val", train)
     test = _held_out(folder / "test", train) if (folder / "test").is_dir() else val
-    return Splits(train, val, test)
+    return image_splits(train, val, test)
 
 
 def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from src.data.base import ArraySet, Splits
+from src.config.paths import AbsoluteFolder, here
+from src.data.base import ArraySet, Splits, image_splits
 from src.data.download import fetch
 from src.data.idx import read_idx
 from src.data.mnist_files import (
@@ -26,12 +27,12 @@ CLASSES = 10
 MEAN, STD = 0.1307, 0.3081
 
 
-def open_mnist(data_dir: Path, download: bool) -> Splits:
+def open_mnist(dir: AbsoluteFolder, download: bool) -> Splits:
     """55,000 train, 5,000 val (smaller files are split 11:1 too; the split is always the same), 10,000 test.
 
-    Files missing under `data_dir`/MNIST/raw are fetched if `download` is true. Raises DataError.
+    Files missing under `dir`/MNIST/raw are fetched if `download` is true. Raises DataError.
     """
-    folder = raw(data_dir)
+    folder = raw(Path(here(dir)))
     prepare_mnist(folder, download)
     everything, test = _open_part(folder, "train"), _open_part(folder, "t10k")
     if everything.shape != test.shape:
@@ -41,7 +42,7 @@ def open_mnist(data_dir: Path, download: bool) -> Splits:
         )
     rows = permutation(len(everything), seed=0, epoch=0)
     val = held_out(len(rows))
-    return Splits(train=everything.part(rows[val:]), val=everything.part(rows[:val]), test=test)
+    return image_splits(everything.part(rows[val:]), everything.part(rows[:val]), test)
 
 
 def prepare_mnist(folder: Path, download: bool, mirrors: tuple[str, ...] = MIRRORS) -> None:

@@ -5,10 +5,14 @@ rows `[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number o
 middle of an epoch needs nothing but (epoch, batch).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+
+
+Sizes = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,19 @@ class BatchOrder:
         """Rows of a batch on one rank."""
         return self.batch_size // self.world_size
 
-    def rows(self, length: int, epoch: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows(
+        self, length: int, epoch: int, batch: int, sizes: Sizes | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """This rank's rows of a batch: sample indices int64 [B/W] and their weights float32 [B/W].
 
         Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and
         its n real samples weigh B/n, so that the mean over rows of weight * loss, averaged over ranks, is the one
-        over real samples.
+        over real samples. With `sizes`, a sample of size s weighs B * s / (the sizes of the whole batch) instead.
 
         Args:
             length: samples of the set.
             epoch, batch: both from 0.
+            sizes: what each sample counts, from indices int64 [n] to numbers [n], all above 0; None: all the same.
         """
         size = self.batch_size
         start, stop = batch * size, min((batch + 1) * size, length)
@@ -52,7 +59,8 @@ class BatchOrder:
             else np.arange(start, stop, dtype=np.int64)
         )
         weights = np.zeros(size, dtype=np.float32)
-        weights[: len(real)] = size / len(real)
+        share = np.full(len(real), 1 / len(real)) if sizes is None else sizes(real) / np.sum(sizes(real))
+        weights[: len(real)] = size * share
         own = slice(self.rank * self.batch_per_rank, (self.rank + 1) * self.batch_per_rank)
         return np.resize(real, size)[own], weights[own]
 

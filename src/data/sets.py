@@ -1,28 +1,55 @@
-"""From the `data` part of the configuration to the three splits of a data set."""
+"""From the `data` part of the configuration to the splits of a data set."""
 
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from src.config.choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
-from src.config.paths import here
+from src.config.choices import Data
+from src.config.instantiate import instantiate
 from src.data.base import Splits
-from src.data.digits import open_digits
-from src.data.imagefolder import open_imagefolder
-from src.data.mnist import open_mnist
-from src.data.synthetic import open_synthetic
+from src.errors import ConfigError
 
 
-def open_splits(config: Data, seed: int = 0) -> Splits:
-    """Open the data set that `config` names; `seed` is the run's, and only affects random augmentation.
+def open_splits(config: Data, framework: str, seed: int = 0) -> Splits:
+    """Open the data set that `config` names; `seed` is the run's, for a target that takes one.
 
-    Raises DataError if files are missing or do not fit together; a damaged picture is found when it is read.
+    A target may return `Splits`, a mapping, a tuple (train, val) or (train, val, test), or any object with attributes of these names.
+    One without them, such as a LightningDataModule, is returned as it is for all three.
+
+    Raises:
+        ConfigError: the target can't be called, or returns nothing to train on.
+        DataError: files are missing or do not fit together; a damaged row is found when it is read.
     """
-    match config:
-        case DigitsData():
-            return open_digits()
-        case MnistData():
-            return open_mnist(Path(here(config.dir)), config.download)
-        case ImageFolderData():
-            return open_imagefolder(Path(here(config.dir)), config.image_size, config.channels, seed)
-        case SyntheticData():
-            shape = (config.height, config.width, config.channels)
-            return open_synthetic(shape, config.classes, config.length, config.val_length)
+    opened = instantiate(config, "data", framework, seed=seed)
+    if isinstance(opened, Splits):
+        return opened
+    parts = _parts(opened)
+    facts = _get(opened, "facts") or {}
+    if parts is None:
+        return Splits(opened, opened, opened, facts)
+    if parts["train"] is None or parts["val"] is None:
+        missing = " and ".join(name for name in ("train", "val") if parts[name] is None)
+        raise ConfigError(
+            f"data._target_={config.target[framework]} returns no {missing}; return a mapping, an object or a tuple of train, val "
+            "and, if there is one, test."
+        )
+    return Splits(**parts, facts=facts)
+
+
+def _parts(opened: Any) -> dict[str, Any] | None:
+    """train, val and test; None for an object that has none of them."""
+    names = ("train", "val", "test")
+    if isinstance(opened, tuple) and len(opened) in (2, 3) and not hasattr(opened, "train"):
+        return dict(zip(names, (*opened, None)[:3], strict=True))
+    found = {name: _get(opened, name) for name in names}
+    # a torch or Keras module has a method `train`: that is not a split
+    if (
+        not isinstance(opened, Mapping)
+        and callable(found["train"])
+        and not hasattr(found["train"], "__len__")
+    ):
+        return None
+    return None if not isinstance(opened, Mapping) and all(v is None for v in found.values()) else found
+
+
+def _get(opened: Any, name: str) -> Any:
+    return opened.get(name) if isinstance(opened, Mapping) else getattr(opened, name, None)

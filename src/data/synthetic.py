@@ -1,8 +1,12 @@
 """synthetic: random images of any shape, number of classes and length, for benchmarks."""
 
+from typing import Annotated
+
 import numpy as np
 
-from src.data.base import Splits
+from src.config.choices import Samples, Side
+from src.config.limits import Range
+from src.data.base import Splits, image_splits
 
 # Images come from a pool made once, so that reading is one copy; the pool stays below this number of bytes.
 POOL_BYTES = 64 * 2**20
@@ -27,12 +31,20 @@ class SyntheticSet:
         return self.length
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """See ImageSet.read."""
+        """See ImageSet."""
         rows = indices % len(self.labels)
         return self.images[rows], self.labels[rows]
 
 
-def open_synthetic(shape: tuple[int, int, int], classes: int, length: int, val_length: int) -> Splits:
+def open_synthetic(
+    height: Side,
+    width: Side,
+    channels: Side,
+    classes: Annotated[int, Range(at_least=1, at_most=2**24)],
+    length: Samples,
+    val_length: Samples,
+) -> Splits:
     """`length` samples to train on, `val_length` for each of val and test."""
+    shape = height, width, channels
     held_out = SyntheticSet(shape, classes, val_length)
-    return Splits(train=SyntheticSet(shape, classes, length), val=held_out, test=held_out)
+    return image_splits(SyntheticSet(shape, classes, length), held_out, held_out)

@@ -1,8 +1,9 @@
 """The networks: the same models, by the same names and with the same number of parameters, for both frameworks.
 
-`build_model(model, shape, classes)` of `lightning/` or `keras/` turns the `model` part of the configuration into a network from images
-to logits; loss and metrics are the task's (`src/tasks`), training is `src/training`.
+A model is a function that returns a `torch.nn.Module` or a `keras.Model`, with typed arguments: `configs/model/NAME.yaml` names it
+by `_target_` and gives their values; `from_data` in it lists those that the data set knows, such as its `shape` and the number of `outputs`.
+Loss and metrics are the task's (`src/tasks`), training is `src/training`.
 
-A new model: one file in `lightning/` or `keras/` (or both) with a function, one `case` in `build_model` there, its dataclass in
-`src/config/choices.py`, and its defaults in `configs/model/`. `tests/models` compares the two by their parameter counts.
+A new model: a function here or anywhere else, for one framework or both, and its file in `configs/model/`. `tests/models` trains a step
+of each choice, and compares the two frameworks by their parameter counts.
 """

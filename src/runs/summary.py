@@ -21,10 +21,8 @@ def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
     info = run.info()
     metrics = info.get("metrics", {})
     rows = []
-    if "test/acc" in metrics:
-        rows.append(
-            ("Test accuracy", f"{number(metrics, 'test/acc')}   (test/loss {number(metrics, 'test/loss')})")
-        )
+    if tested := [name for name in metrics if "test" in name]:
+        rows.append(("Test", "   ".join(f"{name} {number(metrics, name)}" for name in tested)))
     if bad := not_finite(metrics):
         rows.append(("Warning", f"the final {bad} is not a number"))
     if signal:
@@ -46,7 +44,7 @@ def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
 def not_finite(metrics: Mapping[str, float | None]) -> str | None:
     """The first loss that is nan or inf; in run.json it is null."""
     for name, value in metrics.items():
-        if name.endswith("/loss") and (value is None or not math.isfinite(value)):
+        if "loss" in name and (value is None or not math.isfinite(value)):
             return name
     return None
 

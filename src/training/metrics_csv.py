@@ -1,18 +1,17 @@
 """metrics.csv: one row per log point, and one curve however often the run was stopped and resumed."""
 
+import csv
+import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from src.files.atomic import set_aside, write_atomic
 from src.files.removal import say_once
-from src.tasks import METRIC_NAMES
 
-COLUMNS = ("step", "epoch", "lr", *METRIC_NAMES)
-
-HEADER = ",".join(COLUMNS) + "\n"
-"""First line of the file."""
+FIRST = ("step", "epoch", "lr")
+"""Columns that every file begins with; the metrics follow."""
 
 
 class CsvLog:
@@ -21,9 +20,10 @@ class CsvLog:
     Args:
         path: the file; created with its header if missing, continued otherwise. Anything else that stands there is
             kept under another name.
+        metrics: names that are known beforehand; a column for another one is added when it is first written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, metrics: Iterable[str] = ()) -> None:
         self.path = path
         self._waiting = ""  # rows that the disk has not taken yet
         if os.path.lexists(path) and not _is_log(path):
@@ -31,40 +31,68 @@ class CsvLog:
             say_once(
                 f"{path} is not a list of this project's metrics: it is kept as {kept}, and a new one begins."
             )
-        if not path.exists() or path.stat().st_size < len(HEADER):
-            path.write_text(HEADER)
+        written = _cells(_lines(path)[0]) if path.exists() and _lines(path)[:1] else []
+        self.columns = list(dict.fromkeys([*FIRST, *written, *metrics]))
+        if self.columns != written:
+            self._rewrite(_lines(path)[1:])
 
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Append a row: optimizer steps done, number of the epoch (from 1), metrics by the names in `COLUMNS`.
+        """Append a row: optimizer steps done, number of the epoch (from 1), metrics by name.
 
         Rows that a full disk refuses are written with a later one.
         """
         values = {"step": str(step), "epoch": str(epoch), **{k: f"{v:.6g}" for k, v in metrics.items()}}
-        self._waiting += ",".join(values.get(column, "") for column in COLUMNS) + "\n"
+        new = [name for name in values if name not in self.columns]
+        with suppress(OSError):
+            if new and not self._waiting:  # else a part of a row is on the disk
+                self.columns += new
+                self._rewrite(_lines(self.path)[1:])
+        self._waiting += _line(values.get(column, "") for column in self.columns)
         with suppress(OSError), open(self.path, "ab", buffering=0) as file:
             written = file.write(self._waiting.encode())
-            self._waiting = self._waiting[written:]
+            self._waiting = self._waiting.encode()[written:].decode()
 
     def resume(self, step: int) -> None:
         """Drop the rows after `step`, and a row that a killed process left half-written."""
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if step == 0 and len(lines) > 1:
+        rows = _lines(self.path)[1:]
+        if step == 0 and rows:
             set_aside(self.path, "before")  # from scratch: the old curve is kept
-        kept = [line for line in lines[1:] if _is_row(line) and int(line.split(",")[0]) <= step]
-        write_atomic(self.path, "".join([HEADER, *kept]))
+        self._rewrite([row for row in rows if self._is_row(row) and int(row.split(",")[0]) <= step])
+
+    def _rewrite(self, rows: Iterable[str]) -> None:
+        """The file with today's columns; rows of fewer end in empty ones. Raises OSError."""
+        width = len(self.columns)
+        whole = (_cells(row) for row in rows if row.endswith("\n"))
+        padded = (_line([*cells, *[""] * (width - len(cells))]) for cells in whole)
+        write_atomic(self.path, "".join([_line(self.columns), *padded]))
+
+    def _is_row(self, line: str) -> bool:
+        """Whether the row is complete: a process may have been killed while writing it."""
+        first = line.split(",")[0]
+        whole = line.endswith("\n") and len(_cells(line)) == len(self.columns)
+        return whole and first.isascii() and first.isdigit()
 
 
 def _is_log(path: Path) -> bool:
     """Whether the file is a log, or the beginning of one whose process was killed."""
     try:
-        text = path.read_text(encoding="utf-8") if path.is_file() and not path.is_symlink() else "?"
+        lines = _lines(path) if path.is_file() and not path.is_symlink() else ["?"]
     except (OSError, ValueError):
         return False
-    return text.startswith(HEADER) or HEADER.startswith(text)
+    start = ",".join(FIRST)
+    return not lines or lines[0].startswith(start) or start.startswith(lines[0])
 
 
-def _is_row(line: str) -> bool:
-    """Whether the row is complete: a process may have been killed while writing it."""
-    first = line.split(",")[0]
-    whole = line.endswith("\n") and line.count(",") == len(COLUMNS) - 1
-    return whole and first.isascii() and first.isdigit()
+def _lines(path: Path) -> list[str]:
+    """The lines of the file with their ends; none if it does not exist."""
+    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+
+
+def _cells(line: str) -> list[str]:
+    return next(csv.reader([line]), [])
+
+
+def _line(cells: Iterable[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow([" ".join(cell.splitlines()) for cell in cells])
+    return text.getvalue()

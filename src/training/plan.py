@@ -32,11 +32,11 @@ class Plan:
     test_batches: int
 
 
-def make_plan(config: Config, train_length: int, val_length: int, test_length: int, world_size: int) -> Plan:
+def make_plan(config: Config, train: int, val: int, test: int, world_size: int) -> Plan:
     """Resolve batch size, limits, `max_steps` and `fast_dev_run`.
 
     Args:
-        train_length, val_length, test_length: samples of each split.
+        train, val, test: batches of each split, over all ranks.
         world_size: number of ranks that share the global batch.
 
     Raises:
@@ -46,7 +46,7 @@ def make_plan(config: Config, train_length: int, val_length: int, test_length: i
     problems = []
     if uneven := uneven_batch(batch, world_size, "ranks"):
         problems.append(uneven)
-    train = limited(-(-train_length // batch), t.limit_train_batches, t.fast_dev_run)
+    train = limited(train, t.limit_train_batches, t.fast_dev_run)
     accumulate = 1 if t.fast_dev_run else t.accumulate_grad_batches
     if train < accumulate:
         problems.append(
@@ -65,8 +65,8 @@ def make_plan(config: Config, train_length: int, val_length: int, test_length: i
         steps_per_epoch=steps,
         max_epochs=-(-total // steps),
         total_steps=total,
-        val_batches=limited(-(-val_length // batch), t.limit_val_batches, t.fast_dev_run),
-        test_batches=limited(-(-test_length // batch), t.limit_test_batches, t.fast_dev_run),
+        val_batches=limited(val, t.limit_val_batches, t.fast_dev_run),
+        test_batches=limited(test, t.limit_test_batches, t.fast_dev_run),
     )
 
 

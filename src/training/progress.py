@@ -21,17 +21,23 @@ class Progress:
     Args:
         kind: auto: a bar if the output is a terminal, else plain lines.
         plan: the size of the run.
-        world_size: devices that share the global batch, for images/s.
+        world_size: devices that share the global batch, for the speed.
+        unit: what a row of a batch is, in the plural: images/s.
     """
 
     def __init__(
-        self, kind: Literal["auto", "bar", "plain", "none"], plan: Plan, world_size: int = 1
+        self,
+        kind: Literal["auto", "bar", "plain", "none"],
+        plan: Plan,
+        world_size: int = 1,
+        unit: str = "samples",
     ) -> None:
         if kind == "auto":
             kind = "bar" if sys.stdout.isatty() else "plain"
         self.kind, self.plan = kind, plan
-        self.images = plan.batch_per_rank * world_size  # per batch, over all ranks
-        self.throughput = Throughput(self.images, world_size)
+        self.unit = unit
+        self.rows = plan.batch_per_rank * world_size  # per batch, over all ranks
+        self.throughput = Throughput(self.rows, world_size, unit)
         self.metrics: dict[str, float] = {}
         self.bar = _Bar(plan) if kind == "bar" else None
         self._restart_clock()
@@ -88,7 +94,7 @@ class Progress:
         parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", f"step {step}/{self.plan.total_steps}"]
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         if self._last > self._began:
-            parts.append(f"{self._batches * self.images / (self._last - self._began):.0f} images/s")
+            parts.append(f"{self._batches * self.rows / (self._last - self._began):.0f} {self.unit}/s")
         return "  ".join(parts)
 
     def _show(self, epoch: int, batch: int) -> None:
@@ -98,7 +104,7 @@ class Progress:
             print(self.line(epoch, batch), flush=True)
 
     def _restart_clock(self) -> None:
-        """images/s is that of training alone, without validation and checkpoints at an epoch's end."""
+        """The speed is that of training alone, without validation and checkpoints at an epoch's end."""
         self._batches = 0
         self._began = self._last = time.monotonic()
 

@@ -2,7 +2,7 @@
 
 import math
 
-from src.config.choices import Schedule
+from src.config.choices import NamedSchedule
 from src.config.schema import Config
 from src.training.plan import Plan
 
@@ -17,7 +17,7 @@ def learning_rate(config: Config, plan: Plan, step: int, world_size: int) -> flo
     return base * factor(config.schedule, step, plan.steps_per_epoch, plan.total_steps)
 
 
-def factor(schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int) -> float:
+def factor(schedule: NamedSchedule, step: int, steps_per_epoch: int, total_steps: int) -> float:
     """The multiplier of the learning rate at an optimizer step.
 
     Linear warm-up from 1/warmup to 1 (Goyal et al. 2017, https://arxiv.org/abs/1706.02677), then constant, half a cosine
@@ -40,7 +40,7 @@ def factor(schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int
     return 1.0
 
 
-def warmup_steps(schedule: Schedule, steps_per_epoch: int) -> int:
+def warmup_steps(schedule: NamedSchedule, steps_per_epoch: int) -> int:
     """The warm-up in optimizer steps."""
     return round(schedule.warmup_epochs * steps_per_epoch)
 

@@ -1,4 +1,4 @@
-"""Images per second of training, measured between the points at which the training thread has waited for the device."""
+"""Rows per second of training, measured between the points at which the training thread has waited for the device."""
 
 import statistics
 import time
@@ -13,12 +13,13 @@ class Throughput:
     The first interval is left out: it holds compilation, memory set-up and the start of the input pipeline.
 
     Args:
-        images: of one batch, over all ranks.
+        rows: of one batch, over all ranks.
+        unit: what a row is, in the plural.
         world_size: ranks that train together.
     """
 
-    def __init__(self, images: int, world_size: int) -> None:
-        self.images, self.world_size = images, world_size
+    def __init__(self, rows: int, world_size: int, unit: str) -> None:
+        self.rows, self.world_size, self.unit = rows, world_size, unit
         self.rates: list[float] = []
         self.seconds = 0.0
         self._batches = 0
@@ -31,7 +32,7 @@ class Throughput:
             return
         now = time.perf_counter()
         if self._since is not None and now > self._since:
-            self.rates.append(self._batches * self.images / (now - self._since))
+            self.rates.append(self._batches * self.rows / (now - self._since))
             self.seconds += now - self._since
         self._batches, self._since = 0, now
 
@@ -44,5 +45,5 @@ class Throughput:
         if len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:
             return None
         mean, spread = statistics.mean(self.rates), 1.96 * statistics.stdev(self.rates)
-        each = f"{mean / self.world_size:.1f} +- {spread / self.world_size:.1f} images/s per device"
+        each = f"{mean / self.world_size:.1f} +- {spread / self.world_size:.1f} {self.unit}/s per device"
         return f"{each}, {mean:.1f} +- {spread:.1f} on {self.world_size} in {len(self.rates)} intervals"

@@ -3,18 +3,20 @@
 import keras
 from keras import layers
 
-from src.config.choices import CnnModel
+from src.config.choices import Channels
+from src.config.limits import Probability
 
 
-def cnn(image: keras.KerasTensor, config: CnnModel, classes: int) -> keras.KerasTensor:
-    """Images [b, H, W, C] to logits [b, classes]; the image is halved once."""
-    x = image
-    for filters in (config.width, 2 * config.width):
+def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Probability) -> keras.Model:
+    """Images [b, H, W, C] to [b, outputs]; the image is halved once. `shape` is H, W, C, `width` the first layer's channels."""
+    image = x = keras.Input(shape)
+    for filters in (width, 2 * width):
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
         x = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)
         x = layers.ReLU()(x)
     x = layers.MaxPooling2D()(x)
     x = layers.Flatten()(x)
     x = layers.Dense(128, activation="relu")(x)
-    x = layers.Dropout(config.dropout)(x)
-    return layers.Dense(classes, dtype="float32")(x)  # float32 with any precision: the loss needs it
+    x = layers.Dropout(dropout)(x)
+    x = layers.Dense(outputs, dtype="float32")(x)  # float32 with any precision: the loss needs it
+    return keras.Model(image, x, name="cnn")

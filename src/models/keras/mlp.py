@@ -3,13 +3,16 @@
 import keras
 from keras import layers
 
-from src.config.choices import MlpModel
+from src.config.choices import HiddenLayers
+from src.config.limits import Probability
 
 
-def mlp(image: keras.KerasTensor, config: MlpModel, classes: int) -> keras.KerasTensor:
-    """Images [b, H, W, C] to logits [b, classes]: for each hidden layer Dense, ReLU, Dropout."""
-    x = layers.Flatten()(image)
-    for width in config.hidden:
+def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> keras.Model:
+    """Rows of any `shape` [b, ...] to [b, outputs]: for each width in `hidden` Dense, ReLU, Dropout."""
+    row = keras.Input(shape)
+    x = layers.Flatten()(row)
+    for width in hidden:
         x = layers.Dense(width, activation="relu")(x)
-        x = layers.Dropout(config.dropout)(x)
-    return layers.Dense(classes, dtype="float32")(x)  # float32 with any precision: the loss needs it
+        x = layers.Dropout(dropout)(x)
+    x = layers.Dense(outputs, dtype="float32")(x)  # float32 with any precision: the loss needs it
+    return keras.Model(row, x, name="mlp")

@@ -4,24 +4,41 @@ A bottleneck strides in its 3x3 convolution (the variant known as v1.5), and wei
 He et al. (2015), https://arxiv.org/abs/1502.01852, for the outputs of a layer.
 """
 
+from collections.abc import Callable
+
 import keras
 from keras import layers
 
-from src.config.choices import ResnetModel
-
-BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
-"""Residual blocks of each of the four stages; a stage has twice the filters of the one before, from 64."""
+Block = Callable[[keras.KerasTensor, int, int], keras.KerasTensor]
 
 
-def resnet(image: keras.KerasTensor, config: ResnetModel, classes: int) -> keras.KerasTensor:
-    """Images [b, H, W, C] to logits [b, classes]; halved five times, or three times with `small_images`."""
-    block = bottleneck if config.name == "resnet50" else basic
-    x = stem(image, config.small_images)
-    for stage, count in enumerate(BLOCKS[config.name]):
+def resnet18(shape: tuple[int, int, int], outputs: int, small_images: bool) -> keras.Model:
+    """Images [b, H, W, C] to [b, outputs] by eight blocks of two 3x3 convolutions; `shape` is H, W, C."""
+    return _resnet("resnet18", basic, (2, 2, 2, 2), shape, outputs, small_images)
+
+
+def resnet50(shape: tuple[int, int, int], outputs: int, small_images: bool) -> keras.Model:
+    """Images [b, H, W, C] to [b, outputs] by sixteen bottlenecks; `shape` is H, W, C."""
+    return _resnet("resnet50", bottleneck, (3, 4, 6, 3), shape, outputs, small_images)
+
+
+def _resnet(
+    name: str,
+    block: Block,
+    depths: tuple[int, ...],
+    shape: tuple[int, int, int],
+    outputs: int,
+    small_images: bool,
+) -> keras.Model:
+    """Four stages of blocks, each with twice the filters of the one before; halved five times, or three times for small images."""
+    image = keras.Input(shape)
+    x = stem(image, small_images)
+    for stage, count in enumerate(depths):
         for number in range(count):
-            x = block(x, 64 * 2**stage, stride=2 if stage and not number else 1)
+            x = block(x, 64 * 2**stage, 2 if stage and not number else 1)
     x = layers.GlobalAveragePooling2D()(x)
-    return layers.Dense(classes, dtype="float32")(x)  # float32 with any precision: the loss needs it
+    x = layers.Dense(outputs, dtype="float32")(x)  # float32 with any precision: the loss needs it
+    return keras.Model(image, x, name=name)
 
 
 def stem(image: keras.KerasTensor, small_images: bool) -> keras.KerasTensor:

@@ -2,8 +2,11 @@
 
 from torch import nn
 
+from src.config.choices import Channels
+from src.config.limits import Probability
 
-def cnn(shape: tuple[int, int, int], classes: int, width: int, dropout: float) -> nn.Sequential:
+
+def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Probability) -> nn.Sequential:
     """Two convolutions, of `width` and 2 * `width` channels, and a hidden layer; `shape` is H, W, C."""
     height, across, channels = shape
     return nn.Sequential(
@@ -14,7 +17,7 @@ def cnn(shape: tuple[int, int, int], classes: int, width: int, dropout: float) -
         nn.Linear(2 * width * (height // 2) * (across // 2), 128),
         nn.ReLU(),
         nn.Dropout(dropout),
-        nn.Linear(128, classes),
+        nn.Linear(128, outputs),
     )
 
 

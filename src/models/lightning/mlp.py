@@ -4,12 +4,15 @@ import math
 
 from torch import nn
 
+from src.config.choices import HiddenLayers
+from src.config.limits import Probability
 
-def mlp(shape: tuple[int, int, int], classes: int, hidden: list[int], dropout: float) -> nn.Sequential:
-    """Layers of the widths `hidden`, each with ReLU and dropout; `shape` is height, width, channels."""
+
+def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> nn.Sequential:
+    """Rows of any `shape` [b, ...] to [b, outputs]: layers of the widths `hidden`, each with ReLU and dropout."""
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
     for out in hidden:
         layers += [nn.Linear(width, out), nn.ReLU(), nn.Dropout(dropout)]
         width = out
-    return nn.Sequential(*layers, nn.Linear(width, classes))
+    return nn.Sequential(*layers, nn.Linear(width, outputs))

@@ -13,18 +13,18 @@ WIDTHS = (64, 128, 256, 512)
 Block = Callable[[int, int, int], nn.Module]
 
 
-def resnet18(channels: int, classes: int, small_images: bool) -> nn.Sequential:
-    """Eight blocks of two 3x3 convolutions."""
-    return _resnet(_basic, (2, 2, 2, 2), 1, channels, classes, small_images)
+def resnet18(shape: tuple[int, int, int], outputs: int, small_images: bool) -> nn.Sequential:
+    """Eight blocks of two 3x3 convolutions; `shape` is height, width, channels."""
+    return _resnet(_basic, (2, 2, 2, 2), 1, shape[2], outputs, small_images)
 
 
-def resnet50(channels: int, classes: int, small_images: bool) -> nn.Sequential:
-    """Sixteen bottlenecks of 1x1, 3x3 and 1x1 convolutions."""
-    return _resnet(_bottleneck, (3, 4, 6, 3), 4, channels, classes, small_images)
+def resnet50(shape: tuple[int, int, int], outputs: int, small_images: bool) -> nn.Sequential:
+    """Sixteen bottlenecks of 1x1, 3x3 and 1x1 convolutions; `shape` is height, width, channels."""
+    return _resnet(_bottleneck, (3, 4, 6, 3), 4, shape[2], outputs, small_images)
 
 
 def _resnet(
-    block: Block, depths: tuple[int, ...], expansion: int, channels: int, classes: int, small_images: bool
+    block: Block, depths: tuple[int, ...], expansion: int, channels: int, outputs: int, small_images: bool
 ) -> nn.Sequential:
     layers = [_small_stem(channels) if small_images else _stem(channels)]
     inputs = WIDTHS[0]
@@ -33,7 +33,7 @@ def _resnet(
             stride = 2 if stage > 0 and number == 0 else 1
             layers.append(block(inputs, width, stride))
             inputs = width * expansion
-    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, outputs))
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

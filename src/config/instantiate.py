@@ -1,0 +1,99 @@
+"""Call what a section of an open group names, in a process that may import it: a rank."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from src.config.open import TARGET, Open
+from src.config.strict import did_you_mean
+from src.errors import ConfigError
+
+
+def instantiate(section: Open, where: str, framework: str, **supplied: Any) -> Any:
+    """The object that the section's target makes of its arguments.
+
+    Args:
+        where: name of the section, for the messages.
+        framework: "lightning" or "keras": whose target.
+        supplied: what this project gives where the target takes it by that name, and the section does not say otherwise.
+
+    Raises:
+        ConfigError: there is no such target, or it does not take these arguments.
+    """
+    dotted = section.target[framework]
+    target = locate(dotted, f"{where}.{TARGET}")
+    return call(target, dotted, where, _nested(section.arguments, where), supplied)
+
+
+def locate(dotted: str, key: str) -> Any:
+    """The class or function of that name; imports what it needs.
+
+    Args:
+        key: of the configuration, for the messages.
+
+    Raises:
+        ConfigError: there is none, or its module can't be imported.
+    """
+    parts = dotted.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:length])
+        try:
+            found: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+                continue  # the name may be one of a class
+            raise ConfigError(
+                f"{key}={dotted} needs the package {error.name}, which is not installed."
+            ) from error
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                raise ConfigError(f"{key}={dotted}: {module} has no {part}{did_you_mean(part, dir(found))}")
+            found = getattr(found, part)
+        if not callable(found):
+            raise ConfigError(f"{key}={dotted} is a {type(found).__name__}, neither a class nor a function.")
+        return found
+    raise ConfigError(f"{key}={dotted}: there is no module {parts[0]} in this project or its environment.")
+
+
+def call(
+    target: Any, dotted: str, where: str, arguments: Mapping[str, Any], supplied: Mapping[str, Any]
+) -> Any:
+    """`target(**arguments)`, with those of `supplied` that it takes by name.
+
+    Raises:
+        ConfigError: an argument is missing, or one that it does not take.
+    """
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # a builtin that does not say
+        return target(**{**supplied, **arguments})
+    taken = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    given = {**{n: v for n, v in supplied.items() if n in taken}, **arguments}
+    anything = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    problems = [
+        f"{where}.{name}: {dotted} has no argument '{name}'{did_you_mean(name, taken)}"
+        for name in given
+        if name not in taken and not anything
+    ]
+    problems += [
+        f"{where}.{name} is missing: {dotted} needs it."
+        for name in taken
+        if name not in given and parameters[name].default is inspect.Parameter.empty
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    return target(**given)
+
+
+def _nested(value: Any, where: str) -> Any:
+    """Arguments that name a target themselves are made first."""
+    if isinstance(value, list):
+        return [_nested(v, where) for v in value]
+    if not isinstance(value, Mapping):
+        return value
+    inner = {k: _nested(v, f"{where}.{k}") for k, v in value.items()}
+    dotted = inner.pop(TARGET, None)
+    if dotted is None:
+        return inner
+    return call(locate(dotted, f"{where}.{TARGET}"), dotted, where, inner, {})

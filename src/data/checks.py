@@ -1,0 +1,89 @@
+"""What is known of each data set before a run starts, by names and headers alone: the functions that `_check_` names in configs/data.
+
+They are called where a job is submitted, so neither they nor what they import load numpy or a framework.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from src.config.folders import unwritable
+from src.config.paths import here
+from src.data.class_folders import class_folders
+from src.data.mnist_files import missing, raw, train_length
+from src.errors import DataError
+
+LARGEST_IMAGE = 2**28
+"""Numbers of one synthetic image, or of the means of all classes: 1 GiB."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known beforehand.
+
+    Attributes:
+        length: rows to train on; None: not known.
+        facts: those of `src.data.base.Splits` that are known.
+        problems: a sentence for each reason why no training could begin.
+    """
+
+    length: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def digits() -> Known:
+    """1,797 images, less those to evaluate on."""
+    return Known(1259, {"shape": (8, 8, 1)})
+
+
+def mnist(dir: str, download: bool, look: bool) -> Known:
+    """The header of the file with training images.
+
+    Args:
+        look: whether `dir` is a folder of this machine.
+
+    Raises:
+        DataError: files are missing, or their headers are not theirs.
+    """
+    return Known(_mnist_length(raw(Path(here(dir))), download) if look else None, {"shape": (28, 28, 1)})
+
+
+def _mnist_length(folder: Path, download: bool) -> int | None:
+    if not (download and missing(folder)):
+        return train_length(folder)
+    if words := unwritable(folder):
+        raise DataError(f"data.dir: MNIST is to be fetched into {folder}, but {words}; use data.dir=FOLDER.")
+    return None
+
+
+def imagefolder(dir: str, image_size: int, channels: int, look: bool) -> Known:
+    """That there are classes; raises DataError."""
+    for split in ("train", "val") if look else ():
+        class_folders(Path(here(dir)) / split)
+    return Known(None, {"shape": (image_size, image_size, channels)})
+
+
+def synthetic(height: int, width: int, channels: int, classes: int, length: int) -> Known:
+    """Whether images and classes of this size fit into memory."""
+    sizes = {
+        f"data.height={height} data.width={width} data.channels={channels}": math.prod(
+            (height, width, channels)
+        ),
+        f"data.classes={classes} data.height={height} data.channels={channels}": math.prod(
+            (classes, height, channels)
+        ),
+    }
+    problems = [
+        f"{keys} need {count:,} numbers in memory, and the limit is {LARGEST_IMAGE:,}; use smaller ones."
+        for keys, count in sizes.items()
+        if count > LARGEST_IMAGE
+    ]
+    return Known(length, {"shape": (height, width, channels)}, tuple(problems))
+
+
+def friedman(length: int) -> Known:
+    """A table of ten columns."""
+    return Known(length, {"shape": (10,)})
