@@ -1,21 +1,21 @@
 """The network of a native task: what `model` names, with what the data set says of itself."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from src.config.instantiate import instantiate
 from src.config.schema import Config
 from src.config.strict import did_you_mean
-from src.data.base import Splits
 from src.errors import ConfigError
 
 
-def build_network(config: Config, splits: Splits) -> Any:
-    """A `torch.nn.Module` or `keras.Model`, by the framework of the run.
+def build_network(config: Config, facts: Mapping[str, Any]) -> Any:
+    """A `torch.nn.Module` or `keras.Model`, by the framework of the run; `facts` are those of the `Splits`.
 
     Raises:
         ConfigError: the model takes other arguments, or one in its `from_data` that the data set does not say.
     """
-    facts, wanted = splits.facts, config.model.from_data
+    wanted = config.model.from_data
     problems = [
         f"model.from_data.{argument}={fact}: data={config.data.name} does not say its '{fact}'{did_you_mean(fact, facts)} "
         f"Give model.{argument} a value instead."
