@@ -3,7 +3,7 @@
 python src/doctor.py                                                # this machine
 python src/doctor.py cluster=alvis trainer.nodes=2 strategy=horovod   # a job there, waited for
 
-The job is `src/train.py` with the same words and a tiny model: its gradients are averaged over all ranks, as in any other run.
+The job is `src/train.py` with the same words: its gradients are averaged over all ranks, as in any other run.
 Exit codes: 0 all well, 1 something is not (the line says what to do), 2 the request itself makes no sense.
 """
 
@@ -22,7 +22,7 @@ from slurm.facts import problems as cluster_problems  # noqa: E402
 from slurm.job import devices_per_node  # noqa: E402
 from slurm.launch import refusals  # noqa: E402
 from slurm.presets import name_current  # noqa: E402
-from src.config.command_line import here, split  # noqa: E402
+from src.config.command_line import here, opened, split  # noqa: E402
 from src.config.compose import CONFIGS, compose, quoted  # noqa: E402
 from src.config.load import load  # noqa: E402
 from src.config.refusal import refusal  # noqa: E402
@@ -39,7 +39,7 @@ from src.runs.ranks import reports  # noqa: E402
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 NEEDS = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras")}
-TINY = ("model=mlp", "model.hidden=[8]", "data=digits", "trainer.max_epochs=1", "trainer.max_steps=2")
+SHORT = ("trainer.max_epochs=1", "trainer.max_steps=2")
 NAME = "doctor"
 QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", f"name={NAME}")
 
@@ -102,13 +102,12 @@ def run_job(config: Config, words: list[str]) -> Fact:
     """Two steps on all ranks through the same path as any run; for a cluster, a job that is waited for."""
     folder = Path(config.paths.results) / NAME
     settings = [
-        f"data.batch_size={16 * _layout(config).device_count}",
         f"paths.results={config.paths.results}",
         "wait=true",
         "dry_run=false",
     ]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *TINY, *QUIET, *settings]
-    print(f"    {'job':<18}two steps of a tiny model ...", flush=True)
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, *SHORT, *QUIET, *settings]
+    print(f"    {'job':<18}two steps of task={config.task.name} ...", flush=True)
     before = set(folder.glob("*/run.json"))
     done = subprocess.run(command, capture_output=True, text=True)
     made = sorted(set(folder.glob("*/run.json")) - before)
@@ -175,7 +174,7 @@ def asked(arguments: list[str], words: list[str]) -> Config:
     line = split(arguments)
     if line.flags:
         raise ConfigError(f"{' '.join(line.flags)}: this command takes key=value only; see --help.")
-    words += [quoted(w) for w in line.overrides]
+    words += [quoted(w) for w in opened(line.overrides)]
     if "cluster=current" in words:
         words[:] = name_current(words)
     return load(compose(words), senseless)

@@ -39,8 +39,8 @@ def downloads(request: Request) -> Iterator[str]:
     data = request.config.data
     if (
         not request.site.internet
-        and getattr(data, "download", False)
-        and not Path(getattr(data, "dir", "")).is_dir()
+        and data.arguments.get("download")
+        and not Path(str(data.arguments.get("dir", ""))).is_dir()
     ):
         yield f"jobs on {request.cluster} have no internet: fetch {data.name} on the login node first."
 

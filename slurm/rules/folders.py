@@ -38,7 +38,7 @@ def writable(request: Request) -> Iterator[str]:
 
 def data(request: Request) -> Iterator[str]:
     """The data set is there and is enough for a batch; what only a job's node has is not looked for."""
-    folder, c = getattr(request.config.data, "dir", ""), request.config
+    folder, c = str(request.config.data.arguments.get("dir", "")), request.config
     mounts = c.container.mounts if c.container.name != "none" else []
     look = not node_only(folder, c.cluster.local_disk, mounts)
     yield from request.data_problems(c, sum(request.job.devices), look)

@@ -4,17 +4,11 @@ import re
 from collections.abc import Callable
 
 from src.config import strategies
-from src.config.choices import Sgd, SyntheticData
+from src.config.choices import Sgd
 from src.config.schema import Config
 
 Check = Callable[[Config], list[str]]
 """One sentence for each thing that can't work."""
-
-METRICS = ("train/loss", "train/acc", "val/loss", "val/acc")
-"""What `checkpoint.monitor` and `trainer.early_stopping.monitor` may name."""
-
-LARGEST_IMAGE = 2**28
-"""Numbers of one synthetic image, or of the means of all classes: 1 GiB."""
 
 
 def cross_checks(config: Config) -> list[str]:
@@ -23,8 +17,6 @@ def cross_checks(config: Config) -> list[str]:
         _from_scratch,
         _devices,
         _nesterov,
-        _synthetic_size,
-        _monitors,
         _early_stopping,
         _name,
         _strategy,
@@ -59,37 +51,6 @@ def _nesterov(c: Config) -> list[str]:
             "optimizer.nesterov=true needs a momentum; use optimizer.momentum=0.9 or optimizer.nesterov=false."
         ]
     return []
-
-
-def _synthetic_size(c: Config) -> list[str]:
-    d = c.data
-    if not isinstance(d, SyntheticData):
-        return []
-    sizes = {
-        f"data.height={d.height} data.width={d.width} data.channels={d.channels}": d.height
-        * d.width
-        * d.channels,
-        f"data.classes={d.classes} data.height={d.height} data.channels={d.channels}": d.classes
-        * d.height
-        * d.channels,
-    }
-    return [
-        f"{keys} need {count:,} numbers in memory, and the limit is {LARGEST_IMAGE:,}; use smaller ones."
-        for keys, count in sizes.items()
-        if count > LARGEST_IMAGE
-    ]
-
-
-def _monitors(c: Config) -> list[str]:
-    keys = {
-        "checkpoint.monitor": c.checkpoint.monitor,
-        "trainer.early_stopping.monitor": c.trainer.early_stopping.monitor,
-    }
-    return [
-        f"{key}={metric} is not a known metric; use one of {', '.join(METRICS)}."
-        for key, metric in keys.items()
-        if metric not in METRICS
-    ]
 
 
 def _early_stopping(c: Config) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from src.config.open import CHOSEN, CUSTOM, LISTED, TARGET
 from src.errors import ConfigError, ProjectError
 
 if TYPE_CHECKING:
@@ -27,6 +28,18 @@ class CommandLine:
 
     overrides: list[str]
     flags: list[str]
+
+
+def opened(words: Sequence[str]) -> list[str]:
+    """Overrides as Hydra takes them where a key need not be in a file: arguments of a target (`task.hidden=64` as `++task.hidden=64`).
+
+    A target that is typed begins without the arguments of the one in the chosen file: `data._target_=mine.rows` stands for `data=custom` too.
+    """
+    typed = [word.lstrip("+").partition("=")[0] for word in words]
+    begun = [g for g in CHOSEN if any(k.startswith(f"{g}.{TARGET}") for k in typed) and g not in typed]
+    sections = tuple(f"{group}." for group in (*CHOSEN, *LISTED))
+    added = [f"++{w}" if w.startswith(sections) and "=" in w else w for w in words]
+    return [*(f"{group}={CUSTOM}" for group in begun), *added]
 
 
 def here() -> None:

@@ -71,7 +71,12 @@ def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> l
         return problems + broken
     good = list(selected)
     for text, key, override in valued:
-        if override.is_add() or override.is_delete() or _check_key(key, tree, known_groups, problems):
+        if (
+            override.is_add()
+            or override.is_force_add()
+            or override.is_delete()
+            or _check_key(key, tree, known_groups, problems)
+        ):
             good.append(text)
     return problems + _schema_problems(_first_choices(good), composed)
 

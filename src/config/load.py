@@ -7,10 +7,12 @@ from typing import Any
 from src.config.checks import Check, cross_checks
 from src.config.environment_values import filled
 from src.config.flat import flatten, unflatten
+from src.config.monitors import with_monitors
 from src.config.open import DERIVED, Open
 from src.config.paths import unexpanded
 from src.config.schema import Config
 from src.config.strict import build
+from src.config.targets import checked
 from src.errors import ConfigError
 
 FOLDERS = ("paths.results", "paths.data", "data.dir")
@@ -30,6 +32,7 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
     problems: list[str] = []
     config = build(Config, filled(tree, problems), problems)
     if config is not None:
+        config = with_monitors(checked(config, problems), problems)
         # keys already reported: the checks see allowed values in their place, and must not report those
         named = {p.partition("=")[0] for p in problems}
         found = [*cross_checks(config), *(p for check in checks for p in check(config))]

@@ -24,6 +24,15 @@ OPEN = {"open": True}
 
 TARGET, CHECK = "_target_", "_check_"
 
+CHOSEN = ("task", "model", "data", "optimizer", "schedule")
+"""Open groups of which a run has one choice each."""
+
+LISTED = ("callbacks", "loggers")
+"""Open groups of any number."""
+
+CUSTOM = "custom"
+"""The choice of a group that has no arguments of another target."""
+
 
 @dataclass(frozen=True)
 class Open:

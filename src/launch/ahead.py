@@ -3,36 +3,24 @@
 Only what is cheap to learn, by names and headers: a damaged picture is found when it is read.
 """
 
-import itertools
+import inspect
 import math
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 from src.checkpoints.usable import refuse_unreadable
-from src.config.choices import (
-    CnnModel,
-    Data,
-    DigitsData,
-    ImageFolderData,
-    MlpModel,
-    MnistData,
-    Model,
-    SyntheticData,
-)
-from src.config.folders import unwritable
-from src.config.paths import here
+from src.config.instantiate import locate
+from src.config.open import CHECK
 from src.config.schema import Config
+from src.config.targets import is_native
 from src.data.batch import too_large
-from src.data.class_folders import class_folders
-from src.data.mnist_files import missing, raw, train_length
+from src.data.checks import Known
 from src.errors import ConfigError, DataError
 from src.runs.folder import RunDir
 from src.training.plan import make_plan
 
-DIGITS = 1259
-"""Training images of digits."""
-
 LARGEST = 2**31
-"""Numbers in one rank's batch, and weights of one layer: 8 GiB."""
+"""Numbers in one rank's batch: 8 GiB."""
 
 
 def refuse_unreadable_run(run: RunDir, config: Config) -> None:
@@ -53,91 +41,65 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
         look: whether the data's folder is one of this machine.
     """
     try:
-        length = samples(config.data, look)
+        known = known_of(config, look)
     except DataError as error:
         return [str(error)]
     except OSError as error:  # a path that can't be one
         return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
+    length = known.length
     sentences = [too_large(length, config.data.batch_size, devices)] if length else []
-    sentences += [_too_much_memory(config.data, devices), _no_such_model(config.model, config.data)]
+    sentences += [*known.problems, _too_much_memory(config, known, devices), _no_such_model(config, known)]
     found = [s for s in sentences if s]
     if length and not found and config.data.batch_size % devices == 0:
         found += _no_step(config, length, devices)
     return found
 
 
-def samples(data: Data, look: bool) -> int | None:
-    """How many there are to train on, where that is known without reading them; `look` for files.
+def known_of(config: Config, look: bool) -> Known:
+    """What the `_check_` of the data set knows before it is opened; nothing where it has none.
 
     Raises:
-        DataError: they are missing, or their headers are not theirs.
+        ConfigError: there is no such function.
+        DataError: files are missing, or not what they should be.
     """
-    match data:
-        case DigitsData():
-            return DIGITS
-        case SyntheticData():
-            return data.length
-        case MnistData() if look:
-            return _mnist(raw(Path(here(data.dir))), data.download)
-        case ImageFolderData() if look:
-            for split in ("train", "val"):
-                class_folders(Path(here(data.dir)) / split)
-    return None
+    data = config.data
+    if data.check is None:
+        return Known()
+    return _ask(data.check, "data", {**data.arguments, "look": look}) or Known()
 
 
-def _mnist(folder: Path, download: bool) -> int | None:
-    if not (download and missing(folder)):
-        return train_length(folder)
-    if words := unwritable(folder):
-        raise DataError(f"data.dir: MNIST is to be fetched into {folder}, but {words}; use data.dir=FOLDER.")
-    return None
+def _ask(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
+    """Call a check with what it takes of all that is known; one that needs more can't say anything yet."""
+    check = locate(dotted, f"{section}.{CHECK}")
+    parameters = inspect.signature(check).parameters
+    if any(p.default is p.empty and name not in known for name, p in parameters.items()):
+        return None
+    return check(**{name: known[name] for name in parameters if name in known})
 
 
-def shape(data: Data) -> tuple[int, int, int]:
-    """Height, width and channels of an image."""
-    match data:
-        case SyntheticData():
-            return data.height, data.width, data.channels
-        case ImageFolderData():
-            return data.image_size, data.image_size, data.channels
-        case MnistData():
-            return 28, 28, 1
-        case DigitsData():
-            return 8, 8, 1
-
-
-def _too_much_memory(data: Data, devices: int) -> str:
-    image = math.prod(shape(data))
-    most = LARGEST * devices // image
-    if data.batch_size <= most:
+def _too_much_memory(config: Config, known: Known, devices: int) -> str:
+    numbers = math.prod(known.facts.get("shape", (1,)))
+    most = LARGEST * devices // numbers
+    if config.data.batch_size <= most:
         return ""
     return (
-        f"data.batch_size={data.batch_size} of {image:,} numbers each do not fit the memory of {devices} ranks; "
+        f"data.batch_size={config.data.batch_size} of {numbers:,} numbers each do not fit the memory of {devices} ranks; "
         f"use data.batch_size={max(1, most)} or less."
     )
 
 
-def _no_such_model(model: Model, data: Data) -> str:
-    height, width, channels = shape(data)
-    match model:
-        case CnnModel():
-            if min(height, width) < 2:
-                return f"model=cnn halves an image, and of {height}x{width} pixels nothing is left; use model=mlp or larger images."
-            key, largest = f"model.width={model.width}", 2 * model.width * (height // 2) * (width // 2) * 128
-        case MlpModel():
-            sizes = [height * width * channels, *model.hidden]
-            key = f"model.hidden={model.hidden}"
-            largest = max(a * b for a, b in itertools.pairwise(sizes))
-        case _:
-            return ""
-    if largest <= LARGEST:
+def _no_such_model(config: Config, known: Known) -> str:
+    """What the `_check_` of the model says, where the task uses one."""
+    model = config.model
+    if model.check is None or not is_native(config):
         return ""
-    return f"{key} with images of {height}x{width}x{channels} is a layer of {largest:,} weights, more than memory; use less."
+    facts = {argument: known.facts[fact] for argument, fact in model.from_data.items() if fact in known.facts}
+    return _ask(model.check, "model", {**facts, **model.arguments}) or ""
 
 
 def _no_step(config: Config, length: int, devices: int) -> list[str]:
     try:
-        make_plan(config, length, 0, 0, devices)
+        make_plan(config, -(-length // config.data.batch_size), 0, 0, devices)
     except ConfigError as error:
         return error.problems
     return []

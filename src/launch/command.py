@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from src.config.command_line import here, split
+from src.config.command_line import here, opened, split
 from src.config.compose import CONFIGS, quoted
 from src.config.refusal import refusal
 from src.config.yaml_files import refuse_unusable
@@ -24,7 +24,7 @@ def complete(arguments: Sequence[str]) -> list[str]:
     here()
     refuse_unusable(CONFIGS)
     line = split(arguments)
-    words = [quoted(word) for word in [*saved_overrides(line.overrides), *line.overrides]]
+    words = [quoted(word) for word in opened([*saved_overrides(line.overrides), *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
     return [*words, *line.flags]
 
@@ -68,7 +68,7 @@ def _unwritable_output(error: Exception) -> str | None:
 def _typed() -> list[str]:
     """The overrides on the command line; none where it can't be read."""
     with suppress(ConfigError):
-        return [quoted(word) for word in split(sys.argv[1:]).overrides]
+        return [quoted(word) for word in opened(split(sys.argv[1:]).overrides)]
     return []
 
 

@@ -14,9 +14,12 @@ from src.runs.trust import refuse_foreign
 FIXED = (
     "framework",
     "seed",
+    "task.",
     "model.",
     "optimizer.name",
+    "optimizer._target_",
     "data.name",
+    "data._target_",
     "data.batch_size",
     "name",
     "paths.results",

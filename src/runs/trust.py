@@ -31,7 +31,7 @@ def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
     submits, contained = flat.get("cluster.scheduler") != "none", flat.get("container.name") != "none"
 
     def runs(key: str, value: object) -> bool:
-        if "_target_" in f"{key} {value}":
+        if "_target_" in f"{key} {value}" or key.endswith("._check_"):
             return True
         return submits and (key in SHELL or (contained and key.startswith("container.")))
 

@@ -1,0 +1,166 @@
+"""What the targets of a configuration take, checked from their source: nothing of them is imported.
+
+Arguments that a target does not have, lacks, or annotates with another type are reported with the key to type. What can't be read (an
+extension module, a name made at run time) is checked when the ranks start, before data is opened.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from src.config.choices import Callback, Data, Logger, Model, OtherOptimizer, OtherSchedule, Task
+from src.config.open import FRAMEWORKS, TARGET, Open
+from src.config.schema import Config
+from src.config.signatures import Definition, Parameter, TargetError, read
+from src.config.strict import UNUSABLE, convert, did_you_mean, nearest
+
+NATIVE = "src.tasks.base.Task"
+
+SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
+    Data: ("seed", "batch_size"),
+    OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm"),
+    OtherSchedule: (
+        "optimizer",
+        "total_steps",
+        "steps_per_epoch",
+        "epochs",
+        "initial_learning_rate",
+        "decay_steps",
+    ),
+    Logger: ("save_dir", "dir"),
+}
+"""Arguments that this project gives a target which takes them, unless the section does."""
+
+
+def sections(config: Config) -> Iterator[tuple[str, Open]]:
+    """The open sections in use, each with its key."""
+    for key in ("task", "data", "model", "optimizer", "schedule"):
+        section = getattr(config, key)
+        if isinstance(section, Open):
+            yield key, section
+    for group in ("callbacks", "loggers"):
+        yield from ((f"{group}.{name}", section) for name, section in getattr(config, group).items())
+
+
+def checked(config: Config, problems: list[str]) -> Config:
+    """The configuration with arguments of the types that their targets say, and with what a native task says of its metrics.
+
+    Args:
+        problems: receives a sentence for each target that can't be called so.
+    """
+    changed: dict[str, Any] = {}
+    for key, section in sections(config):
+        if isinstance(section, Model) and not is_native(config):
+            continue  # a task that brings its network uses no model
+        new = _checked(key, section, config.framework, problems)
+        group, _, name = key.partition(".")
+        changed[group] = {**changed.get(group, getattr(config, group)), name: new} if name else new
+    return replace(config, **changed)
+
+
+def is_native(config: Config) -> bool:
+    """Whether the task is one of the native kind, as far as its source says."""
+    return NATIVE in _bases(config.task.target.get(config.framework, ""))
+
+
+def unreadable(config: Config) -> list[str]:
+    """The targets that are not checked before the ranks start, as key=name."""
+    found = []
+    for key, section in sections(config):
+        dotted = section.target.get(config.framework)
+        try:
+            if dotted and read(dotted).kind == "unreadable":
+                found.append(f"{key}.{TARGET}={dotted}")
+        except TargetError:
+            continue
+    return found
+
+
+def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Open:
+    dotted = section.target.get(framework)
+    if dotted is None:
+        if section.target:
+            problems.append(_missing_side(key, section, framework))
+        return section
+    try:
+        definition = read(dotted)
+    except TargetError as error:
+        problems.append(f"{key}.{TARGET}={dotted}: {error}")
+        return section
+    if definition.framework not in (None, framework) and not isinstance(section, Data):
+        other = definition.framework
+        problems.append(
+            f"{key}.{TARGET}={dotted} is for {other}, and this is framework={framework}; use framework={other}."
+        )
+        return section
+    supplied = {*SUPPLIED.get(type(section), ()), *(section.from_data if isinstance(section, Model) else ())}
+    arguments = _arguments(key, dotted, definition, section.arguments, supplied, problems)
+    section = replace(section, arguments=arguments)
+    return _described(section, definition) if isinstance(section, Task) else section
+
+
+def _missing_side(key: str, section: Open, framework: str) -> str:
+    others = [f for f in FRAMEWORKS if f in section.target]
+    name = getattr(section, "name", key.rpartition(".")[2])
+    what = key if isinstance(section, Callback | Logger) else f"{key}={name}"
+    return (
+        f"{what} has no target for framework={framework}, only for {' and '.join(others)}; use framework={others[0]}, "
+        f"or another {key.partition('.')[0].removesuffix('s')}."
+    )
+
+
+def _arguments(
+    key: str,
+    dotted: str,
+    definition: Definition,
+    given: Mapping[str, Any],
+    supplied: set[str],
+    problems: list[str],
+) -> dict[str, Any]:
+    """The arguments, converted where the target says their types."""
+    parameters = definition.parameters
+    if definition.kind == "unreadable":
+        return dict(given)
+    taken = [name for name, p in parameters.items() if not p.positional_only]
+    for name in given:
+        if name not in parameters and not definition.takes_any:
+            problems.append(f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, taken)}")
+    missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
+    misspelt = {nearest(name, missing) for name in given if name not in parameters}
+    problems += [f"'{key}.{n}' is missing: {dotted} needs it." for n in missing if n not in misspelt]
+    return {name: _argument(f"{key}.{name}", parameters.get(name), v, problems) for name, v in given.items()}
+
+
+def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[str]) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get(TARGET), str):
+        dotted = value[TARGET]
+        try:
+            inner = {k: v for k, v in value.items() if k != TARGET}
+            return {TARGET: dotted, **_arguments(key, dotted, read(dotted), inner, set(), problems)}
+        except TargetError as error:
+            problems.append(f"{key}.{TARGET}={dotted}: {error}")
+            return value
+    if parameter is None or parameter.hint is None:
+        return value
+    converted = convert(parameter.hint, value, problems, key)
+    return value if converted is UNUSABLE else converted
+
+
+def _described(task: Task, definition: Definition) -> Task:
+    """A native task with what its class says of its metrics."""
+    metrics, headline = definition.attributes.get("metrics"), definition.attributes.get("headline")
+    if NATIVE not in (definition.name, *definition.bases) or not isinstance(metrics, dict):
+        return task
+    return replace(
+        task,
+        metrics=metrics,
+        headline=headline if isinstance(headline, str) else None,
+        unit=str(definition.attributes.get("unit", task.unit)),
+    )
+
+
+def _bases(dotted: str) -> tuple[str, ...]:
+    try:
+        return read(dotted).bases if dotted else ()
+    except TargetError:
+        return ()
