@@ -131,19 +131,19 @@ def _arguments(
     if definition.kind == "unreadable":
         return dict(given)
     taken = [name for name, p in parameters.items() if not p.positional_only]
-    free = [name for name in dict.fromkeys([*taken, *own]) if name not in given and name not in supplied]
+    known = [name for name in dict.fromkeys([*taken, *own]) if name not in supplied]
     for name in given:
         if name not in taken and not definition.takes_any:
-            problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, free)}")
+            problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, known)}")
     missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
     misspelt = {nearest(name, missing) for name in given if name not in parameters}
     problems += [f"'{key}.{n}' is missing: {dotted} needs it." for n in missing if n not in misspelt]
     return {name: _argument(f"{key}.{name}", parameters.get(name), v, problems) for name, v in given.items()}
 
 
-def _instead(key: str, name: str, free: list[str]) -> str:
-    near = nearest(name, free)
-    return f". Did you mean '{key}.{near}'?" if near else did_you_mean(name, free)
+def _instead(key: str, name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    return f". Did you mean '{key}.{near}'?" if near else did_you_mean(name, known)
 
 
 def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[str]) -> Any:

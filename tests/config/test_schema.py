@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from src.config.checks import METRICS
 from src.config.compose import compose, groups
 from src.config.limits import Items, Range
 from src.config.load import load
@@ -30,7 +29,9 @@ def test_defaults(make_config: Make) -> None:
     config = make_config()
     assert (config.framework, config.data.name, config.model.name) == ("lightning", "digits", "cnn")
     assert config.name == "digits"
-    assert config.checkpoint.monitor in METRICS
+    assert (config.checkpoint.monitor, config.checkpoint.mode) == ("val/acc", "max")
+    early = config.trainer.early_stopping
+    assert (early.monitor, early.mode) == ("val/loss", "min")
 
 
 @pytest.mark.parametrize(
