@@ -172,4 +172,3 @@ def _described(task: Task, definition: Definition) -> Task:
         headline=headline if isinstance(headline, str) else None,
         unit=str(definition.attributes.get("unit", task.unit)),
     )
-
