@@ -5,6 +5,7 @@ In order: `command_line` separates flags from overrides; `compose` hands the ove
 dataclasses (`schema`, `choices`, `cluster`) by way of `strict`, which checks types and the rules of `limits` and `paths`;
 `checks` lists the contradictions between keys (`strategies`: what works with what); `members` loads all runs of a sweep.
 A request that fails is one message: `refusal` asks `sentences` what an exception means, and `diagnose` what else is wrong
-with the command line; `yaml_files` knows what can be wrong with a file of configs/, `folders` whether one can be written to.
+with the command line; `yaml_files` knows what can be wrong with a file of configs/, `folders` whether one can be written to,
+`signatures` what a class or function takes that a configuration names.
 Nothing here knows of runs, ranks or frameworks, and nothing is imported that a submission would wait for.
 """
