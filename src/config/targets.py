@@ -131,7 +131,7 @@ def _arguments(
     if definition.kind == "unreadable":
         return dict(given)
     taken = [name for name, p in parameters.items() if not p.positional_only]
-    known = [name for name in dict.fromkeys([*taken, *own]) if name not in supplied]
+    known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
     for name in given:
         if name not in taken and not definition.takes_any:
             problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, known)}")

@@ -12,6 +12,7 @@ import pytest
 from src.config.compose import compose, groups
 from src.config.limits import Items, Range
 from src.config.load import load
+from src.config.open import LISTED
 from src.config.schema import Config
 from src.errors import ConfigError
 
@@ -35,12 +36,19 @@ def test_defaults(make_config: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "choice", [c for c in CHOICES if not c.startswith(("strategy=", "cluster=", "container="))]
+    "choice",
+    [
+        c
+        for c in CHOICES
+        if not c.startswith(("strategy=", "cluster=", "container=", "local=")) and not c.endswith("=custom")
+    ],
 )
 def test_every_choice_composes(make_config: Make, choice: str) -> None:
     group, name = choice.split("=")
     config = make_config(choice)
-    if group != "experiment":
+    if group in LISTED:
+        assert list(getattr(config, group)) == [name]
+    elif group != "experiment":
         assert getattr(config, group).name == name
 
 

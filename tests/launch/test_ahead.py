@@ -9,14 +9,9 @@ from PIL import Image
 
 from src.config.paths import node_only
 from src.config.schema import Config
-from src.data.digits import open_digits
-from src.launch.ahead import DIGITS, data_problems, samples
+from src.launch.ahead import data_problems, known_of
 
 Make = Callable[..., Config]
-
-
-def test_the_length_of_digits_is_what_the_file_holds() -> None:
-    assert len(open_digits().train) == DIGITS
 
 
 @pytest.mark.parametrize(
@@ -62,7 +57,7 @@ def test_nobody_looks_for_folders_of_another_machine(make_config: Make) -> None:
 
 def test_mnist_is_counted_by_its_headers(make_config: Make, mnist_dir: Path) -> None:
     config = make_config("data=mnist", f"data.dir={mnist_dir}", "data.batch_size=112")
-    assert samples(config.data, look=True) == 110
+    assert known_of(config, look=True).length == 110
     assert data_problems(config, 1) == [
         "data.batch_size=112 is larger than the training split, which has 110 samples; use data.batch_size=110 or less."
     ]
@@ -82,7 +77,7 @@ def test_pictures_are_looked_for_and_not_counted(make_config: Make, tmp_path: Pa
         (tmp_path / split / "cat").mkdir(parents=True)
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "train" / "cat" / "a.png")
     config = make_config("data=imagefolder", f"data.dir={tmp_path}")
-    assert samples(config.data, look=True) is None
+    assert known_of(config, look=True).length is None
     assert data_problems(config, 1) == []
 
 
