@@ -155,7 +155,7 @@ def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[
         except TargetError as error:
             problems.append(f"{key}.{TARGET}={dotted}: {error}")
             return value
-    if parameter is None or parameter.hint is None or value == "":
+    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
         return value
     converted = convert(parameter.hint, value, problems, key)
     return value if converted is UNUSABLE else converted
