@@ -2,17 +2,18 @@
 
 import math
 
-from src.config.choices import NamedSchedule
+from src.config.choices import NamedSchedule, OtherSchedule
 from src.config.schema import Config
 from src.training.plan import Plan
 
 
 def learning_rate(config: Config, plan: Plan, step: int, world_size: int) -> float:
-    """The learning rate of optimizer step `step`, which counts from 0.
+    """The learning rate of optimizer step `step`, which counts from 0, by a schedule of this project.
 
     Args:
         world_size: devices that share the global batch.
     """
+    assert not isinstance(config.schedule, OtherSchedule)
     base = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, world_size)
     return base * factor(config.schedule, step, plan.steps_per_epoch, plan.total_steps)
 
