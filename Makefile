@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all golden chaos matrix bad-inputs lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup train test test-all new-task golden chaos matrix bad-inputs lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 bin := .venv/bin
@@ -29,8 +29,11 @@ test-all: export BAD_INPUTS = all
 test-all: setup $(tools)  ## every test, about an hour: before a release
 	@$(pytest) $(ARGS)
 
+new-task:  ## write the files of a task with its data set and test: NAME=mine
+	@$(PYTHON) tools/new_task.py '$(NAME)'
+
 golden: setup  ## regenerate the golden batch scripts; review the diff
-	@$(bin)/python tests/golden/renew.py
+	@$(bin)/python tests/template/golden/renew.py
 
 chaos: export LAB_KILLS = 200
 chaos: export CHAOS_KILLS = 10

@@ -4,8 +4,8 @@ Arguments that a target does not have, lacks, or annotates with another type are
 extension module, a name made at run time) is checked when the ranks start, before data is opened.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from src.config.choices import Callback, Data, Logger, Model, OtherOptimizer, OtherSchedule, Task
@@ -50,17 +50,20 @@ def checked(config: Config, problems: list[str]) -> Config:
     """
     changed: dict[str, Any] = {}
     for key, section in sections(config):
-        if isinstance(section, Model) and not is_native(config):
-            continue  # a task that brings its network uses no model
+        if isinstance(section, Model) and brings_network(config):
+            continue
         new = _checked(key, section, config.framework, problems)
         group, _, name = key.partition(".")
         changed[group] = {**changed.get(group, getattr(config, group)), name: new} if name else new
     return replace(config, **changed)
 
 
-def is_native(config: Config) -> bool:
-    """Whether the task is one of the native kind, as far as its source says."""
-    return NATIVE in _bases(config.task.target.get(config.framework, ""))
+def brings_network(config: Config) -> bool:
+    """Whether the task is a whole module, which uses no `model`, as far as its source says."""
+    try:
+        return NATIVE not in read(config.task.target[config.framework]).bases
+    except (KeyError, TargetError):  # reported where the task itself is checked
+        return False
 
 
 def unreadable(config: Config) -> list[str]:
@@ -94,7 +97,8 @@ def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Op
         )
         return section
     supplied = {*SUPPLIED.get(type(section), ()), *(section.from_data if isinstance(section, Model) else ())}
-    arguments = _arguments(key, dotted, definition, section.arguments, supplied, problems)
+    own = [f.name for f in fields(section) if not f.metadata]
+    arguments = _arguments(key, dotted, definition, section.arguments, {*supplied}, problems, own)
     section = replace(section, arguments=arguments)
     return _described(section, definition) if isinstance(section, Task) else section
 
@@ -116,19 +120,30 @@ def _arguments(
     given: Mapping[str, Any],
     supplied: set[str],
     problems: list[str],
+    own: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The arguments, converted where the target says their types."""
+    """The arguments, converted where the target says their types.
+
+    Args:
+        own: keys of the section that this project reads itself, for a suggestion.
+    """
     parameters = definition.parameters
     if definition.kind == "unreadable":
         return dict(given)
     taken = [name for name, p in parameters.items() if not p.positional_only]
+    known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
     for name in given:
-        if name not in parameters and not definition.takes_any:
-            problems.append(f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, taken)}")
+        if name not in taken and not definition.takes_any:
+            problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, known)}")
     missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
     misspelt = {nearest(name, missing) for name in given if name not in parameters}
     problems += [f"'{key}.{n}' is missing: {dotted} needs it." for n in missing if n not in misspelt]
     return {name: _argument(f"{key}.{name}", parameters.get(name), v, problems) for name, v in given.items()}
+
+
+def _instead(key: str, name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    return f". Did you mean '{key}.{near}'?" if near else did_you_mean(name, known)
 
 
 def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[str]) -> Any:
@@ -140,7 +155,7 @@ def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[
         except TargetError as error:
             problems.append(f"{key}.{TARGET}={dotted}: {error}")
             return value
-    if parameter is None or parameter.hint is None:
+    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
         return value
     converted = convert(parameter.hint, value, problems, key)
     return value if converted is UNUSABLE else converted
@@ -157,10 +172,3 @@ def _described(task: Task, definition: Definition) -> Task:
         headline=headline if isinstance(headline, str) else None,
         unit=str(definition.attributes.get("unit", task.unit)),
     )
-
-
-def _bases(dotted: str) -> tuple[str, ...]:
-    try:
-        return read(dotted).bases if dotted else ()
-    except TargetError:
-        return ()

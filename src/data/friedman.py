@@ -35,8 +35,8 @@ def open_friedman(
     length: Samples, val_length: Samples, noise: Annotated[float, Range(at_least=0, at_most=1e6)]
 ) -> Splits:
     """`length` rows to train on, `val_length` for each of val and test; `noise` is the standard deviation of what can't be predicted."""
-    parts = [_table(rows, noise, part) for part, rows in enumerate((length, val_length, val_length))]
-    return Splits(*parts, facts={"shape": (COLUMNS,), "outputs": 1})
+    train, val, test = (_table(n, noise, part) for part, n in enumerate((length, val_length, val_length)))
+    return Splits(train, val, test, {"shape": (COLUMNS,), "outputs": 1})
 
 
 def _table(rows: int, noise: float, part: int) -> Table:

@@ -1,6 +1,6 @@
 """What is known of a run before it starts: whether its data is there and its checkpoints can be read, and whether batches and model fit.
 
-Only what is cheap to learn, by names and headers: a damaged picture is found when it is read.
+Only what is cheap to learn, by names and headers: a damaged row is found when it is read.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from src.checkpoints.usable import refuse_unreadable
 from src.config.instantiate import locate
 from src.config.open import CHECK
 from src.config.schema import Config
-from src.config.targets import is_native
+from src.config.targets import brings_network
 from src.data.batch import too_large
 from src.data.checks import Known
 from src.errors import ConfigError, DataError
@@ -91,7 +91,7 @@ def _too_much_memory(config: Config, known: Known, devices: int) -> str:
 def _no_such_model(config: Config, known: Known) -> str:
     """What the `_check_` of the model says, where the task uses one."""
     model = config.model
-    if model.check is None or not is_native(config):
+    if model.check is None or brings_network(config):
         return ""
     facts = {argument: known.facts[fact] for argument, fact in model.from_data.items() if fact in known.facts}
     return _ask(model.check, "model", {**facts, **model.arguments}) or ""

@@ -31,7 +31,8 @@ class CsvLog:
             say_once(
                 f"{path} is not a list of this project's metrics: it is kept as {kept}, and a new one begins."
             )
-        written = _cells(_lines(path)[0]) if path.exists() and _lines(path)[:1] else []
+        header = next(iter(_lines(path)), "")
+        written = _cells(header) if header.endswith("\n") else []
         self.columns = list(dict.fromkeys([*FIRST, *written, *metrics]))
         if self.columns != written:
             self._rewrite(_lines(path)[1:])
