@@ -16,6 +16,14 @@ TAG = "run_id"
 STATES = {"failed": "FAILED", "preempted": "SCHEDULED"}
 """MLflow's words for how an attempt ended; a preempted one waits for the next."""
 
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # else only a database is a store
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",  # seconds; all ranks wait for the first answer at the start,
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # and what a server refuses later is offered again
+}
+"""Of this process, unless the user's says otherwise."""
+
 PARAMETERS = 100
 """At most, in one call."""
 
@@ -54,8 +62,8 @@ class MLflow:
         seen: Collection[Pair] = (),
     ) -> None:
         checks.mlflow()
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else only a database is a store
+        for variable, value in ENVIRONMENT.items():
+            os.environ.setdefault(variable, value)
         from mlflow.tracking import MlflowClient
 
         offline = not internet if offline is None else offline

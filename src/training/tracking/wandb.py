@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ QUIET = {
     "x_save_requirements": False,
     "x_disable_stats": True,
     "x_transaction_log_flush_interval": 1.0,
-    "init_timeout": 60.0,
+    "init_timeout": 30.0,
     "finish_timeout": 30.0,
 }
 """Settings unless `settings` says otherwise, those that the installed version knows. The run folder has output, commit and speed of the
 GPUs; a row is on the disk within a second, or a killed job would lose those of the last 15; nothing waits long for a server."""
+
+ENVIRONMENT = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+"""Of this process, unless the user's says otherwise. Only silent W&B asks no questions where a key is missing."""
 
 EXIT_CODES = {"failed": 1, "preempted": 75}
 """Of a run that did not get to its end; W&B shows it as failed or preempted."""
@@ -66,9 +70,9 @@ class Wandb:
         seen: Collection[Pair] = (),
     ) -> None:
         checks.wandb()
-        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # else files in the home
-            os.environ.setdefault(variable, str(Path(folder, "wandb", "cache")))
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        cache = str(Path(folder, "wandb", "cache"))  # else files in the home
+        for variable, value in {**ENVIRONMENT, "WANDB_CACHE_DIR": cache, "WANDB_DATA_DIR": cache}.items():
+            os.environ.setdefault(variable, value)
         os.makedirs(Path(folder, "wandb"), exist_ok=True)  # W&B would go elsewhere if it could not
         self.once = Once(_held(Path(folder), run_id, first_step, seen))
         self.about: dict[str, Any] = {"project": project, "entity": entity, "group": group, "tags": tags}
@@ -87,7 +91,10 @@ class Wandb:
         """The attempt has ended: completed, preempted or failed."""
         if status == "preempted":
             self.run.mark_preempting()
-        self.run.finish(exit_code=EXIT_CODES.get(status, 0))
+        try:
+            self.run.finish(exit_code=EXIT_CODES.get(status, 0))
+        finally:
+            self._stop_service()
 
     def _start(self, offline: bool) -> Any:
         """The run, and one without a server if that can't be had."""
@@ -100,6 +107,7 @@ class Wandb:
             why = " ".join(str(error).split())[:200].rstrip(".")
             line = f"W&B can't be reached ({why}): this attempt is tracked offline; `wandb sync {self.about['dir']}/wandb/offline-run-*`"
             print(line, file=sys.stderr, flush=True)
+            self._stop_service()  # it has a run of this id
             return self._init("offline")
 
     def _init(self, mode: str) -> Any:
@@ -109,6 +117,13 @@ class Wandb:
         settings = wandb.Settings(**known)
         # a run without a server can't be asked about: its files carry the id, and `wandb sync` appends them
         return wandb.init(**self.about, mode=mode, resume="allow", settings=settings)
+
+    def _stop_service(self) -> None:
+        """End W&B's process; at the end of Python it would complain if it had died."""
+        import wandb
+
+        with suppress(Exception):
+            wandb.teardown()
 
 
 def _held(folder: Path, run_id: str, since: int, seen: Collection[Pair]) -> Collection[Pair]:

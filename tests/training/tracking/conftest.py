@@ -14,7 +14,12 @@ from src.files import ROOT
 
 Attempt = Callable[..., "subprocess.CompletedProcess[str]"]
 
-SMALL = ("task=custom", "task._target_=src.tasks.regression.Regression", "data=friedman", "cluster.site.internet=false")
+SMALL = (
+    "task=custom",
+    "task._target_=src.tasks.regression.Regression",
+    "data=friedman",
+    "cluster.site.internet=false",
+)
 """The neutral task: no framework is needed to log."""
 
 
