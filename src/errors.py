@@ -6,6 +6,7 @@
     ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
     ├── TopologyError       the environment of this process does not say which rank it is
     ├── NotFiniteError      the loss is not a number any more, and `trainer.detect_nan=stop`
+    ├── RanksDifferError    ranks that should have the same weights have different ones
     ├── SchedulerError      the scheduler can't be reached: nothing is known about its jobs
     │   └── NoAnswer        it did not answer: the request may have been carried out
     └── SubmitError         a refused submission, or a run for which jobs.py can't do what was asked
@@ -101,3 +102,7 @@ class Interrupted(SubmitError):
 
 class NotFiniteError(ProjectError):
     """The loss is not a number any more, and `trainer.detect_nan=stop`."""
+
+
+class RanksDifferError(ProjectError):
+    """Ranks, or devices, that should have the same weights have different ones."""

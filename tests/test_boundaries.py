@@ -204,7 +204,17 @@ def test_one_place_picks_a_framework() -> None:
     assert picking == [targets, horovod, "src/launch/rank.py"]
 
 
-ENGINE = {"config", "training", "training.lightning", "training.keras", "checkpoints", "runs", "distributed", "launch", "slurm"}  # fmt: skip
+ENGINE = {
+    "config",
+    "training",
+    "training.lightning",
+    "training.keras",
+    "checkpoints",
+    "runs",
+    "distributed",
+    "launch",
+    "slurm",
+}
 OF_A_TASK = re.compile(
     r"\b(pixels?|pictures?|accurac\w+|acc|labels?|classifi\w*|logits|mnist|imagenet|vocabular\w+|(?:number of|num_?)classes)\b",
     re.I,

@@ -131,7 +131,7 @@ def _arguments(
     if definition.kind == "unreadable":
         return dict(given)
     taken = [name for name, p in parameters.items() if not p.positional_only]
-    known = [name for name in dict.fromkeys([*taken, *own]) if name not in supplied]
+    known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
     for name in given:
         if name not in taken and not definition.takes_any:
             problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, known)}")
@@ -155,7 +155,7 @@ def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[
         except TargetError as error:
             problems.append(f"{key}.{TARGET}={dotted}: {error}")
             return value
-    if parameter is None or parameter.hint is None:
+    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
         return value
     converted = convert(parameter.hint, value, problems, key)
     return value if converted is UNUSABLE else converted
@@ -172,4 +172,3 @@ def _described(task: Task, definition: Definition) -> Task:
         headline=headline if isinstance(headline, str) else None,
         unit=str(definition.attributes.get("unit", task.unit)),
     )
-

@@ -1,70 +1,96 @@
 """A data set as a `tf.data` pipeline of whole batches, in the order of `src.data.order`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
 
-from src.data.base import ImageSet
+from src.data.base import Arrays, DataSet
 from src.data.batch import check_batch
 from src.data.order import BatchOrder, batches_per_epoch
+from src.data.tf_arrays import Structure, as_arrays, probed_spec, tensors
 from src.errors import DataError
 
 ENDLESS = np.iinfo(np.int64).max
 
+Prepare = Callable[[Arrays], Arrays]
+
 
 def tf_dataset(
-    dataset: ImageSet,
+    dataset: DataSet,
     order: BatchOrder,
     *,
+    prepare: Prepare | None = None,
     workers: int = 0,
     start_epoch: int = 0,
     start_batch: int = 0,
     epochs: int | None = None,
     limit_batches: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of a rank: image float32 [b, H, W, C], label int64 [b], weight float32 [b], b = `order.batch_per_rank`.
+    """Batches of a rank: (what the data set's `read` gives, weight float32 [b]), b = `order.batch_per_rank`.
 
+    Types and shapes are those of the first and the last row, which are read here; a dimension in which they differ is None.
     For tf.distribute, build it inside `distribute_datasets_from_function`: it is already this rank's part.
 
     Args:
+        prepare: changes a batch where it is read.
         workers: batches that are read at once, by threads.
         start_epoch, start_batch: the first batch, both from 0.
         epochs: the end, before this epoch; None: without end.
         limit_batches: batches of each epoch; None: all.
 
     Raises:
-        DataError: the batch does not suit the ranks or the data.
+        DataError: the batch does not suit the ranks or the data, or the rows are not alike.
     """
     check_batch(len(dataset), order.batch_size, order.world_size, order.train)
     whole = batches_per_epoch(len(dataset), order.batch_size)
     per_epoch = min(whole, whole if limit_batches is None else limit_batches)
+    sizes = getattr(dataset, "sizes", None)
+    rows = _reader(dataset, prepare, order.train)
 
-    def read(position: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        epoch, batch = divmod(int(position), per_epoch)
-        indices, weights = order.rows(len(dataset), epoch, batch)
-        images, labels = dataset.read(indices, epoch, order.train)
-        return images, labels, weights
+    def read(position: int) -> tuple[Structure, np.ndarray]:
+        epoch, batch = divmod(position, per_epoch)
+        indices, weights = order.rows(len(dataset), epoch, batch, sizes)
+        return rows(indices, epoch), weights
 
-    def tensors(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        image, label, weight = tf.numpy_function(read, [position], (tf.float32, tf.int64, tf.float32))
-        rows = order.batch_per_rank
-        return (
-            tf.ensure_shape(image, (rows, *dataset.shape)),
-            tf.ensure_shape(label, (rows,)),
-            tf.ensure_shape(weight, (rows,)),
-        )
-
-    positions = tf.data.Dataset.range(
-        start_epoch * per_epoch + start_batch, ENDLESS if epochs is None else epochs * per_epoch
+    spec = (
+        row_spec(dataset, order.batch_per_rank, prepare, order.train),
+        tf.TensorSpec(order.batch_per_rank, tf.float32),
     )
-    batches = positions.map(tensors, num_parallel_calls=max(1, workers), deterministic=True)
-    return batches.prefetch(2).with_options(_options())
+    stop = ENDLESS if epochs is None else epochs * per_epoch
+    return pipeline(read, spec, start_epoch * per_epoch + start_batch, stop, workers)
 
 
-def _options() -> tf.data.Options:
+def pipeline(
+    read: Callable[[int], Structure], spec: Structure, start: int, stop: int, workers: int
+) -> tf.data.Dataset:
+    """`read` of each number from `start` to `stop`, in order."""
+    batches = tf.data.Dataset.range(start, stop).map(
+        lambda position: tensors(read, [position], spec, "data"),
+        num_parallel_calls=max(1, workers),
+        deterministic=True,
+    )
+    return batches.prefetch(2).with_options(ordered())
+
+
+def row_spec(dataset: DataSet, rows: int | None, prepare: Prepare | None, train: bool) -> Structure:
+    """Types and shapes of a batch of `rows`, from the first and the last row. Raises DataError."""
+    read = _reader(dataset, prepare, train)
+    first, last = (read(np.array([n]), 0) for n in (0, len(dataset) - 1))
+    return probed_spec(first, last, rows, "data")
+
+
+def _reader(dataset: DataSet, prepare: Prepare | None, train: bool) -> Callable[[np.ndarray, int], Structure]:
+    def read(indices: np.ndarray, epoch: int) -> Structure:
+        batch = as_arrays(dataset.read(indices, epoch, train), "data")
+        return as_arrays(prepare(batch), "task.prepare") if prepare else batch
+
+    return read
+
+
+def ordered() -> tf.data.Options:
     """Order is part of the contract, and rows are this rank's already: TensorFlow must not shard again."""
     options = tf.data.Options()
     options.deterministic = True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.config.command_line import CommandLine, split
+from src.config.command_line import CommandLine, opened, split
 from src.errors import ConfigError
 
 

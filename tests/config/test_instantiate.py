@@ -10,6 +10,7 @@ from src.config.choices import Callback
 from src.config.instantiate import instantiate
 from src.errors import ConfigError
 
+
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "made_here.py").write_text(
@@ -37,7 +38,11 @@ def test_arguments_and_what_is_supplied(module: str) -> None:
 
 
 def test_an_argument_may_name_a_target_itself(module: str) -> None:
-    inner, others, _ = call("made_here.make", a={"_target_": "made_here.Inner", "size": 3}, b=[{"_target_": "made_here.Inner", "size": 4}])
+    inner, others, _ = call(
+        "made_here.make",
+        a={"_target_": "made_here.Inner", "size": 3},
+        b=[{"_target_": "made_here.Inner", "size": 4}],
+    )
     assert (inner.size, others[0].size) == (3, 4)
 
 

@@ -13,7 +13,9 @@ MakeConfig = Callable[..., Config]
 
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "stranger_task.py").write_text("import torch\nclass Lit(torch.nn.Module):\n    def __init__(self): ...\n")
+    (tmp_path / "stranger_task.py").write_text(
+        "import torch\nclass Lit(torch.nn.Module):\n    def __init__(self): ...\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     return "task._target_=stranger_task.Lit"
 
@@ -46,12 +48,17 @@ def test_of_another_task_the_name_says_it_or_the_user(stranger: str, make_config
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (["checkpoint.monitor=val/accuracy"], "checkpoint.monitor=val/accuracy is not a known metric; use one of train/loss, train/acc, val/loss, val/acc."),
-        (["STRANGER", "checkpoint.monitor=f1"], "checkpoint.monitor=f1 may be better high or low, and its name does not say; add checkpoint.mode=max or checkpoint.mode=min."),
-        (["STRANGER", "trainer.early_stopping.patience=3"], "trainer.early_stopping.patience=3 needs a metric to watch, and the task's are not known before it runs; use trainer.early_stopping.monitor=NAME."),
+        (["checkpoint.monitor=val/accuracy"], "checkpoint.monitor=val/accuracy is not a known metric; "
+            "use one of train/loss, train/acc, val/loss, val/acc."),
+        (["STRANGER", "checkpoint.monitor=f1"], "checkpoint.monitor=f1 may be better high or low, and its name does not say; "
+            "add checkpoint.mode=max or checkpoint.mode=min."),
+        (["STRANGER", "trainer.early_stopping.patience=3"], "trainer.early_stopping.patience=3 needs a metric to watch, "
+            "and the task's are not known before it runs; use trainer.early_stopping.monitor=NAME."),
     ],
 )  # fmt: skip
-def test_a_monitor_that_can_not_be_one(words: list[str], sentence: str, stranger: str, make_config: MakeConfig) -> None:
+def test_a_monitor_that_can_not_be_one(
+    words: list[str], sentence: str, stranger: str, make_config: MakeConfig
+) -> None:
     with pytest.raises(ConfigError) as caught:
         make_config(*(stranger if w == "STRANGER" else w for w in words))
     assert caught.value.problems == [sentence]

@@ -15,7 +15,7 @@ from src.config.targets import brings_network, unreadable
 from src.errors import ConfigError
 from src.files import ROOT
 
-STRANGER = '''
+STRANGER = """
 import keras
 import lightning.pytorch as pl
 
@@ -29,7 +29,7 @@ class KerasModel(keras.Model):
 
 def open_data(seed, batch_size, rows: int = 10):
     ...
-'''
+"""
 
 Load = Callable[..., Config]
 
@@ -49,7 +49,10 @@ def problems(load_words: Load, *words: str) -> list[str]:
 
 def test_a_module_of_ones_own(load_words: Load) -> None:
     config = load_words(
-        "task._target_=stranger.LitModule", "task.hidden=64", "data._target_=stranger.open_data", "checkpoint.monitor=val_loss"
+        "task._target_=stranger.LitModule",
+        "task.hidden=64",
+        "data._target_=stranger.open_data",
+        "checkpoint.monitor=val_loss",
     )
     assert config.task.target["lightning"] == "stranger.LitModule"
     assert config.task.arguments == {"hidden": 64}
@@ -79,12 +82,16 @@ def test_arguments_that_do_not_fit(load_words: Load, words: list[str], sentences
 @pytest.mark.parametrize(
     "target, sentence",
     [
-        ("zzq_no_package.LitModule", "task._target_=zzq_no_package.LitModule: package 'zzq_no_package' is not found in this project or its environment."),
+        ("zzq_no_package.LitModule", "task._target_=zzq_no_package.LitModule: package 'zzq_no_package' "
+            "is not found in this project or its environment."),
         ("stranger.LitModul", "task._target_=stranger.LitModul: stranger has no LitModul. Did you mean 'LitModule'?"),
-        ("stranger.KerasModel", "task._target_=stranger.KerasModel is for keras, and this is framework=lightning; use framework=keras."),
+        ("stranger.KerasModel", "task._target_=stranger.KerasModel is for keras, "
+            "and this is framework=lightning; use framework=keras."),
     ],
 )  # fmt: skip
-def test_targets_that_do_not_exist_or_are_of_the_other_framework(load_words: Load, target: str, sentence: str) -> None:
+def test_targets_that_do_not_exist_or_are_of_the_other_framework(
+    load_words: Load, target: str, sentence: str
+) -> None:
     assert problems(load_words, f"task._target_={target}") == [sentence]
 
 
@@ -104,8 +111,10 @@ def test_a_target_for_each_framework(load_words: Load) -> None:
         (["task=custom"], "task._target_ is missing; give it a class or function, such as task._target_=mine.name."),
         (["data._target_=[a]"], "data._target_=['a'] is not a dotted name, nor one for each of lightning, keras."),
         (["data._target_={torch: a.b}"], "data._target_={'torch': 'a.b'} is not a dotted name, nor one for each of lightning, keras."),
-        (["data._partial_=true"], "'data._partial_' is not a key of the configuration; data knows _target_ and _check_."),
-        (["callbacks.stop.patience=3"], "callbacks.stop._target_ is missing; give it a class or function, such as callbacks.stop._target_=mine.name."),
+        (["data._partial_=true"], "'data._partial_' is not a key of the configuration; "
+            "data knows _target_ and _check_."),
+        (["callbacks.stop.patience=3"], "callbacks.stop._target_ is missing; give it a class or function, "
+            "such as callbacks.stop._target_=mine.name."),
         (["model.widht=3"], "'model.widht' is not an argument of src.models.lightning.cnn.cnn. Did you mean 'model.width'?"),
         (["data.bach_size=3"], "'data.bach_size' is not an argument of src.data.digits.open_digits. Did you mean 'data.batch_size'?"),
         (["model.width=0"], "model.width=0 must be at least 1."),
@@ -119,7 +128,10 @@ def test_sections_that_do_not_fit(load_words: Load, words: list[str], sentence: 
 
 def test_supplied_arguments_need_not_be_given(load_words: Load) -> None:
     config = load_words(
-        "optimizer._target_=torch.optim.Muon", "optimizer.lr=0.1", "schedule._target_=torch.optim.lr_scheduler.OneCycleLR", "schedule.max_lr=1.0"
+        "optimizer._target_=torch.optim.Muon",
+        "optimizer.lr=0.1",
+        "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
+        "schedule.max_lr=1.0",
     )
     assert config.optimizer.lr == 0.1
     assert problems(load_words, "schedule._target_=torch.optim.lr_scheduler.OneCycleLR") == [

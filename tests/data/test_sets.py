@@ -73,13 +73,24 @@ def returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "mine_returned", raising=False)
     section = Data(
-        target={"lightning": "mine_returned.open_data"}, check=None, arguments={}, name="mine", batch_size=1, workers=0
+        target={"lightning": "mine_returned.open_data"},
+        check=None,
+        arguments={},
+        name="mine",
+        batch_size=1,
+        workers=0,
     )
     return open_splits(section, "lightning", seed=7)
 
 
 @pytest.mark.parametrize(
-    "what", ["([1, 2], [3])", "([1, 2], [3], None)", "dict(train=[1, 2], val=[3])", "SimpleNamespace(train=[1, 2], val=[3], test=None)"]
+    "what",
+    [
+        "([1, 2], [3])",
+        "([1, 2], [3], None)",
+        "dict(train=[1, 2], val=[3])",
+        "SimpleNamespace(train=[1, 2], val=[3], test=None)",
+    ],
 )
 def test_a_target_may_return(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     splits = returned(tmp_path, monkeypatch, what)
@@ -92,7 +103,9 @@ def test_a_module_of_data_is_left_to_its_framework(tmp_path: Path, monkeypatch: 
     assert type(splits.train).__name__ == "Module"
 
 
-@pytest.mark.parametrize("what, missing", [("dict(train=[1])", "val"), ("dict(validation=[1])", "train and val")])
+@pytest.mark.parametrize(
+    "what, missing", [("dict(train=[1])", "val"), ("dict(validation=[1])", "train and val")]
+)
 def test_nothing_to_train_on_is_refused(
     what: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

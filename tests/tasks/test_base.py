@@ -23,7 +23,11 @@ def neutral(choice: str, make_config: MakeConfig) -> base.Task:
 @pytest.mark.parametrize("choice", sorted({*groups()["task"]} - {"custom"}))
 def test_what_is_read_from_the_source_is_so(choice: str, make_config: MakeConfig) -> None:
     config, task = make_config(f"task={choice}"), neutral(choice, make_config)
-    assert (config.task.metrics, config.task.headline, config.task.unit) == (task.metrics, task.headline, task.unit)
+    assert (config.task.metrics, config.task.headline, config.task.unit) == (
+        task.metrics,
+        task.headline,
+        task.unit,
+    )
     assert config.checkpoint.monitor == f"val/{task.headline}"
     assert config.checkpoint.mode == task.metrics[task.headline]
 

@@ -9,7 +9,10 @@ from src.tasks.regression import Regression
 def sums(predicted: np.ndarray, targets: np.ndarray) -> list[float]:
     """The numbers named in `Regression.sums`."""
     error = predicted - targets
-    return [float(s) for s in ((error**2).sum(), abs(error).sum(), targets.sum(), (targets**2).sum(), len(targets))]
+    return [
+        float(s)
+        for s in ((error**2).sum(), abs(error).sum(), targets.sum(), (targets**2).sum(), len(targets))
+    ]
 
 
 def test_metrics_are_those_of_the_rows() -> None:

@@ -1,16 +1,22 @@
-"""Image classification with TensorFlow."""
+"""Classification with TensorFlow: one label for each row."""
 
+import keras
 import tensorflow as tf
 
-
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy of each row, float32 [b]; logits [b, classes], labels are class numbers int64 [b]."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+from src.tasks import classification
 
 
-def sums(losses: tf.Tensor, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """The batch's sums by `src.tasks.SUMS`, float64 [3]; rows of weight 0 are padding and count nowhere."""
-    real = tf.cast(weights > 0, tf.float64)
-    right = tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float64)
-    loss = tf.reduce_sum(real * tf.cast(losses, tf.float64))
-    return tf.stack([loss, tf.reduce_sum(real * right), tf.reduce_sum(real)])
+class Classification(classification.Classification):
+    """Batches are (images float32 [b, ...], labels int64 [b]); the network gives logits [b, classes]."""
+
+    def step(
+        self, network: keras.Model, batch: tuple[tf.Tensor, tf.Tensor], weight: tf.Tensor, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The cross-entropy of each row, float32 [b], and the sums of the batch, float64 [len(self.sums)]."""
+        images, labels = batch
+        logits = tf.cast(network(images, training=training), tf.float32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        real = tf.cast(weight > 0, tf.float64)  # others are padding, and count nowhere
+        right = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float64)
+        loss = tf.reduce_sum(real * tf.cast(losses, tf.float64))
+        return losses, tf.stack([loss, tf.reduce_sum(real * right), tf.reduce_sum(real)])

@@ -2,8 +2,9 @@
 
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,16 +19,16 @@ class Buffers:
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
 
-    def fill(self, variables: Sequence[keras.Variable]) -> None:
-        """Copy the values of the variables; the same ones each time."""
-        for variable in variables:
-            value = host_value(variable)
-            if variable.path not in self._arrays:
-                self._arrays[variable.path] = np.empty(value.shape, value.dtype)
-            np.copyto(self._arrays[variable.path], value)
+    def fill(self, values: Mapping[str, Any]) -> None:
+        """Copy the values of variables, or arrays, by name; the same ones each time."""
+        for name, variable in values.items():
+            value = host_value(variable) if isinstance(variable, keras.Variable) else np.asarray(variable)
+            if name not in self._arrays:
+                self._arrays[name] = np.empty(value.shape, value.dtype)
+            np.copyto(self._arrays[name], value)
 
     def write(self, file: Path) -> None:
-        """Save the copies by the variables' paths, as `np.load` reads them. Any thread may call it.
+        """Save the copies by their names, as `np.load` reads them. Any thread may call it.
 
         np.savez would copy each array once more, in small parts. Raises OSError if the disk fails.
         """

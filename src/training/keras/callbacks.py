@@ -1,33 +1,46 @@
-"""What happens between the steps of `fit`: metrics, validation, early stopping, checkpoints, stopping."""
+"""What happens between the steps: metrics, validation, early stopping, checkpoints, stopping."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 
-from src import tasks
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
 from src.training.keras.checkpoint import StateWriter
-from src.training.keras.module import Classifier
+from src.training.keras.module import Module
 from src.training.keras.position import Position
 from src.training.keras.tensorboard import MetricsWriter
+from src.training.monitors import monitored
 from src.training.nan_watch import NanWatch, judged
 from src.training.plan import Plan, validation_due
-from src.training.schedules import learning_rate
 from src.training.stop import Stop
 
 
-class TrainingCallback(keras.callbacks.Callback):
-    """The order of events around the steps. Keras hands it no logs: numbers come from the model's sums.
+class Loader(Protocol):
+    """Where batches come from, see `src.training.keras.loaders`."""
 
-    Reading the sums waits for the device and, with several ranks, is a collective. So they are read every
+    def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
+        """Endless batches from a position on."""
+        ...
+
+    def evaluation(self, part: str, limit: int) -> tf.data.Dataset:
+        """The first batches of a part."""
+        ...
+
+
+class TrainingCallback:
+    """The order of events around the steps.
+
+    Reading what was counted waits for the device and, with several ranks, is a collective. So it is read every
     `log_every_n_steps` steps and at the end of an epoch, together with the requests of any rank to stop and of
     rank 0 to save.
 
     Args:
         checkpoints: on rank 0, None on the others.
+        others: Keras' own callbacks; they get logs when metrics were read.
     """
 
     def __init__(
@@ -35,20 +48,23 @@ class TrainingCallback(keras.callbacks.Callback):
         config: Config,
         plan: Plan,
         position: Position,
-        model: Classifier,
+        module: Module,
+        loader: Loader,
         metrics: MetricsWriter,
         checkpoints: StateWriter | None,
         stop: Stop,
-        validation: Callable[[], tf.data.Dataset],
+        others: keras.callbacks.CallbackList,
     ) -> None:
-        super().__init__()
-        self.config, self.plan, self.position, self.classifier = config, plan, position, model
-        self.metrics, self.checkpoints, self.stop, self.validation = metrics, checkpoints, stop, validation
-        self.interval = Interval(config.checkpoint, model.strategy.replicas)
+        self.config, self.plan, self.position = config, plan, position
+        self.module, self.loader, self.others = module, loader, others
+        self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
+        self.interval = Interval(config.checkpoint, module.strategy.replicas)
         self.save_requested = False
-        self.nan = NanWatch(config.trainer.detect_nan, model.strategy.rank == 0)
+        self.batch_logs: dict[str, float] = {}
+        self.epoch_logs: dict[str, float] = {}
+        self.nan = NanWatch(config.trainer.detect_nan, module.strategy.rank == 0)
 
-    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+    def on_train_batch_end(self, batch: int) -> None:
         """After each optimizer step."""
         position, before = self.position, self.position.batch
         if self.checkpoints:
@@ -56,11 +72,12 @@ class TrainingCallback(keras.callbacks.Callback):
         position.advance(self.plan)
         fresh = None
         if position.pending or position.step % self.config.trainer.log_every_n_steps == 0:
-            fresh = self.reduce("train") | {"lr": self.learning_rate()}
+            fresh = self.reduce("train") | {"lr": self.module.rate(position.step - 1)}
             position.metrics |= fresh
             if not position.pending:  # at the end of the epoch, in one row with the validation
                 self.metrics.write(position.step, position.epoch, fresh)
                 self.nan.look(position.step, fresh)
+        self.batch_logs = in_words_of_keras(fresh or {})
         for number in range(before, position.batch):
             newest = fresh if number + 1 == position.batch else None
             self.metrics.progress.batch(position.epoch, number, newest)
@@ -68,84 +85,118 @@ class TrainingCallback(keras.callbacks.Callback):
         due = self.save_requested or self.interval.by_step(position.step)
         if due and not (position.pending or position.preempted):
             self.save()
-        self.classifier.stop_training = position.preempted
 
-    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
-        """After the last step of an epoch, or the one in which `fit` was stopped."""
+    def on_epoch_end(self, epoch: int) -> None:
+        """After the last step of an epoch, or the one in which the loop was stopped."""
         if self.position.pending and not self.position.preempted:
             self.end_epoch()
-        over = self.position.over(self.plan, self.config.trainer.early_stopping)
-        self.classifier.stop_training = over or self.position.preempted
 
     def end_epoch(self) -> None:
         """Validation, early stopping, checkpoint; a run that was stopped before them resumes here."""
         position, trainer, epoch = self.position, self.config.trainer, self.position.epoch
-        names = [*tasks.names("train"), "lr"]
+        parts = ["train"]
         if validation_due(trainer, self.plan, epoch, position.step):
-            self.evaluate("val", self.validation(), self.plan.val_batches)
+            self.evaluate("val", self.plan.val_batches)
             if position.preempted:
                 return
-            names += tasks.names("val")
-            if trainer.early_stopping.patience is not None:
-                position.patience.judge(
-                    position.metrics[trainer.early_stopping.monitor], trainer.early_stopping
-                )
-        metrics = {name: position.metrics[name] for name in names if name in position.metrics}
+            parts.append("val")
+        metrics = {k: v for k, v in position.metrics.items() if k == "lr" or k.partition("/")[0] in parts}
+        if "val" in parts and trainer.early_stopping.patience is not None:
+            value = monitored(metrics, trainer.early_stopping.monitor, "trainer.early_stopping.monitor")
+            position.patience.judge(value, trainer.early_stopping)
         self.metrics.write(position.step, epoch, metrics)
         self.metrics.progress.validated(epoch, metrics)
         self.nan.look(position.step, metrics)
+        self.epoch_logs = in_words_of_keras(metrics)
+        self.others.on_epoch_end(epoch, self.epoch_logs)
+        self.look_at_others(agree=True)
         position.close_epoch(self.plan)
         over = position.over(self.plan, trainer.early_stopping)
         if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:
-            self.save(judged(metrics, self.config.checkpoint.monitor))
+            self.save(self.value_of(metrics, "val" in parts))
 
-    def on_test_batch_end(self, batch: int, logs: object = None) -> None:
+    def value_of(self, metrics: Mapping[str, float], validated: bool) -> float | None:
+        """The value by which a checkpoint may be the best, where it was measured. Raises ConfigError: there is none of that name."""
+        monitor = self.config.checkpoint.monitor
+        if monitor and (validated or monitor.startswith("train/")):
+            monitored(metrics, monitor, "checkpoint.monitor")
+        return judged(metrics, monitor) if monitor else None
+
+    def on_test_batch_end(self, batch: int) -> None:
         """A signal may interrupt a validation or a test too."""
         self.look_at_flag()
-        if self.position.preempted:
-            self.classifier.stop_evaluating = True
 
-    def evaluate(self, part: str, data: tf.data.Dataset, batches: int) -> None:
+    def evaluate(self, part: str, batches: int) -> None:
         """Measure the metrics of a part over some batches, into those of the position."""
         self.average_statistics()
-        self.classifier.sums.take()
-        self.classifier.evaluate(data, steps=batches, verbose=0, callbacks=[self])
+        self.module.begin(part)
+        self.module.take()
+        iterator = iter(self.loader.evaluation(part, batches))
+        self.others.on_test_begin()
+        for number in range(batches):
+            self.others.on_test_batch_begin(number)
+            self.module.test_function(iterator)
+            self.on_test_batch_end(number)
+            self.others.on_test_batch_end(number, {})
+            if self.position.preempted:
+                break
         fresh = self.reduce(part)
+        self.others.on_test_end(in_words_of_keras(fresh, part))
         if not self.position.preempted:
             self.position.metrics |= fresh
 
     def reduce(self, part: str) -> dict[str, float]:
-        """Metrics since the last call, over all ranks, and the agreement to stop; all must call it at the same step."""
+        """Metrics, over all ranks, and the agreement to stop; all must call it at the same step."""
         requests = [
             float(self.stop.requested is not None),
             float(self.checkpoints is not None and self.interval.by_time()),
+            float(bool(self.module.model.stop_training)),
         ]
-        *sums, to_stop, to_save = self.classifier.strategy.sum([*self.classifier.sums.take(), *requests])
+        reduced = self.module.strategy.sum([*self.module.take(), *requests])
+        *sums, to_stop, to_save, to_end = reduced
         self.position.preempted |= to_stop > 0
         self.save_requested = to_save > 0
-        return tasks.metrics(part, sums)
+        self.position.ended |= to_end > 0
+        return self.module.report(part, sums)
 
     def look_at_flag(self) -> None:
         """A single process needs no agreement to stop."""
-        if self.classifier.strategy.processes == 1:
+        if self.module.strategy.processes == 1:
             self.position.preempted |= self.stop.requested is not None
             self.save_requested = self.interval.by_time()
 
-    def learning_rate(self) -> float:
-        """Of the step that is just done."""
-        return learning_rate(
-            self.config, self.plan, self.position.step - 1, self.classifier.strategy.replicas
-        )
+    def look_at_others(self, agree: bool = False) -> None:
+        """Whether a callback of Keras' has ended the training; several processes agree on it when they reduce anyway.
+
+        Args:
+            agree: all processes are here.
+        """
+        asked = float(bool(self.module.model.stop_training))
+        if agree and self.module.strategy.processes > 1 and self.others.callbacks:
+            asked = self.module.strategy.sum([asked])[0]
+        if agree or self.module.strategy.processes == 1:
+            self.position.ended |= asked > 0
 
     def average_statistics(self) -> None:
         """Moving statistics are linear in the batches, so averaging them late gives the same values."""
-        self.classifier.strategy.average_variables(self.classifier.moving_statistics())
+        self.module.strategy.average_variables(self.module.moving_statistics())
 
     def save(self, value: float | None = None) -> None:
         """Write a checkpoint; `value` is the newly measured one of `checkpoint.monitor`."""
         self.average_statistics()
         self.save_requested = False
+        counted = self.module.counted()
         if self.checkpoints:
             began = time.monotonic()
-            self.checkpoints.save(self.classifier, self.position, value)
+            self.checkpoints.save(self.module, self.position, counted, value)
             self.interval.saved(time.monotonic() - began)
+
+
+def in_words_of_keras(metrics: Mapping[str, float], part: str = "") -> dict[str, Any]:
+    """Names as Keras' callbacks know them: train/loss is loss, val/loss val_loss; of one `part`, both are loss."""
+    named = {}
+    for name, value in metrics.items():
+        of, _, rest = name.partition("/")
+        if rest:
+            named[f"val_{rest}" if of == "val" and not part else rest] = value
+    return named

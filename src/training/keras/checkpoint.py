@@ -1,6 +1,7 @@
 """Checkpoints of a Keras run: every variable bit for bit, and where the run stands."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from src.checkpoints.plain_zip import refuse_compressed
 from src.errors import CheckpointError
 from src.training.early_stopping import Patience
 from src.training.keras.buffers import Buffers
-from src.training.keras.module import Classifier
+from src.training.keras.module import Module, Saved, by_name
 from src.training.keras.position import Position
 from src.training.resuming import refuse_other_framework
+
+COUNTED = "metrics.npz"
+"""File of a checkpoint with what metrics have counted in an epoch; a native task has none."""
 
 REST: dict[str, tuple[type, ...]] = {
     "pending": (bool,),
     "best": (int, float, type(None)),
     "bad": (int,),
     "devices": (int,),
+    "ended": (bool,),
 }
 """What state.json holds, by type."""
 
@@ -31,28 +36,35 @@ class StateWriter:
 
     def __init__(self, checkpointer: AsyncCheckpointer) -> None:
         self.checkpointer = checkpointer
-        self.weights, self.optimizer = Buffers(), Buffers()
+        self.weights, self.optimizer, self.counted = Buffers(), Buffers(), Buffers()
 
-    def save(self, model: Classifier, position: Position, value: float | None) -> None:
+    def save(
+        self, module: Module, position: Position, counted: Mapping[str, Any], value: float | None
+    ) -> None:
         """Make a checkpoint of this moment.
 
         Args:
+            counted: by the module, over all ranks.
             value: of `checkpoint.monitor`; None if it was not measured at this step.
         """
         self.checkpointer.wait()
-        self.weights.fill(model.variables)  # weights, moving statistics, states of seed generators
-        self.optimizer.fill(model.optimizer.variables)
+        self.weights.fill(module.weights())
+        self.optimizer.fill(module.optimizer_state())
+        self.counted.fill(counted)
         kept = {
             "pending": position.pending,
             "best": position.patience.best,
             "bad": position.patience.waited,
-            "devices": model.strategy.replicas,
+            "devices": module.strategy.replicas,
+            "ended": position.ended,
         }
         rest = json.dumps(kept)
 
         def write(folder: Path) -> None:
             self.weights.write(folder / "weights.npz")
             self.optimizer.write(folder / "optimizer.npz")
+            if counted:
+                self.counted.write(folder / COUNTED)
             (folder / "state.json").write_text(rest)
 
         metrics = dict(position.metrics)
@@ -60,8 +72,8 @@ class StateWriter:
         self.checkpointer.save(write, info)
 
 
-def restore(saved: SavedCheckpoint, model: Classifier) -> tuple[Position, int]:
-    """Put the variables of a checkpoint into model and optimizer.
+def restore(saved: SavedCheckpoint, module: Module) -> tuple[Position, int]:
+    """Put the variables of a checkpoint into model and optimizers.
 
     Returns:
         Where the run stood, and how many devices shared a batch.
@@ -70,17 +82,21 @@ def restore(saved: SavedCheckpoint, model: Classifier) -> tuple[Position, int]:
         CheckpointError: the checkpoint is of another framework, model, optimizer or precision.
     """
     refuse_other_framework(saved, "keras")
-    restore_weights(saved.path, model)
-    _assign(model.optimizer.variables, saved.path / "optimizer.npz", "optimizer or precision")
+    restore_weights(saved.path, module.model)
+    _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
+    if (saved.path / COUNTED).exists():
+        module.restore_counted(_read(saved.path / COUNTED))
     rest = read_rest(saved.path / "state.json")
     patience = Patience(rest["best"], rest["bad"])
     metrics = dict(saved.metrics)
-    position = Position(saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience)
+    position = Position(
+        saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience, rest["ended"]
+    )
     return position, rest["devices"]
 
 
 def read_rest(file: Path) -> dict[str, Any]:
-    """What a checkpoint holds besides variables and position: pending, best, bad and devices.
+    """What a checkpoint holds besides variables and position: `REST`.
 
     Raises:
         CheckpointError: the file does not hold exactly these.
@@ -97,12 +113,12 @@ def read_rest(file: Path) -> dict[str, Any]:
 
 def restore_weights(folder: Path, model: keras.Model) -> None:
     """Put the weights of the checkpoint in `folder` into the same model. Raises CheckpointError."""
-    _assign(model.variables, folder / "weights.npz", "model")
+    _assign(by_name(model.variables), folder / "weights.npz", "model")
 
 
-def _assign(variables: list[keras.Variable], file: Path, what: str) -> None:
+def _assign(variables: Saved, file: Path, what: str) -> None:
     stored = _read(file)
-    if {v.path: tuple(v.shape) for v in variables} != {
+    if {name: tuple(v.shape) for name, v in variables.items()} != {
         name: a.shape
         for name, a in stored.items()
         if a.dtype.kind in "biufV"  # bfloat16 is V
@@ -110,8 +126,8 @@ def _assign(variables: list[keras.Variable], file: Path, what: str) -> None:
         raise CheckpointError(
             f"{file} was written with another {what}; use the configuration that the run was started with."
         )
-    for variable in variables:
-        variable.assign(stored[variable.path])
+    for name, variable in variables.items():
+        variable.assign(stored[name])
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:

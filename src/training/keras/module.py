@@ -1,30 +1,31 @@
-"""The training and the test step, as a `keras.Model` that `fit` and `evaluate` use."""
+"""What the loop trains: a task of this project, as a training step and a test step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from src.tasks import SUMS
-from src.tasks.keras import classification as task
 from src.training.keras.strategies.base import Strategy
 
-Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-"""Images float32 [b, H, W, C], labels int64 [b], weights float32 [b]; with accumulation [k, b, ...] each."""
+Batch = tuple[Any, tf.Tensor]
+"""What the data set gives, as tensors, and weights float32 [b]; with accumulation [k, b, ...] each."""
 
-StepFunction = Callable[[Iterator[Batch]], dict[str, float]]
+StepFunction = Callable[[Iterator[Any]], Any]
 """Trains or tests on the next batch."""
+
+Saved = dict[str, keras.Variable]
 
 
 class RunningSums:
-    """Sums over batches by `src.tasks.SUMS`, kept on the device: adding does not wait for it, taking them does.
+    """Sums over batches by `Task.sums`, kept on the device: adding does not wait for it, taking them does.
 
     Each replica has its own, so counting needs no communication.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         self.sums = tf.Variable(  # float64 counts exactly
-            tf.zeros(len(SUMS), tf.float64),
+            tf.zeros(count, tf.float64),
             trainable=False,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
@@ -32,7 +33,7 @@ class RunningSums:
         self.distribution = tf.distribute.get_strategy()
 
     def add(self, sums: tf.Tensor) -> None:
-        """Add the sums of a batch, float64 [len(SUMS)]."""
+        """Add the sums of a batch, float64 [count]."""
         self.sums.assign_add(sums)
 
     def take(self) -> list[float]:
@@ -40,87 +41,151 @@ class RunningSums:
         replicas = self.distribution.experimental_local_results(self.sums)
         taken = sum(replica.numpy() for replica in replicas)
         for replica in replicas:
-            replica.assign(tf.zeros(len(SUMS), tf.float64))
+            replica.assign(tf.zeros_like(replica))
         return [float(v) for v in taken]
 
 
-class Classifier(keras.Model):
+class Module:
+    """What both doors have in common: a model on a strategy, and the numbers that it counts.
+
+    Attributes:
+        model: what callbacks see, and whose variables a checkpoint holds.
+        optimizers: all that train it.
+        rate: the learning rate of an optimizer step, which counts from 0.
+        unit: what a row is, in the plural.
+        known: metrics that are known beforehand.
+        notes: lines for people, printed once.
+    """
+
+    unit = "samples"
+
+    def __init__(self, model: keras.Model, strategy: Strategy) -> None:
+        self.model, self.strategy = model, strategy
+        self.distribution = tf.distribute.get_strategy()
+        self.optimizers: list[keras.optimizers.Optimizer] = []
+        self.rate: Callable[[int], float] = lambda step: 0.0
+        self.known: list[str] = []
+        self.notes: list[str] = []
+        self.train_function: StepFunction
+        self.test_function: StepFunction
+
+    def begin(self, part: str) -> None:
+        """An epoch, or an evaluation, begins: what was counted before is of another part."""
+
+    def take(self) -> list[float]:
+        """What this process has counted, to be summed over all processes."""
+        raise NotImplementedError
+
+    def report(self, part: str, sums: list[float]) -> dict[str, float]:
+        """The metrics of a part, from what `take` gave, summed."""
+        raise NotImplementedError
+
+    def weights(self) -> Saved:
+        """Everything that the model is, by name: weights, moving statistics, states of seed generators."""
+        return by_name(self.model.variables)
+
+    def optimizer_state(self) -> Saved:
+        """The same of the optimizers."""
+        return by_name([v for optimizer in self.optimizers for v in optimizer.variables])
+
+    def counted(self) -> Mapping[str, Any]:
+        """What is counted over more than a log interval, over all ranks, by name; all processes must call it."""
+        return {}
+
+    def restore_counted(self, arrays: Mapping[str, Any]) -> None:
+        """Count on from what `counted` gave."""
+
+    def moving_statistics(self) -> list[keras.Variable]:
+        """What each replica gathers from its own rows: means and variances of batch normalisation."""
+        return [v for v in self.model.non_trainable_variables if v.dtype == "float32"]
+
+    def function(self, step: Callable[[Any], Any]) -> StepFunction:
+        """`step` on the next batch of each replica, as a graph. Keras' own would reduce its logs over all replicas."""
+        distribution = self.distribution
+
+        @tf.function(autograph=False)
+        def run(iterator: Iterator[Any]) -> Any:
+            return distribution.run(step, args=(next(iterator),))
+
+        return run
+
+
+def by_name(variables: list[keras.Variable]) -> Saved:
+    """Variables by their paths; a path that comes again gets a number: two optimizers may have one name."""
+    named: Saved = {}
+    for variable in variables:
+        name, number = variable.path, 1
+        while name in named:
+            number += 1
+            name = f"{variable.path}#{number}"
+        named[name] = variable
+    return named
+
+
+class TaskModule(Module):
     """Trains and tests a network: weighted loss, gradient accumulation, exact metrics; the task says what the loss is.
 
-    The loss is the mean over rows of weight * cross-entropy; averaged over ranks, that of all real samples.
+    The loss is the mean over rows of weight * the task's loss of the row, and what the network's layers add; averaged over
+    ranks, that of all real rows.
 
     Args:
-        model: images to logits.
+        network: takes what the task's `step` gives it; built, and compiled with an optimizer.
         strategy: averages the gradients over the ranks.
         accumulate: batches per optimizer step; above 1, each step takes a stack of them.
     """
 
-    def __init__(self, model: keras.Model, strategy: Strategy, accumulate: int) -> None:
-        super().__init__(model.input, model.output, name=model.name)
-        self.train_function: StepFunction | None
-        self.test_function: StepFunction | None
-        self.strategy, self.accumulate = strategy, accumulate
-        self.sums = RunningSums()
-
-    @property
-    def metrics(self) -> list[keras.metrics.Metric]:
-        """None of Keras' own: `RunningSums` replaces them, so that no step waits for the device."""
-        return []
+    def __init__(self, network: keras.Model, task: Any, strategy: Strategy, accumulate: int) -> None:
+        super().__init__(network, strategy)
+        self.task, self.accumulate = task, accumulate
+        self.unit, self.known = task.unit, task.names("train", "val", "test")
+        self.sums = RunningSums(len(task.sums))
+        self.train_function, self.test_function = (
+            self.function(self.train_step),
+            self.function(self.test_step),
+        )
 
     def train_step(self, data: Batch) -> None:
-        """One optimizer step; gradients are averaged before they are clipped or checked for overflow."""
-        gradients = self.gradients(*data) if self.accumulate == 1 else self.accumulated(*data)
-        self.optimizer.apply(self.strategy.average(gradients), self.trainable_variables)
+        """One optimizer step; the optimizer averages the gradients."""
+        gradients = self.gradients(data) if self.accumulate == 1 else self.accumulated(data)
+        self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
     def test_step(self, data: Batch) -> None:
         """Count one batch."""
-        image, label, weight = data
-        logits = self(image, training=False)
-        self.sums.add(task.sums(task.cross_entropy(logits, label), logits, label, weight))
+        batch, weight = data
+        _, sums = self.task.step(self.model, batch, weight, training=False)
+        self.sums.add(tf.cast(sums, tf.float64))
 
-    def gradients(self, image: tf.Tensor, label: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
+    def gradients(self, data: Batch) -> list[tf.Tensor]:
         """The gradients of one batch's share of the loss."""
+        batch, weight = data
         with tf.GradientTape() as tape:
-            logits = self(image, training=True)
-            losses = task.cross_entropy(logits, label)
-            loss = self.optimizer.scale_loss(tf.reduce_mean(weight * losses) / self.accumulate)
-        self.sums.add(task.sums(losses, logits, label, weight))
-        return tape.gradient(loss, self.trainable_variables)
+            losses, sums = self.task.step(self.model, batch, weight, training=True)
+            loss = tf.reduce_mean(weight * losses)
+            loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in self.model.losses)])
+            loss = self.model.optimizer.scale_loss(loss / self.accumulate)
+        self.sums.add(tf.cast(sums, tf.float64))
+        return tape.gradient(loss, self.model.trainable_variables)
 
-    def accumulated(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
+    def accumulated(self, data: Batch) -> list[tf.Tensor]:
         """The summed gradients of a stack of batches, one in memory at a time and nothing on the wire."""
 
+        def fresh(number: tf.Tensor | int) -> list[tf.Tensor | None]:
+            return self.gradients(tf.nest.map_structure(lambda stack: stack[number], data))
+
         def more(number: tf.Tensor, sums: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            fresh = self.gradients(images[number], labels[number], weights[number])
-            return number + 1, [s + tf.convert_to_tensor(g) for s, g in zip(sums, fresh, strict=True)]
+            new = [g for g in fresh(number) if g is not None]
+            return number + 1, [s + tf.convert_to_tensor(g) for s, g in zip(sums, new, strict=True)]
 
-        first = [tf.convert_to_tensor(g) for g in self.gradients(images[0], labels[0], weights[0])]
-        return tf.while_loop(lambda number, _: number < self.accumulate, more, (tf.constant(1), first))[1]
+        first = fresh(0)
+        used = [tf.convert_to_tensor(g) for g in first if g is not None]
+        sums = iter(tf.while_loop(lambda n, _: n < self.accumulate, more, (tf.constant(1), used))[1])
+        return [None if g is None else next(sums) for g in first]
 
-    def moving_statistics(self) -> list[keras.Variable]:
-        """What each replica gathers from its own rows: means and variances of batch normalisation."""
-        return [v for v in self.non_trainable_variables if v.dtype == "float32"]
+    def take(self) -> list[float]:
+        """The task's sums since the last call."""
+        return self.sums.take()
 
-    def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
-        """Everything is built; Keras 3.15 would fetch a batch to find out, and try to reduce it over the workers."""
-
-    def make_train_function(self, force: bool = False) -> None:
-        """What `fit` calls for each step; Keras' own reads all metrics each time, over all replicas."""
-        if self.train_function is None or force:
-            self.train_function = self._function(self.train_step)
-
-    def make_test_function(self, force: bool = False) -> None:
-        """What `evaluate` calls for each step."""
-        if self.test_function is None or force:
-            self.test_function = self._function(self.test_step)
-
-    def _function(self, step: Callable[[Batch], None]) -> StepFunction:
-        @tf.function(autograph=False)
-        def run(iterator: Iterator[Batch]) -> None:
-            self.distribute_strategy.run(step, args=(next(iterator),))
-
-        def function(iterator: Iterator[Batch]) -> dict[str, float]:
-            run(iterator)
-            return {}  # no logs: numbers come from `RunningSums`
-
-        return function
+    def report(self, part: str, sums: list[float]) -> dict[str, float]:
+        """The task's metrics."""
+        metrics: dict[str, float] = self.task.report(part, sums)
+        return metrics

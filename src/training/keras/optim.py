@@ -1,14 +1,22 @@
 """Optimizers and the learning rate's schedule as Keras objects."""
 
+import inspect
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from src.config.choices import Optimizer, Schedule
+from src.config.choices import NamedSchedule, OtherOptimizer, OtherSchedule
+from src.config.instantiate import instantiate, locate
+from src.config.open import TARGET
 from src.config.schema import Config
+from src.errors import ConfigError
 from src.training.plan import Plan
-from src.training.schedules import scaled_lr, warmup_steps
+from src.training.schedules import learning_rate, scaled_lr, warmup_steps
+
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
@@ -20,7 +28,7 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
         steps_per_epoch, total_steps: of the plan.
     """
 
-    def __init__(self, lr: float, schedule: Schedule, steps_per_epoch: int, total_steps: int) -> None:
+    def __init__(self, lr: float, schedule: NamedSchedule, steps_per_epoch: int, total_steps: int) -> None:
         self.lr, self.schedule = lr, schedule
         self.steps_per_epoch, self.total_steps = steps_per_epoch, total_steps
         self.warmup = warmup_steps(schedule, steps_per_epoch)
@@ -44,6 +52,22 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
         return tf.ones([], tf.float64)
 
 
+class OncePerEpoch(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that is asked with the epoch's number.
+
+    Args:
+        inner: from an epoch, which counts from 0, to the learning rate.
+        steps_per_epoch: optimizer steps.
+    """
+
+    def __init__(self, inner: Callable[[tf.Tensor | int], tf.Tensor], steps_per_epoch: int) -> None:
+        self.inner, self.steps_per_epoch = inner, steps_per_epoch
+
+    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
+        """The learning rate, float32 [], of the step after `step` steps (an integer, [])."""
+        return self.inner(step // self.steps_per_epoch)
+
+
 class SGD(keras.optimizers.SGD):
     """Keras' SGD with PyTorch's arithmetic: decay is added to the gradient, momentum gathers gradients.
 
@@ -57,7 +81,8 @@ class SGD(keras.optimizers.SGD):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Update one variable; all three have its dtype, gradient and variable its shape."""
-        step = gradient + self.decay * variable if self.decay else gradient
+        decayed = self.decay and self._use_weight_decay(variable)
+        step = gradient + self.decay * variable if decayed else gradient
         if self.momentum:
             gathered = self.momentums[self._get_variable_index(variable)]
             self.assign(gathered, self.momentum * gathered + step)
@@ -70,20 +95,106 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
 
     Args:
         world_size: ranks that share the global batch, for `optimizer.scale_lr`.
+
+    Raises:
+        ConfigError: a target of the configuration is not an optimizer or a schedule, or takes neither learning rate nor clipping.
     """
-    o = config.optimizer
-    lr = scaled_lr(o.lr, o.scale_lr, world_size)
-    rate = LearningRate(lr, config.schedule, plan.steps_per_epoch, plan.total_steps)
-    optimizer = _plain(o, learning_rate=rate, global_clipnorm=config.trainer.gradient_clip_val)
-    if config.trainer.precision == "16-mixed":
-        return keras.optimizers.LossScaleOptimizer(optimizer)
-    return optimizer
-
-
-def _plain(o: Optimizer, **shared: object) -> keras.optimizers.Optimizer:
-    if o.name == "sgd":
-        return SGD(decay=o.weight_decay, momentum=float(o.momentum), nesterov=o.nesterov, **shared)
-    first, second = o.betas
-    return keras.optimizers.AdamW(
-        beta_1=first, beta_2=second, epsilon=o.eps, weight_decay=o.weight_decay, **shared
+    o, clip = config.optimizer, config.trainer.gradient_clip_val
+    rate: Any = make_schedule(config, plan, world_size)
+    if set_from_outside(config):
+        rate = scaled_lr(o.lr, o.scale_lr, world_size)  # a number: callbacks can change it
+    if isinstance(o, OtherOptimizer):
+        optimizer = _other(o, rate, clip)
+    elif o.name == "sgd":
+        optimizer = SGD(
+            decay=o.weight_decay,
+            momentum=float(o.momentum),
+            nesterov=o.nesterov,
+            learning_rate=rate,
+            global_clipnorm=clip,
+        )
+    else:
+        optimizer = keras.optimizers.AdamW(
+            beta_1=o.betas[0],
+            beta_2=o.betas[1],
+            epsilon=o.eps,
+            weight_decay=o.weight_decay,
+            learning_rate=rate,
+            global_clipnorm=clip,
+        )
+    return (
+        keras.optimizers.LossScaleOptimizer(optimizer)
+        if config.trainer.precision == "16-mixed"
+        else optimizer
     )
+
+
+def make_schedule(
+    config: Config, plan: Plan, world_size: int
+) -> keras.optimizers.schedules.LearningRateSchedule:
+    """The learning rate of each step, as a part of the step's graph. Raises ConfigError: the target is no schedule."""
+    lr = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, world_size)
+    schedule = config.schedule
+    if not isinstance(schedule, OtherSchedule):
+        return LearningRate(lr, schedule, plan.steps_per_epoch, plan.total_steps)
+    length = plan.max_epochs if schedule.interval == "epoch" else plan.total_steps
+    made = instantiate(schedule, "schedule", "keras", initial_learning_rate=lr, decay_steps=length)
+    if not isinstance(made, keras.optimizers.schedules.LearningRateSchedule):
+        raise ConfigError(
+            f"schedule._target_={schedule.target['keras']} makes a {type(made).__name__}; Keras needs a "
+            "keras.optimizers.schedules.LearningRateSchedule, such as keras.optimizers.schedules.ExponentialDecay."
+        )
+    return OncePerEpoch(made, plan.steps_per_epoch) if schedule.interval == "epoch" else made
+
+
+def rate_of(config: Config, plan: Plan, world_size: int) -> Callable[[int], float]:
+    """The learning rate of an optimizer step, which counts from 0, as `make_schedule` has it."""
+    if isinstance(config.schedule, OtherSchedule):
+        schedule = make_schedule(config, plan, world_size)
+        return lambda step: float(schedule(step))
+    return lambda step: learning_rate(config, plan, step, world_size)
+
+
+SETTERS = ("ReduceLROnPlateau", "LearningRateScheduler")
+"""Keras' callbacks that set the learning rate themselves."""
+
+
+def set_from_outside(config: Config) -> bool:
+    """Whether a callback sets the learning rate.
+
+    Raises:
+        ConfigError: a schedule does so too.
+    """
+    setters = [
+        f"callbacks.{name}"
+        for name, callback in config.callbacks.items()
+        if callback.target.get("keras", "").rpartition(".")[2] in SETTERS
+    ]
+    still = config.schedule.name == "constant" and not getattr(config.schedule, "warmup_epochs", 1)
+    if setters and not still:
+        raise ConfigError(
+            f"{setters[0]} sets the learning rate, and so does schedule={config.schedule.name}; use schedule=constant "
+            "schedule.warmup_epochs=0."
+        )
+    return bool(setters)
+
+
+def _other(o: OtherOptimizer, rate: Any, clip: float | None) -> keras.optimizers.Optimizer:
+    """The target's optimizer; it gets `learning_rate`, and `global_clipnorm` where it is asked for."""
+    dotted = o.target["keras"]
+    supplied = {"learning_rate": rate} | ({"global_clipnorm": clip} if clip else {})
+    parameters = inspect.signature(locate(dotted, f"optimizer.{TARGET}")).parameters
+    anything = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    untaken = [name for name in supplied if name not in parameters and name not in o.arguments]
+    if untaken and not anything:
+        key = {"learning_rate": "optimizer.lr", "global_clipnorm": "trainer.gradient_clip_val"}[untaken[0]]
+        raise ConfigError(
+            f"optimizer.{TARGET}={dotted} takes no {untaken[0]}, so {key} would have no effect."
+        )
+    section = replace(o, arguments={**{name: supplied[name] for name in untaken}, **o.arguments})
+    made = instantiate(section, "optimizer", "keras", **supplied)
+    if not isinstance(made, keras.optimizers.Optimizer):
+        raise ConfigError(
+            f"optimizer.{TARGET}={dotted} makes a {type(made).__name__}, which is no keras.optimizers.Optimizer."
+        )
+    return made

@@ -18,6 +18,7 @@ class Position:
         metrics: the newest value of each metric.
         pending: all batches of the epoch are done, but not yet what belongs to its end, such as the validation.
         patience: what early stopping has seen.
+        ended: a callback has set `stop_training`: the run is over.
         preempted: a signal asked to stop.
     """
 
@@ -27,19 +28,20 @@ class Position:
     metrics: dict[str, float] = field(default_factory=dict)
     pending: bool = False
     patience: Patience = field(default_factory=Patience)
+    ended: bool = False
     preempted: bool = False
 
     def numbers(self) -> list[float]:
         """All that ranks must agree on; `from_numbers` reverses it."""
         best = math.nan if self.patience.best is None else self.patience.best
-        return [self.epoch, self.batch, self.step, self.pending, best, self.patience.waited]
+        return [self.epoch, self.batch, self.step, self.pending, best, self.patience.waited, self.ended]
 
     @classmethod
     def from_numbers(cls, numbers: list[float], metrics: dict[str, float]) -> "Position":
         """The position that `numbers` was called on, with other metrics."""
-        epoch, batch, step, pending, best, waited = numbers
+        epoch, batch, step, pending, best, waited, ended = numbers
         patience = Patience(None if math.isnan(best) else best, int(waited))
-        return cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience)
+        return cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience, bool(ended))
 
     def advance(self, plan: Plan) -> None:
         """One optimizer step is done; `max_steps` may end the last epoch early."""
@@ -55,4 +57,5 @@ class Position:
 
     def over(self, plan: Plan, rule: EarlyStopping) -> bool:
         """Whether training is complete, by its length or by early stopping."""
-        return not self.pending and (self.patience.over(rule) or self.step >= plan.total_steps)
+        done = self.ended or self.patience.over(rule) or self.step >= plan.total_steps
+        return done and not self.pending

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from src.training.keras.module import Classifier
+from src.training.keras.module import Module
 
 
 def seed_everything(seed: int) -> None:
@@ -15,10 +15,10 @@ def seed_everything(seed: int) -> None:
     keras.utils.set_random_seed(seed)
 
 
-def part_seeds(model: Classifier) -> None:
+def part_seeds(module: Module) -> None:
     """Give each device dropout seeds of its own, after all had rank 0's."""
-    strategy = model.strategy
-    for seed in (v for v in model.variables if v.name == "seed_generator_state"):
+    strategy = module.strategy
+    for seed in (v for v in module.model.variables if v.name == "seed_generator_state"):
         local = strategy.local_values(seed)
         for number, value in enumerate(local):
             value.assign_add(tf.constant([strategy.rank * len(local) + number, 0], value.dtype))

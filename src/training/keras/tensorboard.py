@@ -3,9 +3,9 @@
 import os
 import socket
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -68,13 +68,22 @@ class MetricsWriter:
         progress: the display; it must be entered and left by the caller.
         step: optimizer steps done in earlier attempts.
         events: for TensorBoard's files; None: this rank writes no files.
+        known: names of metrics.
+        loggers: further ones, with `log_metrics(metrics, step)`.
     """
 
     def __init__(
-        self, config: Config, run: RunDir, progress: Progress, step: int, events: EventFileSync | None
+        self,
+        config: Config,
+        run: RunDir,
+        progress: Progress,
+        step: int,
+        events: EventFileSync | None,
+        known: Sequence[str] = (),
+        loggers: Sequence[Any] = (),
     ) -> None:
-        self.progress = progress
-        self.csv = CsvLog(run.metrics_csv) if events and config.monitor.csv else None
+        self.progress, self.loggers = progress, loggers
+        self.csv = CsvLog(run.metrics_csv, known) if events and config.monitor.csv else None
         self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
         if self.csv:
             self.csv.resume(step)
@@ -85,3 +94,19 @@ class MetricsWriter:
             self.csv.write(step, epoch + 1, metrics)
         if self.board:
             self.board.write(step, metrics)
+        for logger in self.loggers:
+            logger.log_metrics(dict(metrics), step)
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Within, metrics are written; at the end the further loggers send what they have, with how it ended."""
+        status = "failed"
+        try:
+            yield
+            status = "success"
+        finally:
+            for logger in self.loggers:
+                if hasattr(logger, "save"):
+                    logger.save()
+                if hasattr(logger, "finalize"):
+                    logger.finalize(status)

@@ -36,6 +36,14 @@ class New:
     def __new__(cls, a, *, b=1):
         return super().__new__(cls)
 
+class NewFirst(Own):
+    def __new__(cls, task, *, b=1):
+        return Own(task, c=b)
+
+class NewOfAny(Own):
+    def __new__(cls, *args, **kwargs):
+        return super().__new__(cls)
+
 class Parametrised(Generic[T], abc.ABC):
     def __init__(self, a: T): ...
 
@@ -135,7 +143,7 @@ outer = Outer
 """
 
 EXACT = [
-    *("Plain", "Own", "Inherits", "Positional", "New", "Parametrised", "OfParametrised", "Diamond", "Data", "MoreData"),
+    *("Plain", "Own", "Inherits", "Positional", "New", "NewFirst", "Parametrised", "OfParametrised", "Diamond", "Data", "MoreData"),
     *("ByName", "Mixed", "SomeByName", "OwnInit", "Pair", "OfPair", "Outer.Inner", "Outer.build", "Outer.make"),
     *("Outer.method", "OfOuter.build", "cached", "manager", "later", "plain", "branch", "JSONEncoder", "Alias", "outer.make"),
 ]  # fmt: skip
@@ -207,10 +215,10 @@ class Passes(Base):
 
 class Twice(Base):
     def __init__(self, **kwargs):
-        if kwargs:
+        if self.odd:
             super().__init__(**kwargs)
         else:
-            other(**kwargs)
+            Plain.__init__(self, **kwargs)
 
 class Inside(Base):
     def __init__(self, **kwargs):
@@ -288,3 +296,9 @@ def test_a_broken_file_of_a_base_is_the_users(project: Project) -> None:
     mine = project("from base import Base\nclass Lit(Base): pass\n", base="class Base(:\n")
     with pytest.raises(TargetError, match=r"base.py is not valid Python \(line 1\)"):
         mine("mine.Lit")
+
+
+def test_a_new_that_takes_anything_leaves_the_check_to_init(project: Project) -> None:
+    found = project(SAMPLE)("mine.NewOfAny")
+    assert list(found.parameters) == ["a", "b", "c", "d"]
+    assert not found.takes_any

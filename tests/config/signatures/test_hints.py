@@ -1,6 +1,6 @@
 """Annotations become types that `strict` can check, or nothing."""
 
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -33,10 +33,10 @@ KNOWN: dict[str, Any] = {
     "int": int,
     "'int'": int,
     "None": type(None),
-    "int | None": Optional[int],
-    "Optional['str']": Optional[str],
-    "t.Optional[float]": Optional[float],
-    "Union[str, int]": Union[int, str],
+    "int | None": int | None,
+    "Optional['str']": str | None,
+    "t.Optional[float]": float | None,
+    "Union[str, int]": int | str,
     "Literal['a', 'b']": Literal["a", "b"],
     "list[int]": list[int],
     "List[str | int]": list[int | str],
@@ -49,10 +49,10 @@ KNOWN: dict[str, Any] = {
     "Width": Width,
     "choices.Width": Width,
     "Folder": AbsoluteFolder,
-    "Probability | None": Optional[Probability],
+    "Probability | None": Probability | None,
     "AdamW": AdamW,
     "Side": Annotated[int, Range(at_least=1)],
-    "Union[str, bool, list[int], float, None]": Union[None, bool, float, list[int], str],
+    "Union[str, bool, list[int], float, None]": None | bool | float | list[int] | str,
 }
 
 UNKNOWN = [
@@ -119,7 +119,7 @@ def test_a_number_stays_a_number_where_a_string_would_do_too(project: Project) -
 
 
 def test_a_default_of_none_allows_null(project: Project) -> None:
-    assert hint(project, "int", " = None") == Optional[int]
+    assert hint(project, "int", " = None") == (int | None)
 
 
 def test_no_annotation_no_hint(project: Project) -> None:

@@ -70,7 +70,10 @@ def test_an_environment_inside_the_project_is_not_its_own(
     site.mkdir(parents=True)
     (site / "foreign_inside.py").write_text("def f(\n")
     monkeypatch.syspath_prepend(site)
+    (site / "foreign_space").mkdir()  # a folder without __init__.py
+    (site / "foreign_space" / "part.py").write_text("def f(\n")
     assert read("foreign_inside.f", [tmp_path]).kind == "unreadable"
+    assert read("foreign_space.part.f", [tmp_path]).kind == "unreadable"
 
 
 def test_an_editable_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

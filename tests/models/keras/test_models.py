@@ -17,7 +17,9 @@ CONFIGS = [
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("overrides", CONFIGS)
 def test_images_become_logits(make_config, overrides: str, channels: int) -> None:
-    model = build_network(make_config("framework=keras", *overrides.split()), {"shape": (33, 40, channels), "outputs": 7})
+    model = build_network(
+        make_config("framework=keras", *overrides.split()), {"shape": (33, 40, channels), "outputs": 7}
+    )
     logits = model(np.zeros((2, 33, 40, channels), np.float32))
     assert logits.shape == (2, 7)
     assert logits.dtype == "float32"
@@ -27,7 +29,12 @@ def test_images_become_logits(make_config, overrides: str, channels: int) -> Non
 @pytest.mark.parametrize("overrides", CONFIGS)
 def test_variables_have_unique_paths(make_config, overrides: str) -> None:
     """Checkpoints name them so."""
-    paths = [v.path for v in build_network(make_config("framework=keras", *overrides.split()), {"shape": (32, 32, 3), "outputs": 10}).variables]
+    paths = [
+        v.path
+        for v in build_network(
+            make_config("framework=keras", *overrides.split()), {"shape": (32, 32, 3), "outputs": 10}
+        ).variables
+    ]
     assert len(set(paths)) == len(paths)
 
 

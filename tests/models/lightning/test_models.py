@@ -41,14 +41,20 @@ def test_parameters_of_the_small_models(make_config: MakeConfig) -> None:
 def test_resnets_have_the_published_size(choice: str, published: int, make_config: MakeConfig) -> None:
     """torchvision's have as many parameters, with 3 channels and 1000 classes."""
     assert (
-        parameter_count(build_network(make_config(f"model={choice}"), {"shape": (224, 224, 3), "outputs": 1000})) == published
+        parameter_count(
+            build_network(make_config(f"model={choice}"), {"shape": (224, 224, 3), "outputs": 1000})
+        )
+        == published
     )
 
 
 def test_small_images_keep_their_size_at_first(make_config: MakeConfig) -> None:
     """A last stage of 1x1 pixels would be left of 32x32 with the usual stem; with the small one, 4x4."""
     for small, side in (("true", 4), ("false", 1)):
-        model = build_network(make_config("model=resnet18", f"model.small_images={small}"), {"shape": (32, 32, 3), "outputs": 10})
+        model = build_network(
+            make_config("model=resnet18", f"model.small_images={small}"),
+            {"shape": (32, 32, 3), "outputs": 10},
+        )
         assert model[:-3](torch.randn(2, 3, 32, 32)).shape == (2, 512, side, side)
 
 

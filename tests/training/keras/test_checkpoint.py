@@ -14,7 +14,7 @@ import pytest
 from src.errors import CheckpointError
 from src.training.keras.checkpoint import read_rest, restore_weights
 
-REST = {"pending": False, "best": None, "bad": 0, "devices": 2}
+REST = {"pending": False, "best": None, "bad": 0, "devices": 2, "ended": False}
 
 
 class Evil:

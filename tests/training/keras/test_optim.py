@@ -119,3 +119,85 @@ def test_float16_scales_the_loss(make_config) -> None:
 
     optimizer = make_optimizer(make_config("trainer.precision=16-mixed"), PLAN, 1)
     assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def decayed(config: Config, built: bool = True) -> dict[str, bool]:
+    """Which of a layer's variables one step without gradients makes smaller."""
+    import keras
+    import tensorflow as tf
+
+    from src.training.keras.gradients import build_optimizer
+    from src.training.keras.optim import make_optimizer
+
+    keras.utils.clear_session()
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(2, name="head"), keras.layers.LayerNormalization()]
+    )
+    for variable in model.trainable_variables:
+        variable.assign(tf.ones_like(variable))
+    optimizer = make_optimizer(config, PLAN, 1)
+    build_optimizer(optimizer, model.trainable_variables, config.optimizer.no_decay)
+    optimizer.apply([tf.zeros_like(v) for v in model.trainable_variables])
+    return {v.path: bool((v.numpy() < 1).any()) for v in model.trainable_variables}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        ["optimizer=sgd", "optimizer.weight_decay=0.1"],
+        ["optimizer=adamw", "optimizer.weight_decay=0.1"],
+        ["optimizer._target_=keras.optimizers.Lion", "optimizer.lr=0.01", "+optimizer.weight_decay=0.1"],
+        ["optimizer=sgd", "optimizer.weight_decay=0.1", "trainer.precision=16-mixed"],
+    ],
+)
+def test_named_parameters_are_not_decayed(make_config, optimizer: list[str]) -> None:
+    config = make_config(*optimizer, "schedule=constant", "optimizer.no_decay=[bias,NORM]")
+    assert decayed(config) == {
+        "head/kernel": True,
+        "head/bias": False,
+        "layer_normalization/gamma": False,
+        "layer_normalization/beta": False,
+    }
+
+
+def test_any_optimizer_gets_our_schedule_and_clipping(make_config) -> None:
+    from src.training.keras.optim import make_optimizer
+
+    config = make_config(
+        "optimizer._target_=keras.optimizers.Lion", "optimizer.lr=0.5", "+optimizer.beta_1=0.8",
+        "trainer.gradient_clip_val=0.25", "schedule=cosine",
+    )  # fmt: skip
+    optimizer = make_optimizer(config, PLAN, 1)
+    assert type(optimizer).__name__ == "Lion" and optimizer.beta_1 == 0.8 and optimizer.global_clipnorm == 0.25
+    assert float(optimizer.learning_rate) == pytest.approx(0.5 * factor(config.schedule, 0, 13, 91))
+
+
+def test_any_schedule_gets_the_learning_rate_and_the_length(make_config) -> None:
+    from src.training.keras.optim import rate_of
+
+    target = "schedule._target_=keras.optimizers.schedules.CosineDecay"
+    by_step = rate_of(make_config(target, "optimizer.lr=0.5"), PLAN, 1)
+    assert by_step(0) == 0.5
+    assert by_step(TOTAL_STEPS) == pytest.approx(0, abs=1e-6)
+    by_epoch = rate_of(make_config(target, "optimizer.lr=0.5", "schedule.interval=epoch"), PLAN, 1)
+    assert by_epoch(STEPS_PER_EPOCH - 1) == 0.5 > by_epoch(STEPS_PER_EPOCH)
+    assert by_epoch(TOTAL_STEPS) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["schedule._target_=keras.optimizers.SGD"], "schedule._target_=keras.optimizers.SGD makes a SGD; Keras needs a"),
+        (["optimizer._target_=keras.layers.Flatten"], "takes no learning_rate, so optimizer.lr would have no effect"),
+        (
+            ["optimizer._target_=keras.optimizers.schedules.CosineDecay", "+optimizer.learning_rate=1"],
+            "has no argument 'learning_rate'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_target_of_another_kind_is_refused(make_config, overrides: list[str], says: str) -> None:
+    from src.errors import ConfigError
+    from src.training.keras.optim import make_optimizer
+
+    with pytest.raises(ConfigError, match=says):
+        make_optimizer(make_config(*overrides), PLAN, 1)

@@ -46,6 +46,12 @@ def test_a_run_that_has_stopped_early_is_over_after_its_epoch(make_config) -> No
 @pytest.mark.parametrize("best", [None, 0.25])
 def test_numbers_tell_everything_that_ranks_agree_on(best: float | None) -> None:
     position = Position(
-        epoch=1, batch=4, step=5, metrics={"val/acc": 1.0}, pending=True, patience=Patience(best, 3)
+        epoch=1,
+        batch=4,
+        step=5,
+        metrics={"val/acc": 1.0},
+        pending=True,
+        patience=Patience(best, 3),
+        ended=True,
     )
     assert Position.from_numbers(position.numbers(), position.metrics) == position

@@ -70,12 +70,12 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
 
         original, calls = getattr(TrainingCallback, event), 0
 
-        def wrapped(self: object, batch: int, logs: object = None) -> None:
+        def wrapped(self: object, batch: int) -> None:
             nonlocal calls
             calls += 1
             if calls == count:
                 os.kill(os.getpid(), signal.SIGUSR1)
-            original(self, batch, logs)
+            original(self, batch)
 
         monkeypatch.setattr(TrainingCallback, event, wrapped)
         return Stop().install()

@@ -30,14 +30,14 @@ class Strategy:
         return nullcontext()
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """The optimizer gets gradients that are averaged already."""
+        """The optimizer averages the gradients itself, see `src.training.keras.gradients`."""
 
     def dataset(self, make: MakeDataset) -> tf.data.Dataset:
         """The batches of this process, for `fit` and `evaluate`."""
         return make(self.rank, self.replicas)
 
-    def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean over replicas; called within the step."""
+    def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
+        """The mean over replicas; called within the step, under a name of its own by each optimizer."""
         return gradients
 
     def average_variables(self, variables: list[keras.Variable]) -> None:

@@ -1,8 +1,8 @@
 """Horovod under Keras' `fit`: any number of processes with one device each, started by any launcher.
 
 Horovod 0.28.1 has its own optimizer for Keras, which silently does nothing under Keras 3: it overrides a method
-that Keras 3 never calls. Here the training step itself averages the gradients, before the optimizer
-clips them or checks them for overflow, so all ranks decide alike.
+that Keras 3 never calls. Here `optimizer.apply` averages the gradients before it clips them or checks them for overflow, so
+all ranks decide alike.
 """
 
 from contextlib import AbstractContextManager
@@ -37,7 +37,7 @@ class HorovodStrategy(Strategy):
         """Horovod's error of a broken collective becomes one sentence."""
         return explaining_lost_ranks(self.topology)
 
-    def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+    def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
         """Dense gradients travel as one group; sparse ones (embeddings) are gathered as such."""
         averages = list(gradients)
         if self.processes == 1:
@@ -45,10 +45,10 @@ class HorovodStrategy(Strategy):
         dense = {n: g for n, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
         for number, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
-                averages[number] = hvd.allreduce(gradient, op=hvd.Average, name=f"gradient.{number}")
+                averages[number] = hvd.allreduce(gradient, op=hvd.Average, name=f"{name}.sparse.{number}")
         if dense:
             reduced = hvd.grouped_allreduce(
-                list(dense.values()), op=hvd.Average, name="gradients", compression=self.compression
+                list(dense.values()), op=hvd.Average, name=name, compression=self.compression
             )
             for number, gradient in zip(dense, reduced, strict=True):
                 averages[number] = gradient

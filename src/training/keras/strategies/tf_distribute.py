@@ -1,9 +1,11 @@
-"""TensorFlow's own data parallelism, tf.distribute, under Keras' `fit`: one process or many.
+"""TensorFlow's own data parallelism, tf.distribute, with Keras' models: one process or many.
 
-Keras 3.15 leaves three gaps there, and each is avoided here:
-  `fit` reduces its logs over the workers at every step, and wrongly: `Classifier` has no logs;
-  `fit` builds the model from a batch, which it fails to reduce: `Classifier` is built before;
-  optimizers clip gradients and check them for overflow before they sum them: `average` comes first.
+Keras 3.15 leaves four gaps there, and each is avoided here:
+  `fit` reduces its logs over the workers at every step, and wrongly: the loop has its own steps, without logs;
+  `fit` builds the model from a batch, which it fails to reduce: the model is built before;
+  optimizers clip gradients and check them for overflow before they sum them: `average` comes first;
+  Keras' losses are divided by the number of replicas, those that a `train_step` makes itself are not: within a step there is
+  one replica, so every loss is that of the replica's own rows, and gradients are averaged.
 """
 
 import json
@@ -57,7 +59,7 @@ class Distributed(Strategy):
 
         return self.inner.distribute_datasets_from_function(of_process)
 
-    def average(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+    def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
         """One all-reduce within the step."""
         return _all_reduce("MEAN", gradients)
 
@@ -117,9 +119,27 @@ def _all_reduce(operation: str, values: list[tf.Tensor]) -> list[tf.Tensor]:
     return tf.distribute.get_replica_context().all_reduce(operation, on_device)
 
 
+class OneInStep:
+    """A strategy of tf.distribute that says within a step that there is one replica."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas; 1 within a step."""
+        replicas: int = super().num_replicas_in_sync  # type: ignore[misc]
+        return replicas if tf.distribute.in_cross_replica_context() else 1
+
+
+class Mirrored(OneInStep, tf.distribute.MirroredStrategy):
+    """All devices of this process."""
+
+
+class MultiWorkerMirrored(OneInStep, tf.distribute.MultiWorkerMirroredStrategy):
+    """One device of each process."""
+
+
 def mirrored(devices: list[str]) -> Distributed:
     """One process for several devices, by their names."""
-    return Distributed(tf.distribute.MirroredStrategy(devices), 0, 1)
+    return Distributed(Mirrored(devices), 0, 1)
 
 
 def multiworker_mirrored(topology: Topology, devices: list[str]) -> Distributed:
@@ -132,7 +152,7 @@ def multiworker_mirrored(topology: Topology, devices: list[str]) -> Distributed:
     how = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=how.NCCL if gpu else how.RING)
     resolver = cluster(topology, gpus=int(gpu)) if topology.world_size > 1 else None
-    inner = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication_options=options)
+    inner = MultiWorkerMirrored(resolver, communication_options=options)
     return Distributed(inner, topology.rank, topology.world_size)
 
 

@@ -3,7 +3,6 @@
 <launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.npz
 """
 
-import inspect
 import os
 import signal
 import sys
@@ -19,7 +18,9 @@ import tensorflow as tf
 
 from src.distributed.discover import discover
 from src.distributed.horovod_init import explaining_lost_ranks
-from src.training.keras.module import Classifier
+from src.tasks.keras.classification import Classification
+from src.training.keras.gradients import average_inside
+from src.training.keras.module import TaskModule
 from src.training.keras.strategies.horovod import HorovodStrategy
 
 GLOBAL_BATCH, STEPS = 12, 6  # for 1, 2 and 3 ranks
@@ -47,7 +48,7 @@ def batches(case: str, rank: int, world_size: int) -> tf.data.Dataset:
     if case == "overflow":
         weight[2, -1] = np.inf
     rows = slice(rank * GLOBAL_BATCH // world_size, (rank + 1) * GLOBAL_BATCH // world_size)
-    data = tf.data.Dataset.from_tensor_slices((image[:, rows], label[:, rows], weight[:, rows]))
+    data = tf.data.Dataset.from_tensor_slices(((image[:, rows], label[:, rows]), weight[:, rows]))
     return data.batch(2) if case == "accumulate" else data
 
 
@@ -56,35 +57,36 @@ def run(case: str, folder: Path) -> None:
     topology = discover()
     strategy = HorovodStrategy(topology, "fp16" if case == "compressed" else "none")
     if case == "not_averaged":
-        strategy.average = lambda gradients: gradients
+        strategy.average = lambda gradients, name: gradients
     keras.utils.clear_session()
     keras.utils.set_random_seed(100 + topology.rank)  # so that only a broadcast makes the ranks equal
     half = case in ("fp16", "overflow")
     keras.config.set_dtype_policy("mixed_float16" if half else "float32")
-    model = Classifier(network(case), strategy, 2 if case == "accumulate" else 1)
+    model = network(case)
     optimizer = keras.optimizers.SGD(0.1, 0.9, global_clipnorm=0.05 if "clip" in case else None)
     model.compile(
         keras.optimizers.LossScaleOptimizer(optimizer, 16.0) if half else optimizer, jit_compile=False
     )
     model.optimizer.build(model.trainable_variables)
+    average_inside(model.optimizer, strategy)
+    module = TaskModule(model, Classification(), strategy, 2 if case == "accumulate" else 1)
     strategy.from_rank_0([*model.variables, *model.optimizer.variables])
-
-    class Kill(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-            if case == "die" and topology.rank == 1 and batch == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
 
     data = batches(case, topology.rank, topology.world_size)
     with explaining_lost_ranks(topology):
-        model.fit(data, verbose=0, shuffle=False, callbacks=[Kill()])
+        iterator = iter(data)
+        for step in range(len(data)):
+            if case == "die" and topology.rank == 1 and step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            module.train_function(iterator)
     before = [v.numpy() for v in model.non_trainable_variables]
-    strategy.average_variables(model.moving_statistics())
+    strategy.average_variables(module.moving_statistics())
     np.savez(
         folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
         *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
-        sums=np.array(strategy.sum(model.sums.take())),
+        sums=np.array(strategy.sum(module.take())),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
-        collectives=np.array(collectives(inspect.getclosurevars(model.train_function).nonlocals["run"])),
+        collectives=np.array(collectives(module.train_function)),
     )
 
 

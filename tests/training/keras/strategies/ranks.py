@@ -3,7 +3,6 @@
 python tests/training/keras/strategies/ranks.py RUN OUT [STEP]     STEP: send this process SIGUSR1 after that step
 """
 
-import inspect
 import os
 import signal
 import sys
@@ -27,16 +26,18 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
 
     after_step = TrainingCallback.on_train_batch_end
 
-    def on_train_batch_end(self: TrainingCallback, batch: int, logs: object = None) -> None:
+    def on_train_batch_end(self: TrainingCallback, batch: int) -> None:
         if signal_after and self.position.step + 1 == int(signal_after):
             os.kill(os.getpid(), signal.SIGUSR1)
-        after_step(self, batch, logs)
+        after_step(self, batch)
 
     def write_down(callback: TrainingCallback, *_: object) -> None:
-        model = callback.classifier
-        np.savez(Path(out) / f"{topology.rank}.npz", **{v.path: v.numpy() for v in model.trainable_variables})
-        graph = inspect.getclosurevars(model.train_function).nonlocals["run"]
-        (Path(out) / f"{topology.rank}.txt").write_text("\n".join(collectives(graph)))
+        module = callback.module
+        np.savez(
+            Path(out) / f"{topology.rank}.npz",
+            **{v.path: v.numpy() for v in module.model.trainable_variables},
+        )
+        (Path(out) / f"{topology.rank}.txt").write_text("\n".join(collectives(module.train_function)))
 
     TrainingCallback.on_train_batch_end, side.test = on_train_batch_end, write_down
     run, topology = open_run(folder), discover()

@@ -1,0 +1,57 @@
+"""At the end of a run on several devices their weights are compared: ranks that have parted have trained something else."""
+
+import hashlib
+
+from src.distributed.topology import Topology
+from src.errors import RanksDifferError
+from src.runs.folder import RunDir
+from src.runs.ranks import report_weights
+from src.training.keras.module import Module
+
+PARTS = 4
+"""A checksum travels as so many numbers of 16 bits, which any float holds exactly."""
+
+
+def check_replicas(module: Module, run: RunDir, topology: Topology, report: bool) -> None:
+    """Compare the weights of all replicas of all ranks; all processes call it.
+
+    Args:
+        report: each rank says its checksum.
+
+    Raises:
+        RanksDifferError: they are not the same everywhere; it names those that differ from the first.
+    """
+    strategy = module.strategy
+    variables = [v for v in module.weights().values() if v.name != "seed_generator_state"]
+    if report:
+        report_weights(run, topology, (v.numpy().tobytes() for v in module.model.trainable_variables))
+    if strategy.replicas == 1:
+        return
+    strategy.average_variables(module.moving_statistics())
+    values = [strategy.local_values(v) for v in variables]
+    here = len(strategy.local_values(variables[0]))
+    numbers = [0.0] * (strategy.replicas * PARTS)
+    for replica in range(here):
+        digest = hashlib.sha256()
+        for copies in values:
+            digest.update(copies[min(replica, len(copies) - 1)].numpy().tobytes())
+        first = (strategy.rank * here + replica) * PARTS
+        numbers[first : first + PARTS] = checksum(digest.digest())
+    agreed = strategy.sum(numbers)
+    sums = [tuple(agreed[n : n + PARTS]) for n in range(0, len(agreed), PARTS)]
+    refuse_difference(sums, "rank" if strategy.processes > 1 else "device")
+
+
+def checksum(digest: bytes) -> list[float]:
+    """The first bytes of a digest as numbers."""
+    return [float(int.from_bytes(digest[2 * n : 2 * n + 2], "big")) for n in range(PARTS)]
+
+
+def refuse_difference(sums: list[tuple[float, ...]], what: str) -> None:
+    """Raise RanksDifferError for checksums that are not all the same."""
+    others = [str(n) for n, one in enumerate(sums) if one != sums[0]]
+    if others:
+        raise RanksDifferError(
+            f"the weights of {what} {', '.join(others)} are not those of {what} 0: each has trained on its own part of the data "
+            "alone; change weights through an optimizer only, and keep no state of your own that depends on the rows."
+        )

@@ -1,0 +1,83 @@
+"""What `callbacks` and `loggers` name, as objects of Keras, or of anyone, that the loop calls."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from src.config.instantiate import instantiate
+from src.config.schema import Config
+from src.errors import ConfigError
+from src.training.keras.module import Module
+from src.training.keras.position import Position
+from src.training.plan import Plan
+
+SAVERS = ("ModelCheckpoint", "BackupAndRestore")
+WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
+"""Keras' callbacks that write files or send: on rank 0 alone."""
+
+
+def make_callbacks(
+    config: Config, module: Module, plan: Plan, position: Position
+) -> keras.callbacks.CallbackList:
+    """All that `callbacks` names; each rank has its own, apart from those that write.
+
+    Raises:
+        ConfigError: one is no callback of Keras', or writes checkpoints of its own.
+    """
+    made = []
+    for name, section in config.callbacks.items():
+        callback = instantiate(section, f"callbacks.{name}", "keras")
+        refuse_callback(f"callbacks.{name}", section.target["keras"], callback)
+        if module.strategy.rank == 0 or not _is_one_of(callback, WRITERS):
+            made.append(callback)
+    if made and position.step:
+        module.notes.append("Keras' callbacks keep no state: those of this run begin anew.")
+    module.model.stop_training = False
+    return keras.callbacks.CallbackList(
+        made,
+        add_history=False,
+        add_progbar=False,
+        model=module.model,
+        verbose=0,
+        epochs=plan.max_epochs,
+        steps=plan.steps_per_epoch,
+    )
+
+
+def refuse_callback(key: str, dotted: str, callback: Any) -> None:
+    """Raise ConfigError for what the loop can't call, and for what would write a second kind of checkpoints."""
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise ConfigError(
+            f"{key}._target_={dotted} makes a {type(callback).__name__}, which is no keras.callbacks.Callback."
+        )
+    if _is_one_of(callback, SAVERS):
+        raise ConfigError(
+            f"{key} is a {type(callback).__name__}, and this project writes the checkpoints, which a run resumes from; leave it out, and "
+            "use checkpoint.every_n_epochs, checkpoint.monitor and checkpoint.keep_last."
+        )
+
+
+def make_loggers(config: Config) -> list[Any]:
+    """All that `loggers` names.
+
+    Raises:
+        ConfigError: one has no `log_metrics(metrics, step)`.
+    """
+    made = []
+    for name, section in config.loggers.items():
+        logger = instantiate(section, f"loggers.{name}", "keras")
+        log: Callable[..., object] | None = getattr(logger, "log_metrics", None)
+        if not callable(log):
+            raise ConfigError(
+                f"loggers.{name}._target_={section.target['keras']} makes a {type(logger).__name__}, which has no "
+                "log_metrics(metrics, step)."
+            )
+        made.append(logger)
+    return made
+
+
+def _is_one_of(callback: Any, names: tuple[str, ...]) -> bool:
+    return any(
+        kind.__name__ in names and kind.__module__.startswith("keras") for kind in type(callback).__mro__
+    )

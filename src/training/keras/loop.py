@@ -1,0 +1,45 @@
+"""The loop around the steps: epochs, and the events that Keras' own callbacks expect."""
+
+from collections.abc import Iterator
+
+from src.training.keras.callbacks import TrainingCallback
+from src.training.keras.position import Position
+from src.training.plan import Plan
+
+
+def fit(callback: TrainingCallback) -> None:
+    """Train from the callback's position to the end or to a signal, which leaves a checkpoint."""
+    position, plan, module = callback.position, callback.plan, callback.module
+    callback.others.on_train_begin()
+    if position.pending:
+        callback.end_epoch()
+    batches = None
+    while not (position.preempted or position.over(plan, callback.config.trainer.early_stopping)):
+        batches = batches or iter(callback.loader.training(plan, position))
+        if position.batch == 0:
+            module.begin("train")
+        train_epoch(callback, batches)
+    if position.preempted or (position.ended and position.batch):
+        callback.save()
+    callback.others.on_train_end(callback.epoch_logs)
+
+
+def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
+    """The rest of an epoch, or of the run."""
+    epoch, others = callback.position.epoch, callback.others
+    others.on_epoch_begin(epoch)
+    for number in range(*remaining(callback.position, callback.plan)):
+        others.on_train_batch_begin(number)
+        callback.module.train_function(batches)
+        callback.on_train_batch_end(number)
+        others.on_train_batch_end(number, callback.batch_logs)
+        callback.look_at_others()
+        if callback.position.preempted or callback.position.ended:
+            break
+    callback.on_epoch_end(epoch)
+
+
+def remaining(position: Position, plan: Plan) -> tuple[int, int]:
+    """Numbers of the first step of the epoch that is left, and of the one after the last."""
+    first = position.batch // plan.accumulate
+    return first, min(plan.steps_per_epoch, first + plan.total_steps - position.step)
