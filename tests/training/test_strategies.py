@@ -31,11 +31,9 @@ SAME = (
 CELLS = [(framework, name) for framework, cells in SUPPORTED.items() for name in cells if name != "single"]
 AS_ONE_PROCESS = ("dp",)
 """Computes the loss of the whole batch in one place: there is no average that could be missing."""
-NOT_AVERAGED = [
-    pytest.param(*c, marks=() if c == ("lightning", "ddp") else pytest.mark.slow)
-    for c in CELLS
-    if c[1] not in AS_ONE_PROCESS
-]
+NOT_AVERAGED = [c for c in CELLS if c[1] not in AS_ONE_PROCESS]
+QUICK = ("dp", "ddp", "mirrored", "multiworker_mirrored")
+"""Tried in `make test` too; all others are there in tests/slurm."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,9 @@ def needs_horovod(require, framework: str, strategy: str) -> None:
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("framework, strategy", CELLS)
+@pytest.mark.parametrize(
+    "framework, strategy", [c if c[1] in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CELLS]
+)
 def test_two_devices_train_as_one(framework, strategy, train, single, require, tmp_path: Path) -> None:
     needs_horovod(require, framework, strategy)
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
@@ -76,6 +76,7 @@ def test_two_devices_train_as_one(framework, strategy, train, single, require, t
     assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.horovod
 @pytest.mark.parametrize("framework, strategy", NOT_AVERAGED)
 def test_a_missing_average_would_show(framework, strategy, make_run, single, require) -> None:
