@@ -92,6 +92,10 @@ class MetricsCallback(pl.Callback):
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         self.progress.batch(trainer.current_epoch, batch_idx, fresh)
 
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """What is logged from here on is of the epoch; of one that resumed with its validation, this comes first."""
+        self._epoch_ending = True
+
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
     ) -> dict[str, float] | None:

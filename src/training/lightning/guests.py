@@ -161,3 +161,10 @@ def lightning_refusals() -> Iterator[None]:
     except MisconfigurationException as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"Lightning refuses: {said.rstrip('.')}.") from error
+    except RuntimeError as error:
+        if "not used in producing" not in str(error):
+            raise
+        raise ConfigError(
+            "strategy=ddp needs every trained parameter in the loss of each step, and some are not in it; freeze those "
+            "(requires_grad_(False)), or use strategy=horovod, where they count as a gradient of 0."
+        ) from error
