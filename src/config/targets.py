@@ -27,7 +27,7 @@ SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
         "initial_learning_rate",
         "decay_steps",
     ),
-    Logger: ("save_dir", "dir"),
+    Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters", "first_step", "seen"),
 }
 """Arguments that this project gives a target which takes them, unless the section does."""
 

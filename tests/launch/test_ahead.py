@@ -28,7 +28,7 @@ Make = Callable[..., Config]
         ("model=mlp model.hidden=[65536,65536]", 1, "is a layer of 4,294,967,296 weights, more than memory"),
         ("data=synthetic model.width=4096", 1, "model.width=4096 with images of 224x224x3 is a layer of"),
         ("data=imagefolder data.dir=/nope", 1, "/nope/train can't be listed (No such file or directory)"),
-        ("data=synthetic data.height=16384 data.width=16384 data.channels=3 data.batch_size=1", 1, "need 805,306,368 numbers in memory"),
+        ("data=synthetic data.height=16384 data.width=16384 data.channels=3 data.batch_size=1 model=resnet18", 1, "need 805,306,368 numbers in memory"),
         ("data=synthetic data.classes=10000000", 1, "need 6,720,000,000 numbers in memory"),
         ("data=mnist data.dir=/nope data.download=false", 1, "MNIST is not complete: put train-images-idx3-ubyte.gz"),
         ("data=mnist data.dir=/dev/null/x", 1, "/dev/null is a file, not a folder; use data.dir=FOLDER."),
