@@ -95,7 +95,9 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
             found = open_splits(*arguments, **named)
             return replace(
                 found,
-                **{p: with_signal(getattr(found, p), config.data.batch_size, n) for p, n in signal_at.items()},
+                **{
+                    p: with_signal(getattr(found, p), config.data.batch_size, n) for p, n in signal_at.items()
+                },
             )
 
         monkeypatch.setattr(side, "open_splits", splits)

@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """One rank of a stranger's module, which a test starts with torchrun's variables, or horovodrun's.
 
     python guest_rank.py FOLDER OVERRIDE...

@@ -59,7 +59,9 @@ class Plain(pl.LightningModule):
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         error = self(batch["x"]) - batch["y"]
-        self.log_dict({"val_loss": error.square().mean(), "val_mae": error.abs().mean()}, batch_size=len(error))
+        self.log_dict(
+            {"val_loss": error.square().mean(), "val_mae": error.abs().mean()}, batch_size=len(error)
+        )
         self.log("for_callbacks", error.abs().max(), logger=False, reduce_fx="max")
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -99,7 +101,9 @@ class Adversaries(pl.LightningModule):
         first, second = self.optimizers()
         noise = self.one(torch.randn_like(batch["x"]))
         self.toggle_optimizer(second)
-        judged = functional.softplus(self.other(noise.detach())) + functional.softplus(-self.other(batch["x"]))
+        judged = functional.softplus(self.other(noise.detach())) + functional.softplus(
+            -self.other(batch["x"])
+        )
         second.zero_grad()
         self.manual_backward(judged.mean())
         second.step()

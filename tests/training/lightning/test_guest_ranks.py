@@ -119,5 +119,3 @@ def test_a_data_module_on_two_ranks_is_that_of_one(alone: Any, tmp_path: Path) -
     two = train(tmp_path / "two", 2, "Plateau", "Module", "strategy=ddp", "trainer.devices=2")
     assert (one["step"], two[0]["step"]) == (20, 20)
     assert largest_difference(final_weights(tmp_path / "one"), final_weights(tmp_path / "two")) < 1e-5
-
-

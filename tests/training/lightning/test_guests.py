@@ -17,7 +17,7 @@ from src.errors import ConfigError
 from src.runs.folder import RunDir
 
 from .conftest import Fit, assert_equal, final_state
-from .strangers import ROWS, VAL, Adversaries, Cycle, Measured, Plain, Plateau, Rows
+from .strangers import ROWS, VAL, Adversaries, Cycle, Measured, Plateau, Rows
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "tests.training.lightning.strangers"
@@ -29,16 +29,30 @@ def guest(make_run: MakeRun) -> MakeRun:
 
     def make(module: str, data: str, *overrides: str) -> tuple[Config, RunDir]:
         names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
-        short = ("data.batch_size=10", "trainer.max_epochs=3", "monitor.progress=none", "trainer.log_every_n_steps=3")
+        short = (
+            "data.batch_size=10",
+            "trainer.max_epochs=3",
+            "monitor.progress=none",
+            "trainer.log_every_n_steps=3",
+        )
         return make_run(*opened([*names, *short, "trainer.accelerator=cpu", *overrides]))
 
     return make
 
 
 @pytest.mark.parametrize("module", [Cycle, Plateau, Measured, Adversaries])
-def test_the_weights_are_those_of_a_plain_trainer(module: Any, guest: MakeRun, fit: Fit, tmp_path: Path) -> None:
+def test_the_weights_are_those_of_a_plain_trainer(
+    module: Any, guest: MakeRun, fit: Fit, tmp_path: Path
+) -> None:
     """With the same initial weights, and the same rows in the same order."""
-    config, run = guest(module.__name__, "rows", "trainer.limit_test_batches=0", "schedule=constant", "optimizer=sgd", "optimizer.lr=0.01")
+    config, run = guest(
+        module.__name__,
+        "rows",
+        "trainer.limit_test_batches=0",
+        "schedule=constant",
+        "optimizer=sgd",
+        "optimizer.lr=0.01",
+    )
     outcome = fit(config, run)
     ours = final_state(run)["state_dict"]
 
@@ -51,7 +65,10 @@ def test_the_weights_are_those_of_a_plain_trainer(module: Any, guest: MakeRun, f
         theirs.configure_optimizers = lambda: torch.optim.SGD(
             theirs.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
         )
-    quiet = {"batch_size": 10, "generator": torch.Generator()}  # else a loader draws one of the model's numbers
+    quiet = {
+        "batch_size": 10,
+        "generator": torch.Generator(),
+    }  # else a loader draws one of the model's numbers
     training = DataLoader(Rows(ROWS), sampler=Order(config.seed), drop_last=True, **quiet)
     trainer.fit(theirs, training, DataLoader(Rows(VAL, 1), **quiet))
     for name, value in theirs.state_dict().items():
@@ -104,7 +121,13 @@ STOPS = {"in an epoch": {"train": 15}, "in a validation": {"val": 5}, "at an epo
 @pytest.mark.parametrize("place", STOPS)
 @pytest.mark.parametrize(
     ("module", "data"),
-    [("Plain", "rows"), ("Cycle", "rows"), ("Plateau", "rows"), ("Adversaries", "rows"), ("Measured", "rows")],
+    [
+        ("Plain", "rows"),
+        ("Cycle", "rows"),
+        ("Plateau", "rows"),
+        ("Adversaries", "rows"),
+        ("Measured", "rows"),
+    ],
 )
 def test_stop_and_resume_changes_no_bit(module: str, data: str, place: str, guest: MakeRun, fit: Fit) -> None:
     """Every random number included: of dropout, of rows that are drawn anew, of a step."""
@@ -151,7 +174,14 @@ def test_metrics_arrive_everywhere_under_their_names(guest: MakeRun, fit: Fit, t
     theirs = next(p for p in run.path.rglob("metrics.csv") if p != run.metrics_csv)
     logged = theirs.read_text().splitlines()[0].split(",")
     assert {"train_loss_step", "train_loss_epoch", "val_mae", "test_loss", "lr-AdamW"} <= set(logged)
-    assert tags(run) >= {"train_loss_step", "train_loss_epoch", "val_loss", "val_mae", "test_loss", "lr-AdamW"}
+    assert tags(run) >= {
+        "train_loss_step",
+        "train_loss_epoch",
+        "val_loss",
+        "val_mae",
+        "test_loss",
+        "lr-AdamW",
+    }
     manifest = json.loads((run.checkpoints / "index.json").read_text())
     assert all(entry["value"] is not None for entry in manifest)
 
@@ -195,7 +225,10 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
         ("Steppless", "rows", [], r"Lightning refuses: No `training_step\(\)` method defined"),
         ("Adversaries", "rows", ["trainer.gradient_clip_val=1.0"], "Lightning refuses: Automatic gradient clipping"),
         ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain computes its loss itself, on one; use strategy=ddp"),
-        ("Plain", "rows", ["checkpoint.monitor=val_los", "checkpoint.mode=min"], "checkpoint.monitor=val_los was not measured. Did you mean 'val_loss'?"),
+        (
+            "Plain", "rows", ["checkpoint.monitor=val_los", "checkpoint.mode=min"],
+            "checkpoint.monitor=val_los was not measured. Did you mean 'val_loss'?",
+        ),
         ("Plain", "rows", ["data.batch_size=200"], "larger than the training split, which has 100"),
         ("Plain", "endless", [], "does not say how many batches it has; use trainer.limit_train_batches=N"),
         (
@@ -206,9 +239,7 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
         ("Plain", "rows", [f"loggers.c._target_={HERE}.Nothing"], "is no lightning.pytorch.loggers.Logger"),
     ],
 )  # fmt: skip
-def test_refusals(
-    module: str, data: str, words: list[str], sentence: str, guest: MakeRun, fit: Fit
-) -> None:
+def test_refusals(module: str, data: str, words: list[str], sentence: str, guest: MakeRun, fit: Fit) -> None:
     with pytest.raises(ConfigError if "larger" not in sentence else Exception, match=sentence):
         config, run = guest(module, data, *words)
         fit(config, run)
@@ -220,7 +251,9 @@ def test_a_data_module_is_read_through_our_order(guest: MakeRun, fit: Fit) -> No
     expected = fit(config, whole)
     assert expected.step == 30  # batch_size: the global one, on one rank
     assert "test_loss" not in expected.metrics
-    config, parts = guest("Plain", "Module", "task.dropout=0.3", "checkpoint.every_n_steps=7", "checkpoint.keep_last=9")
+    config, parts = guest(
+        "Plain", "Module", "task.dropout=0.3", "checkpoint.every_n_steps=7", "checkpoint.keep_last=9"
+    )
     fit(config, parts)
     assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
 

@@ -43,7 +43,9 @@ def _ddp(config: Config, topology: Topology, device: torch.device, devices: int)
 def _fsdp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:
     environment = TopologyEnvironment(topology)
     return FullyShardedStrategy(
-        blocks=getattr(config.strategy, "blocks", ()), parallel_devices=[device], cluster_environment=environment
+        blocks=getattr(config.strategy, "blocks", ()),
+        parallel_devices=[device],
+        cluster_environment=environment,
     )
 
 
