@@ -70,6 +70,18 @@ class MetricsCallback(pl.Callback):
             train = self.task.names("train")
             self.of_epoch = {name: value for name, value in metrics.items() if name in train}
 
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """The rate of the last step: an epoch that resumes with its validation is still to be written."""
+        checkpoint["lr"] = None if self._lr is None else float(self._lr)
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """See on_save_checkpoint."""
+        self._lr = checkpoint.get("lr")
+
     # --- training -------------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -155,6 +167,7 @@ class MetricsCallback(pl.Callback):
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""
         self._collect(trainer)
+        self.of_epoch = self._learning_rate(pl_module, steps_done(trainer)) | self.of_epoch
         for name, value in self._unlogged.items():
             if not {name, f"{name}_step", f"{name}_epoch"} & self.of_epoch.keys():
                 self.of_epoch[name] = value
