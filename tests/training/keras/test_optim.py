@@ -168,7 +168,9 @@ def test_any_optimizer_gets_our_schedule_and_clipping(make_config) -> None:
         "trainer.gradient_clip_val=0.25", "schedule=cosine",
     )  # fmt: skip
     optimizer = make_optimizer(config, PLAN, 1)
-    assert type(optimizer).__name__ == "Lion" and optimizer.beta_1 == 0.8 and optimizer.global_clipnorm == 0.25
+    assert (
+        type(optimizer).__name__ == "Lion" and optimizer.beta_1 == 0.8 and optimizer.global_clipnorm == 0.25
+    )
     assert float(optimizer.learning_rate) == pytest.approx(0.5 * factor(config.schedule, 0, 13, 91))
 
 
