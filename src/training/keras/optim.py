@@ -18,7 +18,6 @@ from src.training.plan import Plan
 from src.training.schedules import learning_rate, scaled_lr, warmup_steps
 
 
-
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
     """`lr` times `src.training.schedules.factor` in TensorFlow's operations: part of the step's graph.
 

@@ -142,7 +142,7 @@ def test(callback: TrainingCallback) -> None:
     plan, position, module = callback.plan, callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
     if best:
-        restore_weights(best.path, module.model)
+        restore_weights(best.path, module.weights())
     module.strategy.from_rank_0(list(module.weights().values()))
     callback.evaluate("test", plan.test_batches)
     if position.preempted:

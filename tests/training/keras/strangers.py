@@ -1,0 +1,150 @@
+"""Models and data of people who have never seen this project; each works with `fit`."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+ROWS, COLUMNS = 100, 6
+
+
+class Rows:
+    """A map-style data set: (x, y), or what `kind` says."""
+
+    def __init__(self, length: int = ROWS, seed: int = 0, kind: str = "tuple") -> None:
+        random = np.random.default_rng(seed)
+        self.x = random.normal(size=(length, COLUMNS)).astype("float32")
+        self.y = (self.x[:, :1] * 2 - self.x[:, 1:2] ** 2).astype("float32")
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.kind == "dict":
+            return {"x": self.x[index], "name": f"row {index}"}, {"y": self.y[index], "big": self.y[index] > 0}
+        if self.kind == "weighted":
+            return self.x[index], self.y[index], np.float32(1 + index % 3)
+        return self.x[index], self.y[index]
+
+
+def open_rows(kind: str = "tuple", length: int = ROWS) -> dict[str, Rows]:
+    """`length` rows to train on, 37 and 21 to evaluate on."""
+    return {"train": Rows(length, 0, kind), "val": Rows(37, 1, kind), "test": Rows(21, 2, kind)}
+
+
+def open_tf(endless: bool = False) -> tuple[Any, Any]:
+    """Batches of `tf.data`, shuffled."""
+    train, val = (
+        tf.data.Dataset.from_tensor_slices((rows.x, rows.y)) for rows in (Rows(), Rows(37, 1))
+    )
+    train = train.shuffle(50).batch(16, drop_remainder=True)
+    return (train.repeat() if endless else train), val.batch(16)
+
+
+class OwnStep(keras.Model):
+    """Its own steps, metrics and dropout; layers are created when it is first called."""
+
+    def __init__(self, hidden: int = 8, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(hidden, activation="tanh")
+        self.head = keras.layers.Dense(1)
+        self.seeds = keras.random.SeedGenerator(7)
+        self.rate = dropout
+        self.loss_tracker = keras.metrics.Mean(name="loss")
+        self.error = keras.metrics.MeanAbsoluteError(name="mae")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = self.hidden(x)
+        if training and self.rate:
+            x = keras.random.dropout(x, self.rate, seed=self.seeds)
+        return self.head(x)
+
+    @property
+    def metrics(self) -> list:
+        return [self.loss_tracker, self.error]
+
+    def train_step(self, data: Any) -> dict:
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = tf.reduce_mean((predicted - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self._count(loss, predicted, y)
+
+    def test_step(self, data: Any) -> dict:
+        x, y = data
+        predicted = self(x)
+        return self._count(tf.reduce_mean((predicted - y) ** 2), predicted, y)
+
+    def _count(self, loss: Any, predicted: Any, y: Any) -> dict:
+        self.loss_tracker.update_state(loss, sample_weight=tf.cast(tf.shape(y)[0], tf.float32))
+        self.error.update_state(y, predicted)
+        return {m.name: m.result() for m in self.metrics} | {"raw": loss}
+
+
+def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
+    """A functional model; without an optimizer it takes that of the run."""
+    x = keras.Input((COLUMNS,))
+    y = keras.layers.Dense(1)(keras.layers.Dense(8, activation="relu")(x))
+    model = keras.Model(x, y)
+    model.compile(optimizer=optimizer, loss=loss, metrics=["mae", keras.metrics.RootMeanSquaredError(name="rmse")])
+    return model
+
+
+def two_outputs() -> keras.Model:
+    """Inputs and outputs by name, a text among them, two losses and their metrics."""
+    x, name = keras.Input((COLUMNS,), name="x"), keras.Input((), dtype="string", name="name")
+    body = keras.layers.Dense(8, activation="relu")(x)
+    outputs = {
+        "y": keras.layers.Dense(1, name="y")(body),
+        "big": keras.layers.Dense(1, activation="sigmoid", name="big")(body),
+    }
+    model = keras.Model({"x": x, "name": name}, outputs)
+    model.compile(
+        optimizer=None,
+        loss={"y": "mse", "big": "binary_crossentropy"},
+        loss_weights={"y": 1.0, "big": 0.5},
+        metrics={"big": ["accuracy", keras.metrics.AUC(name="auc")]},
+    )
+    return model
+
+
+def without_loss() -> keras.Model:
+    """Neither compiled nor with a step."""
+    return keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(1)])
+
+
+class Gan(keras.Model):
+    """Two models, two optimizers of its own of one name, noise by its own seeds; only losses are returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3)
+        self.generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(COLUMNS)])
+        self.critic = keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+        self.g_optimizer = keras.optimizers.Adam(0.01)
+        self.c_optimizer = keras.optimizers.Adam(0.02)
+        self.loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def train_step(self, data: Any) -> dict:
+        x, _ = data
+        noise = keras.random.normal((tf.shape(x)[0], 4), seed=self.seeds)
+        with tf.GradientTape() as tape:
+            real, fake = self.critic(x), self.critic(self.generator(noise))
+            c_loss = self.loss_fn(tf.ones_like(real), real) + self.loss_fn(tf.zeros_like(fake), fake)
+        variables = self.critic.trainable_variables
+        self.c_optimizer.apply(tape.gradient(c_loss, variables), variables)
+        with tf.GradientTape() as tape:
+            fake = self.critic(self.generator(noise))
+            g_loss = self.loss_fn(tf.ones_like(fake), fake)
+        variables = self.generator.trainable_variables
+        self.g_optimizer.apply(tape.gradient(g_loss, variables), variables)
+        return {"c_loss": c_loss, "g_loss": g_loss}
+
+
+def no_task(hidden: int = 3) -> keras.layers.Layer:
+    """Something else."""
+    return keras.layers.Dense(hidden)
