@@ -32,21 +32,23 @@ def training_batches(
     return pipeline(read, spec, start_epoch * per_epoch + start_batch, ENDLESS, workers)
 
 
-def evaluation_batches(dataset: DataSet, order: BatchOrder, *, workers: int, limit: int) -> tf.data.Dataset:
-    """The first `limit` batches in their own order, without padding: the last one is shared out as it is.
+def evaluation_batches(
+    dataset: DataSet, order: BatchOrder, *, workers: int, start: int, stop: int
+) -> tf.data.Dataset:
+    """Some batches in their own order, without padding: the last one is shared out as it is.
 
     Raises:
         DataError: as `training_batches`; or the last batch has fewer rows than there are ranks.
     """
     check_batch(len(dataset), order.batch_size, order.world_size, train=False)
-    refuse_few(len(dataset), order, limit)
+    refuse_few(len(dataset), order, stop)
 
     def read(batch: int) -> Structure:
         return as_arrays(dataset.read(evaluation_rows(len(dataset), order, batch), 0, False), "data")
 
-    even = len(dataset) % order.batch_size == 0 or limit * order.batch_size <= len(dataset)
+    even = stop * order.batch_size <= len(dataset)
     spec = row_spec(dataset, order.batch_per_rank if even else None, None, train=False)
-    return pipeline(read, spec, 0, limit, workers)
+    return pipeline(read, spec, start, stop, workers)
 
 
 def whole_batches(length: int, batch_size: int) -> int:

@@ -1,6 +1,6 @@
 """The drop-in door: a `keras.Model` that works with `fit`, unchanged, with its own steps, losses, metrics and optimizers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -15,7 +15,7 @@ from src.training.keras.gradients import average_inside, refuse_late_average
 from src.training.keras.loaders import DropInLoader
 from src.training.keras.make import POLICIES, dtype_policy
 from src.training.keras.module import Module, Saved
-from src.training.keras.optim import make_optimizer, rate_of, set_from_outside
+from src.training.keras.optim import current_rate, make_optimizer, rate_of, set_from_outside
 from src.training.keras.strategies.base import Strategy
 from src.training.plan import Plan, make_plan
 
@@ -40,6 +40,8 @@ class DropIn(Module):
         self._test = (lambda i: test(next(i))) if eager else self.function(test)
         self.train_function = lambda iterator: self._counted(self._train, iterator)
         self.test_function = lambda iterator: self._counted(self._test, iterator)
+        last = test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
+        self.test_last = lambda data: self._counted(last, data)
 
     def begin(self, part: str) -> None:
         """Metrics count from here on."""
@@ -90,8 +92,8 @@ class DropIn(Module):
         normal = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
         return [v for layer in normal for v in layer.non_trainable_variables if v.dtype == "float32"]
 
-    def _counted(self, run: Any, iterator: Iterator[Any]) -> None:
-        logs, rows = run(iterator)
+    def _counted(self, run: Any, batches: Any) -> None:
+        logs, rows = run(batches)
         local = self.distribution.experimental_local_results
         counts = local(rows)
         values = {name: local(value) for name, value in logs.items()}
@@ -178,7 +180,7 @@ def judge_optimizers(
     if ours is not None and any(o is ours for o in used):
         module.rate = rate_of(config, plan, module.strategy.replicas)
         if set_from_outside(config):
-            module.rate = lambda step: float(ours.learning_rate)
+            module.rate = lambda step: current_rate(ours)
         return
     if config.trainer.gradient_clip_val is not None:
         raise ConfigError(
@@ -186,7 +188,7 @@ def judge_optimizers(
             "optimizer; give that one global_clipnorm."
         )
     if used:
-        module.rate = lambda step: float(used[0].learning_rate)
+        module.rate = lambda step: current_rate(used[0])
         module.notes.append(
             "the model brings its own optimizer: what optimizer and schedule say has no effect."
         )

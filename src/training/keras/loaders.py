@@ -57,8 +57,8 @@ class TaskLoader:
 
         return self.strategy.dataset(of_rank)
 
-    def evaluation(self, part: str, limit: int) -> tf.data.Dataset:
-        """The first `limit` batches in their own order."""
+    def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, None]:
+        """The first `limit` batches in their own order; all have one size."""
         dataset = self.parts[part]
         assert dataset
 
@@ -72,7 +72,7 @@ class TaskLoader:
                 limit_batches=limit,
             )
 
-        return self.strategy.dataset(of_rank)
+        return self.strategy.dataset(of_rank), None
 
     def _order(self, rank: int, world_size: int, train: bool) -> BatchOrder:
         return BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train)
@@ -148,7 +148,7 @@ class DropInLoader:
             return data.evaluation(1).element_spec
         assert data
         rows = self.config.data.batch_size // self.strategy.replicas
-        return row_spec(data, rows if part == "train" else None, None, part == "train")
+        return row_spec(data, rows, None, part == "train")
 
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
         """Endless batches from a position on."""
@@ -169,18 +169,27 @@ class DropInLoader:
 
         return self.strategy.dataset(of_rank)
 
-    def evaluation(self, part: str, limit: int) -> tf.data.Dataset:
-        """The first `limit` batches in their own order."""
+    def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+        """The first `limit` batches in their own order; apart, the last one if it has fewer rows.
+
+        Metrics of Keras weigh a batch by the number of its rows where its shape is known, so whole batches have one.
+        """
         data = self.parts[part]
         assert data
         if isinstance(data, Stream):
-            return data.evaluation(limit)
+            return data.evaluation(limit), None
+        whole = min(limit, len(data) // self.config.data.batch_size)
 
-        def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
-            order = BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size)
-            return evaluation_batches(data, order, workers=self.config.data.workers, limit=limit)
+        def between(start: int, stop: int) -> tf.data.Dataset:
+            def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+                order = BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size)
+                return evaluation_batches(
+                    data, order, workers=self.config.data.workers, start=start, stop=stop
+                )
 
-        return self.strategy.dataset(of_rank)
+            return self.strategy.dataset(of_rank)
+
+        return between(0, whole), between(whole, limit) if whole < limit else None
 
     def _part(self, name: str, part: Any) -> DataSet | Stream | None:
         if part is None:
