@@ -33,7 +33,7 @@ new-task:  ## write the files of a task with its data set and test: NAME=mine
 	@$(PYTHON) tools/new_task.py '$(NAME)'
 
 golden: setup  ## regenerate the golden batch scripts; review the diff
-	@$(bin)/python tests/golden/renew.py
+	@$(bin)/python tests/template/golden/renew.py
 
 chaos: export LAB_KILLS = 200
 chaos: export CHAOS_KILLS = 10

@@ -124,9 +124,7 @@ def progress(info: Mapping[str, Any]) -> list[str]:
     parts = [f"epoch {info.get('epoch', '?')}, step {info['step']}"] if "step" in info else []
     parts += [resumes] if (resumes := resume_summary(info)) else []
     metrics = info.get("metrics") or {}
-    return parts + [
-        f"{k} {metrics[k]:.4f}" for k in ("val/acc", "test/acc") if isinstance(metrics.get(k), float)
-    ]
+    return parts + [f"{k} {v:.4f}" for k, v in metrics.items() if "train" not in k and isinstance(v, float)]
 
 
 def logs(found: Runs, parsed: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from src.config.command_line import opened
 from src.config.compose import compose
 from src.config.load import load
 from src.config.schema import Config
@@ -61,7 +62,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
     """`make_config("data=mnist", "seed=3")`: the typed configuration that a command line gives."""
-    return lambda *overrides: load(compose(overrides))
+    return lambda *overrides: load(compose(opened(overrides)))
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def make_run(tmp_path: Path) -> Callable[..., tuple[Config, RunDir]]:
     """`make_run("data=mnist")`: a configuration and a new run folder that holds it, as `src/train.py` makes one."""
 
     def make(*overrides: str) -> tuple[Config, RunDir]:
-        config = load(compose([*overrides, f"paths.results={tmp_path / 'results'}"]))
+        config = load(compose([*opened(overrides), f"paths.results={tmp_path / 'results'}"]))
         return config, new_run(config, overrides, local_layout(config))
 
     return make

@@ -1,6 +1,7 @@
 """Who may import whom, in twelve rows, read from the source; and what a start really loads, by `-X importtime`."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ ROWS = {
     "4 models, data and tasks never import each other": Row(CONTENT, GROUND | {"config"}, HEAVY | {"rich"}),
     "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
-    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | {"checkpoints", "tasks"}, {"rich"}),
+    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | {"checkpoints", "tasks"}, {"rich", "wandb", "mlflow"}),
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
     "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml"}),
@@ -171,6 +172,8 @@ REASONS = {
     "numpy": "headers of a data set are read on the login node",
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",
+    "wandb": "a tracker is imported where it is chosen",
+    "mlflow": "a tracker is imported where it is chosen",
     "horovod": "Horovod is built by whoever wants it",
     "plugins": "Hydra imports every plugin at every start",
     "src.training.lightning.strategies.horovod": "Horovod is built by whoever wants it",
@@ -196,8 +199,38 @@ def test_what_stays_inside_functions(name: str) -> None:
 def test_one_place_picks_a_framework() -> None:
     """Rule 9: by name, so that no other module knows both."""
     picking = [n for n in sources() if "import_module" in (ROOT / n).read_text()]
+    targets = "src/config/instantiate.py"  # whatever the configuration names
     horovod = "src/distributed/horovod_init.py"  # imports Horovod for either framework
-    assert picking == [horovod, "src/launch/rank.py"]
+    assert picking == [targets, horovod, "src/launch/rank.py"]
+
+
+ENGINE = {
+    "config",
+    "training",
+    "training.lightning",
+    "training.keras",
+    "checkpoints",
+    "runs",
+    "distributed",
+    "launch",
+    "slurm",
+}
+OF_A_TASK = re.compile(
+    r"\b(pixels?|pictures?|accurac\w+|acc|labels?|classifi\w*|logits|mnist|imagenet|vocabular\w+|(?:number of|num_?)classes)\b",
+    re.I,
+)
+IMAGE = re.compile(r"\bimages?\b", re.I)
+CONTAINERS = ("src/config/cluster.py", "src/config/paths.py", "slurm/")
+"""Where an image is one of a container."""
+
+
+@pytest.mark.parametrize("name", [n for n in sources() if room(module_of(n)) in ENGINE])
+def test_the_engine_has_no_word_of_a_task(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    found = [line for line in lines if OF_A_TASK.search(line)]
+    if not name.startswith(CONTAINERS):
+        found += [line for line in lines if IMAGE.search(line)]
+    assert found == []
 
 
 def test_one_room_writes_run_json() -> None:

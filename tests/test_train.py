@@ -67,7 +67,7 @@ def test_digits(train: Train, tmp_path: Path, framework: str) -> None:
     assert (info["epoch"], info["step"], info["restarts"]) == (15, 210, 0)
     run = (tmp_path / "latest").resolve()
     for line in (
-        "Test accuracy: 0.9",
+        "Test:          test/loss 0.",
         f"Run folder:    {run}",
         "Checkpoint:    ",
         "TensorBoard:   ",

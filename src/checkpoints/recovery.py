@@ -28,7 +28,9 @@ def open_checkpointer(config: "Checkpoint", run: RunDir) -> AsyncCheckpointer:
         CheckpointError: see `recover`.
     """
     recover(run)
-    store = CheckpointStore(run.checkpoints, config.mode or "min", config.keep_last, config.keep_every_n_epochs)
+    store = CheckpointStore(
+        run.checkpoints, config.mode or "min", config.keep_last, config.keep_every_n_epochs
+    )
     staging = open_staging(run, config.local)
     if staging and (problem := staging.problem()):
         say(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")

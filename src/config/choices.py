@@ -50,7 +50,7 @@ class Model(Open):
     """A network for a native task.
 
     Attributes:
-        from_data: arguments that the data set knows: {"num_classes": "classes"} passes its `classes` as `num_classes`.
+        from_data: arguments that the data set knows: {"width": "columns"} passes its `columns` as `width`.
     """
 
     name: str

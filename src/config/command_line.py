@@ -33,7 +33,8 @@ class CommandLine:
 def opened(words: Sequence[str]) -> list[str]:
     """Overrides as Hydra takes them where a key need not be in a file: arguments of a target (`task.hidden=64` as `++task.hidden=64`).
 
-    A target that is typed begins without the arguments of the one in the chosen file: `data._target_=mine.rows` stands for `data=custom` too.
+    A target that is typed begins without the arguments of the one in the chosen file: `data._target_=mine.rows` stands for
+    `data=custom` too.
     """
     typed = [word.lstrip("+").partition("=")[0] for word in words]
     begun = [g for g in CHOSEN if any(k.startswith(f"{g}.{TARGET}") for k in typed) and g not in typed]

@@ -10,6 +10,7 @@ from typing import Any
 
 from src.config.compose import CONFIGS, compose, empty_sweep, groups, parse_override
 from src.config.load import load
+from src.config.open import CHOSEN
 from src.config.schema import Config
 from src.config.sentences import about_configuration, sentence
 from src.config.strict import did_you_mean, keys
@@ -130,6 +131,9 @@ def _check_choice(text: str, override: Any, choices: list[str], problems: list[s
     if override.is_add():
         problems.append(f"'{text}': {group} is already in the configuration; write it without +.")
     for value in _values(override, choices):
+        if isinstance(value, list) and group in CHOSEN:
+            problems.append(f"{group}={value} is not a choice{did_you_mean('', choices)}")
+            continue
         for choice in value if isinstance(value, list) else [value]:
             _check_file(group, choice, choices, problems)
     return len(problems) == before

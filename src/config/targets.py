@@ -27,7 +27,7 @@ SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
         "initial_learning_rate",
         "decay_steps",
     ),
-    Logger: ("save_dir", "dir"),
+    Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters", "first_step", "seen"),
 }
 """Arguments that this project gives a target which takes them, unless the section does."""
 
@@ -131,19 +131,19 @@ def _arguments(
     if definition.kind == "unreadable":
         return dict(given)
     taken = [name for name, p in parameters.items() if not p.positional_only]
-    free = [name for name in dict.fromkeys([*taken, *own]) if name not in given and name not in supplied]
+    known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
     for name in given:
         if name not in taken and not definition.takes_any:
-            problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, free)}")
+            problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, known)}")
     missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
     misspelt = {nearest(name, missing) for name in given if name not in parameters}
     problems += [f"'{key}.{n}' is missing: {dotted} needs it." for n in missing if n not in misspelt]
     return {name: _argument(f"{key}.{name}", parameters.get(name), v, problems) for name, v in given.items()}
 
 
-def _instead(key: str, name: str, free: list[str]) -> str:
-    near = nearest(name, free)
-    return f". Did you mean '{key}.{near}'?" if near else did_you_mean(name, free)
+def _instead(key: str, name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    return f". Did you mean '{key}.{near}'?" if near else did_you_mean(name, known)
 
 
 def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[str]) -> Any:
@@ -155,7 +155,7 @@ def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[
         except TargetError as error:
             problems.append(f"{key}.{TARGET}={dotted}: {error}")
             return value
-    if parameter is None or parameter.hint is None:
+    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
         return value
     converted = convert(parameter.hint, value, problems, key)
     return value if converted is UNUSABLE else converted
@@ -172,4 +172,3 @@ def _described(task: Task, definition: Definition) -> Task:
         headline=headline if isinstance(headline, str) else None,
         unit=str(definition.attributes.get("unit", task.unit)),
     )
-

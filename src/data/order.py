@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 
-
 Sizes = Callable[[np.ndarray], np.ndarray]
 
 

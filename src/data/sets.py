@@ -9,8 +9,8 @@ from src.data.base import Splits
 from src.errors import ConfigError
 
 
-def open_splits(config: Data, framework: str, seed: int = 0) -> Splits:
-    """Open the data set that `config` names; `seed` is the run's, for a target that takes one.
+def open_splits(config: Data, framework: str, seed: int = 0, **supplied: Any) -> Splits:
+    """Open the data set that `config` names; `seed` is the run's, for a target that takes one, as it may take others of `supplied`.
 
     A target may return `Splits`, a mapping, a tuple (train, val) or (train, val, test), or any object with attributes of these names.
     One without them, such as a LightningDataModule, is returned as it is for all three.
@@ -19,7 +19,7 @@ def open_splits(config: Data, framework: str, seed: int = 0) -> Splits:
         ConfigError: the target can't be called, or returns nothing to train on.
         DataError: files are missing or do not fit together; a damaged row is found when it is read.
     """
-    opened = instantiate(config, "data", framework, seed=seed)
+    opened = instantiate(config, "data", framework, seed=seed, **supplied)
     if isinstance(opened, Splits):
         return opened
     parts = _parts(opened)

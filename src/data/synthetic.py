@@ -40,7 +40,7 @@ def open_synthetic(
     height: Side,
     width: Side,
     channels: Side,
-    classes: Annotated[int, Range(at_least=1, at_most=2**24)],
+    classes: Annotated[int, Range(at_least=1, at_most=16_777_216)],
     length: Samples,
     val_length: Samples,
 ) -> Splits:

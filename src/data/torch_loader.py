@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from src.data.base import ImageSet
 from src.data.batch import check_batch
 from src.data.order import BatchOrder, batches_per_epoch
+from src.data.torch_order import BareOrder
+from src.data.torch_samples import Reader
 from src.errors import DataError
 
 
 class Batch(NamedTuple):
-    """A rank's part of a batch of b samples."""
+    """A rank's part of a batch of b rows, for a task that counts by weight."""
 
-    image: torch.Tensor  # float32 [b, C, H, W]
-    label: torch.Tensor  # int64 [b]
+    rows: Any  # tuple or dict of tensors [b, ...], as the data set gives them
     weight: torch.Tensor  # float32 [b], see `BatchOrder.rows`
 
 
@@ -44,22 +44,42 @@ class EpochSampler(Sampler[tuple[int, int]]):
 
 
 @dataclass(frozen=True)
-class Batches(Dataset[Batch | DataError]):
-    """Maps (epoch, batch) to this rank's batch."""
+class Batches(Dataset[Any]):
+    """Maps (epoch, batch) to this rank's batch.
 
-    dataset: ImageSet
-    order: BatchOrder
+    Attributes:
+        order: a `BatchOrder`: a `Batch` of a fixed size, padded; a `BareOrder`: the bare rows, as many as there are.
+        train: rows may be augmented.
+    """
 
-    def __getitem__(self, key: tuple[int, int]) -> Batch | DataError:
+    reader: Reader
+    order: BatchOrder | BareOrder
+    train: bool
+
+    @property
+    def size(self) -> BatchOrder:
+        """Batch size and ranks."""
+        return self.order.order if isinstance(self.order, BareOrder) else self.order
+
+    def __len__(self) -> int:
+        """Batches of an epoch. Raises DataError if the ranks can't share them."""
+        length = len(self.reader.dataset)
+        if isinstance(self.order, BareOrder):
+            return self.order.batches(length)
+        return batches_per_epoch(length, self.order.batch_size)
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
         """A DataError is returned, not raised: DataLoader would wrap it into the traceback of a worker."""
         epoch, batch = key
-        indices, weights = self.order.rows(len(self.dataset), epoch, batch)
+        length = len(self.reader.dataset)
         try:
-            images, labels = self.dataset.read(indices, epoch, self.order.train)
+            if isinstance(self.order, BareOrder):
+                return self.reader.read(self.order.rows(length, epoch, batch), epoch, self.train)
+            sizes = getattr(self.reader.dataset, "sizes", None)
+            indices, weights = self.order.rows(length, epoch, batch, sizes=sizes)
+            return Batch(self.reader.read(indices, epoch, self.train), torch.from_numpy(weights))
         except DataError as error:
             return error
-        channels_first = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-        return Batch(channels_first, torch.from_numpy(labels), torch.from_numpy(weights))
 
 
 class BatchLoader(DataLoader[Any]):
@@ -74,7 +94,7 @@ class BatchLoader(DataLoader[Any]):
 
 
 def torch_loader(
-    dataset: ImageSet, order: BatchOrder, *, workers: int = 0, start_epoch: int = 0, start_batch: int = 0
+    batches: Batches, *, workers: int = 0, start_epoch: int = 0, start_batch: int = 0
 ) -> BatchLoader:
     """The batches of a rank; a Trainer needs `use_distributed_sampler=False`, for they are this rank's already.
 
@@ -85,12 +105,12 @@ def torch_loader(
     Raises:
         DataError: the batch does not suit the ranks or the data.
     """
-    check_batch(len(dataset), order.batch_size, order.world_size, order.train)
-    batches = batches_per_epoch(len(dataset), order.batch_size)
+    size = batches.size
+    check_batch(len(batches.reader.dataset), size.batch_size, size.world_size, batches.train)
     return BatchLoader(
-        Batches(dataset, order),
+        batches,
         batch_size=None,
-        sampler=EpochSampler(batches, start_epoch, start_batch),
+        sampler=EpochSampler(len(batches), start_epoch, start_batch),
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),

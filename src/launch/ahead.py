@@ -1,6 +1,6 @@
 """What is known of a run before it starts: whether its data is there and its checkpoints can be read, and whether batches and model fit.
 
-Only what is cheap to learn, by names and headers: a damaged picture is found when it is read.
+Only what is cheap to learn, by names and headers: a damaged row is found when it is read.
 """
 
 import inspect

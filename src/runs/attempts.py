@@ -29,7 +29,7 @@ class Outcome:
         state: completed, or preempted when a signal asked to stop before the end.
         epoch: epochs completed.
         step: optimizer steps done.
-        metrics: flat, by the names of `src.config.checks.METRICS` and `test/loss`, `test/acc`.
+        metrics: flat, by the names that the task gives them: `val/loss`.
         checkpoint: folder of the newest checkpoint, if one was written.
     """
 

@@ -38,7 +38,7 @@ def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
             )
         )
     rows.append(("Next", next_command(run, config, signal)))
-    return "\n" + "\n".join(f"{label + ':':<15}{text}" for label, text in rows)
+    return "\n" + "\n".join(f"{name + ':':<15}{text}" for name, text in rows)
 
 
 def not_finite(metrics: Mapping[str, float | None]) -> str | None:

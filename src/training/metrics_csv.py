@@ -31,7 +31,8 @@ class CsvLog:
             say_once(
                 f"{path} is not a list of this project's metrics: it is kept as {kept}, and a new one begins."
             )
-        written = _cells(_lines(path)[0]) if path.exists() and _lines(path)[:1] else []
+        header = next(iter(_lines(path)), "")
+        written = _cells(header) if header.endswith("\n") else []
         self.columns = list(dict.fromkeys([*FIRST, *written, *metrics]))
         if self.columns != written:
             self._rewrite(_lines(path)[1:])
@@ -58,6 +59,18 @@ class CsvLog:
         if step == 0 and rows:
             set_aside(self.path, "before")  # from scratch: the old curve is kept
         self._rewrite([row for row in rows if self._is_row(row) and int(row.split(",")[0]) <= step])
+
+    def held(self, since: int = 0) -> set[tuple[str, int]]:
+        """Name and step of each value, from step `since` on; before `resume` these are what earlier attempts have logged."""
+        rows = (_cells(row) for row in _lines(self.path)[1:] if self._is_row(row))
+        names = [(at, name) for at, name in enumerate(self.columns) if name not in ("step", "epoch")]
+        return {
+            (name, int(cells[0]))
+            for cells in rows
+            if int(cells[0]) >= since
+            for at, name in names
+            if cells[at]
+        }
 
     def _rewrite(self, rows: Iterable[str]) -> None:
         """The file with today's columns; rows of fewer end in empty ones. Raises OSError."""

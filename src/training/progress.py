@@ -22,7 +22,7 @@ class Progress:
         kind: auto: a bar if the output is a terminal, else plain lines.
         plan: the size of the run.
         world_size: devices that share the global batch, for the speed.
-        unit: what a row of a batch is, in the plural: images/s.
+        unit: what a row of a batch is, in the plural.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Progress:
             print(text, flush=True)
 
     def line(self, epoch: int, batch: int) -> str:
-        """`epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 images/s`"""
+        """`epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 samples/s`"""
         step = min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
         parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", f"step {step}/{self.plan.total_steps}"]
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]

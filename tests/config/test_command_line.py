@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.config.command_line import CommandLine, split
+from src.config.command_line import CommandLine, opened, split
 from src.errors import ConfigError
 
 
@@ -49,3 +49,20 @@ def test_an_unusable_argument_is_one_sentence(argument: str, sentence: str) -> N
     with pytest.raises(ConfigError) as refused:
         split(["seed=1", argument])
     assert refused.value.problems == [sentence]
+
+
+@pytest.mark.parametrize(
+    "typed, words",
+    [
+        (["data.batch_size=3", "seed=1"], ["++data.batch_size=3", "seed=1"]),
+        (["task._target_=mine.Lit"], ["task=custom", "++task._target_=mine.Lit"]),
+        (["task._target_.keras=mine.Lit"], ["task=custom", "++task._target_.keras=mine.Lit"]),
+        (["data=mnist", "data._target_=mine.rows"], ["data=mnist", "++data._target_=mine.rows"]),
+        (["+callbacks.a._target_=b.c", "~data.dir"], ["+callbacks.a._target_=b.c", "~data.dir"]),
+        (["datadir=3", "optimizer=sgd"], ["datadir=3", "optimizer=sgd"]),
+        (["task=custom", "++task._target_=mine.Lit"], ["task=custom", "++task._target_=mine.Lit"]),
+    ],
+)
+def test_arguments_of_targets_need_not_be_in_a_file(typed: list[str], words: list[str]) -> None:
+    assert opened(typed) == words
+    assert opened(words) == words

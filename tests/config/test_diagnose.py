@@ -127,8 +127,8 @@ def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
 
 
 def test_a_list_where_a_name_belongs() -> None:
-    found = diagnose(["data.name=[]"], ConfigError()).problems
-    assert "data=[] is not a choice. Known: digits, mnist, imagefolder, synthetic." in found
+    found = diagnose(["data=[]"], ConfigError()).problems
+    assert "data=[] is not a choice. Known: custom, digits, friedman, imagefolder, mnist, synthetic." in found
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from src.files import ROOT
 
 MakeConfig = Callable[..., Config]
 CHOICES = [
-    f"{group}={choice}" for group in ("data", "model", "optimizer", "schedule") for choice in groups()[group]
+    f"{group}={choice}"
+    for group in ("task", "data", "model", "optimizer", "schedule")
+    for choice in groups()[group]
+    if choice != "custom"
 ]
 
 

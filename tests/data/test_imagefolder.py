@@ -11,7 +11,7 @@ from src.errors import DataError
 
 
 def open_small(folder: Path, channels: int = 3, seed: int = 0):
-    return open_imagefolder(folder, 32, channels, seed)
+    return open_imagefolder(str(folder), 32, channels, seed)
 
 
 def test_classes_are_folders_in_alphabetical_order(picture_dir: Path) -> None:
@@ -125,6 +125,6 @@ def test_hidden_files_and_names_of_any_kind(picture_dir: Path) -> None:
 
 
 def test_a_good_picture_is_not_blamed_for_another_error(picture_dir: Path) -> None:
-    train = open_imagefolder(picture_dir, 0, 3, 0).train  # a size that no configuration has
+    train = open_imagefolder(str(picture_dir), 0, 3, 0).train  # a size that no configuration has
     with pytest.raises(ValueError, match="height and width must be > 0"):
         train.read(np.array([0]), epoch=0, train=False)

@@ -1,32 +1,113 @@
+"""Every choice of data= opens, and what a target may return."""
+
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from src.config.choices import Data, DigitsData, ImageFolderData, MnistData, SyntheticData
+from src.config.choices import Data
+from src.config.compose import groups
+from src.config.schema import Config
+from src.data import checks
 from src.data.sets import open_splits
+from src.errors import ConfigError
+
+MakeConfig = Callable[..., Config]
+OVERRIDES = {
+    "mnist": ["data.dir={mnist_dir}", "data.download=false"],
+    "imagefolder": ["data.dir={picture_dir}", "data.image_size=24"],
+    "synthetic": ["data.height=9", "data.width=7", "data.classes=5", "data.length=40", "data.val_length=8"],
+}
+"""What a choice needs here; the others open as they are."""
 
 
-@pytest.fixture(params=["digits", "mnist", "imagefolder", "synthetic"])
-def config(request: pytest.FixtureRequest) -> Data:
-    match request.param:
-        case "mnist":
-            folder: Path = request.getfixturevalue("mnist_dir")
-            return MnistData("mnist", 8, 0, str(folder), download=False)
-        case "imagefolder":
-            return ImageFolderData("imagefolder", 8, 0, str(request.getfixturevalue("picture_dir")), 24, 1)
-        case "synthetic":
-            return SyntheticData(
-                "synthetic", 8, 0, height=9, width=7, channels=2, classes=5, length=40, val_length=8
-            )
-    return DigitsData("digits", 8, 0)
+@pytest.fixture(params=sorted({*groups()["data"]} - {"custom"}))
+def config(request: pytest.FixtureRequest, make_config: MakeConfig) -> Config:
+    words = []
+    for word in OVERRIDES.get(request.param, []):
+        key, _, value = word.partition("=")
+        words.append(f"{key}={request.getfixturevalue(value[1:-1]) if value.startswith('{') else value}")
+    return make_config(f"data={request.param}", *words)
 
 
-def test_every_set_keeps_the_promises_of_an_image_set(config: Data) -> None:
-    splits = open_splits(config, seed=3)
+def test_every_choice_keeps_the_promises_of_a_data_set(config: Config) -> None:
+    splits = open_splits(config.data, "lightning", seed=3)
+    wanted = None
     for part, train in ((splits.train, True), (splits.val, False), (splits.test, False)):
-        assert part.shape == splits.train.shape and part.classes == splits.train.classes
-        images, labels = part.read(np.arange(min(len(part), 6)), epoch=0, train=train)
-        assert images.dtype == np.float32 and labels.dtype == np.int64
-        assert images.shape == (len(labels), *part.shape) and np.isfinite(images).all()
-        assert labels.min() >= 0 and labels.max() < part.classes
+        rows = part.read(np.arange(min(len(part), 6)), epoch=0, train=train)
+        arrays = list(rows.values()) if isinstance(rows, dict) else list(rows)
+        assert {len(a) for a in arrays} == {min(len(part), 6)}
+        kinds = [(a.dtype, a.shape[1:]) for a in arrays]
+        wanted = wanted or kinds
+        assert kinds == wanted
+        assert all(np.isfinite(a).all() for a in arrays)
+        again = part.read(np.arange(min(len(part), 6)), epoch=0, train=train)
+        for a, b in zip(arrays, again.values() if isinstance(again, dict) else again, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_known_beforehand_is_so(config: Config) -> None:
+    if config.data.check is None:
+        pytest.skip("it has no _check_")
+    check = getattr(checks, config.data.check.rpartition(".")[2])
+    arguments = {**config.data.arguments, "look": True}
+    names = check.__code__.co_varnames[: check.__code__.co_argcount]
+    known = check(**{name: arguments[name] for name in names})
+    splits = open_splits(config.data, "lightning", seed=3)
+    # mnist keeps a part of its training images to validate on
+    assert known.length in (None, len(splits.train), len(splits.train) + len(splits.val))
+    assert {name: splits.facts[name] for name in known.facts} == dict(known.facts)
+
+
+TWO = [1, 2], [3]
+
+
+def returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Any:
+    """Splits of a target that returns what the expression says."""
+    (tmp_path / "mine_returned.py").write_text(
+        "from types import SimpleNamespace\nclass Module:\n    def train(self): ...\n"
+        f"def open_data(seed, batch_size=None):\n    return {what}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "mine_returned", raising=False)
+    section = Data(
+        target={"lightning": "mine_returned.open_data"},
+        check=None,
+        arguments={},
+        name="mine",
+        batch_size=1,
+        workers=0,
+    )
+    return open_splits(section, "lightning", seed=7)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "([1, 2], [3])",
+        "([1, 2], [3], None)",
+        "dict(train=[1, 2], val=[3])",
+        "SimpleNamespace(train=[1, 2], val=[3], test=None)",
+    ],
+)
+def test_a_target_may_return(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = returned(tmp_path, monkeypatch, what)
+    assert (splits.train, splits.val, splits.test) == (*TWO, None)
+
+
+def test_a_module_of_data_is_left_to_its_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = returned(tmp_path, monkeypatch, "Module()")
+    assert splits.train is splits.val is splits.test
+    assert type(splits.train).__name__ == "Module"
+
+
+@pytest.mark.parametrize(
+    "what, missing", [("dict(train=[1])", "val"), ("dict(validation=[1])", "train and val")]
+)
+def test_nothing_to_train_on_is_refused(
+    what: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=f"returns no {missing}; return a mapping"):
+        returned(tmp_path, monkeypatch, what)

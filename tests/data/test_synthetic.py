@@ -11,7 +11,7 @@ def test_any_shape(shape: tuple[int, int, int]) -> None:
 
 
 def test_lengths_and_labels() -> None:
-    splits = open_synthetic((8, 8, 1), classes=12, length=1000, val_length=30)
+    splits = open_synthetic(8, 8, 1, classes=12, length=1000, val_length=30)
     assert (len(splits.train), len(splits.val), len(splits.test)) == (1000, 30, 30)
     labels = splits.train.read(np.arange(1000), 0, True)[1]
     assert set(labels) == set(range(12))

@@ -9,14 +9,9 @@ from PIL import Image
 
 from src.config.paths import node_only
 from src.config.schema import Config
-from src.data.digits import open_digits
-from src.launch.ahead import DIGITS, data_problems, samples
+from src.launch.ahead import data_problems, known_of
 
 Make = Callable[..., Config]
-
-
-def test_the_length_of_digits_is_what_the_file_holds() -> None:
-    assert len(open_digits().train) == DIGITS
 
 
 @pytest.mark.parametrize(
@@ -33,6 +28,8 @@ def test_the_length_of_digits_is_what_the_file_holds() -> None:
         ("model=mlp model.hidden=[65536,65536]", 1, "is a layer of 4,294,967,296 weights, more than memory"),
         ("data=synthetic model.width=4096", 1, "model.width=4096 with images of 224x224x3 is a layer of"),
         ("data=imagefolder data.dir=/nope", 1, "/nope/train can't be listed (No such file or directory)"),
+        ("data=synthetic data.height=16384 data.width=16384 data.channels=3 data.batch_size=1 model=resnet18", 1, "need 805,306,368 numbers in memory"),
+        ("data=synthetic data.classes=10000000", 1, "need 6,720,000,000 numbers in memory"),
         ("data=mnist data.dir=/nope data.download=false", 1, "MNIST is not complete: put train-images-idx3-ubyte.gz"),
         ("data=mnist data.dir=/dev/null/x", 1, "/dev/null is a file, not a folder; use data.dir=FOLDER."),
     ],
@@ -62,7 +59,7 @@ def test_nobody_looks_for_folders_of_another_machine(make_config: Make) -> None:
 
 def test_mnist_is_counted_by_its_headers(make_config: Make, mnist_dir: Path) -> None:
     config = make_config("data=mnist", f"data.dir={mnist_dir}", "data.batch_size=112")
-    assert samples(config.data, look=True) == 110
+    assert known_of(config, look=True).length == 110
     assert data_problems(config, 1) == [
         "data.batch_size=112 is larger than the training split, which has 110 samples; use data.batch_size=110 or less."
     ]
@@ -82,7 +79,7 @@ def test_pictures_are_looked_for_and_not_counted(make_config: Make, tmp_path: Pa
         (tmp_path / split / "cat").mkdir(parents=True)
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "train" / "cat" / "a.png")
     config = make_config("data=imagefolder", f"data.dir={tmp_path}")
-    assert samples(config.data, look=True) is None
+    assert known_of(config, look=True).length is None
     assert data_problems(config, 1) == []
 
 

@@ -12,12 +12,14 @@ COUNT = """
 import json
 from src.config.compose import compose
 from src.config.load import load
-from src.models.{side} import build_model, parameter_count
+from src.models.{side} import parameter_count
+from src.training.network import build_network
 counts = {{}}
 for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "resnet50"):
     for channels in (1, 3):
-        config = load(compose(["model=" + model.split()[0], *model.split()[1:]]))
-        counts[f"{{model}} {{channels}}"] = parameter_count(build_model(config.model, (28, 28, channels), 10))
+        config = load(compose(["framework={side}", "model=" + model.split()[0], *model.split()[1:]]))
+        facts = {{"shape": (28, 28, channels), "outputs": 10}}
+        counts[f"{{model}} {{channels}}"] = parameter_count(build_network(config, facts))
 print(json.dumps(counts))
 """
 

@@ -40,7 +40,7 @@ def test_a_plan_adds_up_or_is_refused(data: st.DataObject) -> None:
     config = dataclasses.replace(config, trainer=trainer, data=batch)
     lengths, world = [data.draw(length) for _ in range(3)], data.draw(st.integers(1, 64))
     try:
-        plan = make_plan(config, *lengths, world)
+        plan = make_plan(config, *(-(-n // config.data.batch_size) for n in lengths), world)
     except ConfigError as error:
         assert error.problems and all(p and "\n" not in p for p in error.problems)
         return

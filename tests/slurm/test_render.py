@@ -1,7 +1,6 @@
-"""The script: golden files, and values that try to break out of it, read by the real bash."""
+"""The script: values that try to break out of it, read by the real bash."""
 
 import dataclasses
-import importlib.util
 import json
 import shlex
 import shutil
@@ -21,12 +20,6 @@ from src.errors import ConfigError
 from src.files import ROOT
 from src.runs.folder import RunDir
 
-GOLDEN = ROOT / "tests" / "golden"
-spec = importlib.util.spec_from_file_location("renew", GOLDEN / "renew.py")
-assert spec and spec.loader
-renew = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(renew)
-
 HOSTILE = [
     "a b",
     "it's",
@@ -44,23 +37,6 @@ HOSTILE = [
     "é 日本",
     "-n",
 ]
-
-
-@pytest.mark.parametrize("name", renew.CASES)
-def test_golden(name: str) -> None:
-    assert renew.script(name) == (GOLDEN / f"{name}.sh").read_text(), "if this is meant: make golden"
-
-
-def test_every_preset_and_launch_method_has_a_golden_script() -> None:
-    presets = {p.stem for p in (ROOT / "configs" / "cluster").glob("*.yaml")} - {"local", "current"}
-    assert presets <= set(renew.CASES)
-    assert {f"neuron-{way}" for way in ("srun", "torchrun", "mpirun", "horovodrun")} <= set(renew.CASES)
-    assert {p.stem for p in GOLDEN.glob("*.sh")} == set(renew.CASES)
-
-
-@pytest.mark.parametrize("name", renew.CASES)
-def test_bash_reads_every_script(name: str) -> None:
-    subprocess.run(["bash", "-n"], input=renew.script(name), text=True, check=True)
 
 
 def job(make_config: Callable[..., Config], *overrides: str, **changes: object) -> Job:

@@ -21,11 +21,6 @@ def test_its_folder_may_have_a_long_path(tmp_path: Path) -> None:
         assert done.stdout == "node1\n", done.stderr
 
 
-def test_every_preset_of_a_cluster_has_its_site() -> None:
-    presets = {path.stem for path in (REPOSITORY / "configs/cluster").glob("*.yaml")}
-    assert presets - {"local", "current", "pbs"} == set(SITES)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("site", SITES)
 def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:

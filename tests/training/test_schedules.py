@@ -39,5 +39,5 @@ def test_the_learning_rate_is_scaled_for_the_ranks(make_config: Callable[..., Co
     config = make_config(
         "optimizer=sgd", "optimizer.scale_lr=linear", "schedule=constant", "data.batch_size=96"
     )
-    plan = make_plan(config, 1000, 100, 100, 4)
+    plan = make_plan(config, 11, 2, 2, 4)
     assert learning_rate(config, plan, 5, 4) == pytest.approx(0.4)

@@ -7,7 +7,7 @@ from src.training.throughput import MIN_MEASURED_S, Throughput
 
 
 def test_rates_of_intervals() -> None:
-    meter = Throughput(images=8, world_size=2)
+    meter = Throughput(rows=8, world_size=2, unit="rows")
     for batch in range(12):
         time.sleep(0.01)
         meter.batch(waited=batch % 4 == 3)
@@ -23,7 +23,7 @@ def test_rates_of_intervals() -> None:
 
 
 def test_a_pause_does_not_count() -> None:
-    meter = Throughput(images=8, world_size=1)
+    meter = Throughput(rows=8, world_size=1, unit="rows")
     for _ in range(3):
         meter.batch(waited=True)
         meter.batch(waited=True)
@@ -34,6 +34,6 @@ def test_a_pause_does_not_count() -> None:
 
 
 def test_too_little_says_nothing() -> None:
-    meter = Throughput(images=8, world_size=1)
+    meter = Throughput(rows=8, world_size=1, unit="rows")
     meter.batch(waited=True)
     assert meter.summary() is None

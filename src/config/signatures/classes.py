@@ -56,6 +56,8 @@ def _first(names: Names, line: Line, wanted: set[str]) -> Signature:
                 continue
             found = _whole(names, base, node, line[number:])
             if name == "__init__":
+                if new and (new.parameters or not new.takes_any):
+                    return new  # the nearer one takes the call first, and says what it takes
                 certain = keeps(base.node.decorator_list, CLASS_KEEPING)
                 return found if certain else Signature(found.parameters, True)
             new = found

@@ -16,7 +16,7 @@ from src.config.signatures.definition import TargetError
 from src.config.signatures.skeleton import skeleton
 from src.files import ROOT
 
-_DYNAMIC = re.compile(r"\b(?:globals|locals|vars)\(\)|sys\.modules\[|\bexec\(|^del __", re.MULTILINE)
+_DYNAMIC = re.compile(r"\b(?:globals|locals|vars)\(\)|sys\.modules\[|\bexec\(")
 """What a module writes that makes names of its own while it is imported."""
 
 LONG = 8_000
@@ -55,7 +55,7 @@ class Module:
         except UnicodeDecodeError as error:
             self._fault(f"is not UTF-8 text (byte {error.start + 1})")
         except (SyntaxError, LookupError) as error:
-            self._fault(f"has an encoding that Python does not know: {error}")
+            self._fault(f"is not text in UTF-8 or another encoding that it declares: {error}")
         return None
 
     @cached_property
@@ -115,7 +115,7 @@ class Module:
 
     def may_bind(self, name: str) -> bool:
         """Whether a name that no statement binds can be there nevertheless once the module is imported."""
-        if self.text is None or "__getattr__" in self.scope or name.startswith("__"):
+        if self.text is None or self.tree is None or "__getattr__" in self.scope or name.startswith("__"):
             return True
         word = re.escape(name)
         by_name = rf"\bglobal\b[^\n]*\b{word}\b|\b{word}\s*:="

@@ -1,17 +1,22 @@
 """What happens around the loop: metrics, display, early stopping, and the agreement of all ranks to stop."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
-from src import tasks
 from src.checkpoints.interval import Interval
+from src.config.choices import OtherSchedule
 from src.config.schema import Config, EarlyStopping
+from src.tasks.base import Task
 from src.training.early_stopping import Patience
-from src.training.lightning.module import Classifier
+from src.training.lightning.loggers import Received
+from src.training.lightning.module import TaskModule
+from src.training.lightning.position import steps_done
 from src.training.metrics_csv import CsvLog
+from src.training.monitors import monitored
 from src.training.nan_watch import NanWatch
 from src.training.plan import Plan
 from src.training.progress import Progress
@@ -20,10 +25,11 @@ from src.training.stop import Stop
 
 
 class MetricsCallback(pl.Callback):
-    """Reduces the sums over the ranks, every few steps and at an epoch's end; writes and shows the metrics.
+    """Collects the metrics, every few steps and at an epoch's end; writes and shows them.
 
-    The request of any rank to stop travels in the same reduction, so all ranks know of it at the same step and no
-    step needs a collective of its own. A single rank looks at its flag after each step.
+    Those of a task are sums, reduced over the ranks here. The request of any rank to stop travels in the same reduction, so all ranks know
+    of it at the same step and no step needs a collective of its own. A single rank looks at its flag after each step. Those of a module
+    that logs by itself come from Lightning, by way of `loggers.Received` and `Trainer.collected`.
 
     Attributes:
         csv: metrics.csv, on rank 0 of a run that keeps it.
@@ -35,9 +41,15 @@ class MetricsCallback(pl.Callback):
     """
 
     def __init__(
-        self, config: Config, plan: Plan, stop: Stop, progress: Progress, prints: bool = True
+        self,
+        config: Config,
+        plan: Plan,
+        stop: Stop,
+        progress: Progress,
+        task: Task | None,
+        prints: bool = True,
     ) -> None:
-        self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
+        self.config, self.plan, self.stop, self.progress, self.task = config, plan, stop, progress, task
         self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
         self.metrics: dict[str, float] = {}
@@ -45,11 +57,32 @@ class MetricsCallback(pl.Callback):
         self.interval: Interval | None = None
         self.nan = NanWatch(config.trainer.detect_nan, prints)
         self.stopping = self.saving = False
+        self.received = Received(self._logged)
+        self._lr: Any = None
+        self._aside: dict[str, float] = {}
+        self._unlogged: dict[str, float] = {}
+        self._epoch_ending = self._validated = False
 
     def resume(self, metrics: dict[str, float]) -> None:
         """Begin with the metrics of the checkpoint."""
         self.metrics = dict(metrics)
-        self.of_epoch = {name: value for name, value in metrics.items() if name in tasks.names("train")}
+        if self.task:
+            train = self.task.names("train")
+            self.of_epoch = {name: value for name, value in metrics.items() if name in train}
+
+    # --- training -------------------------------------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """A schedule that watches a metric may ask for one of before the resume."""
+        known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
+        trainer.callback_metrics.update(known)
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Remember the learning rate that this step uses."""
+        if optimizer is _plain(trainer.optimizers[0]):
+            self._lr = optimizer.param_groups[0].get("lr")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -63,24 +96,38 @@ class MetricsCallback(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
     ) -> dict[str, float] | None:
         """The metrics, if they are due at this step."""
-        step = trainer.global_step
+        trainer.steps_done += 1  # type: ignore[attr-defined]
+        step = steps_done(trainer)
         if step >= self.plan.total_steps:
             trainer.should_stop = True  # max_steps may end the run in the middle of an epoch
         last = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
         if not last and step % self.every:
             self._look_at_flag(trainer)
             return None
-        lr = learning_rate(self.config, self.plan, step - 1, module.devices)
-        fresh = {**self._reduce(trainer, module, "train"), "lr": lr}
+        fresh = {**self._reduce(trainer, module, "train"), **self._learning_rate(module, step)}
         if last:
-            self.of_epoch = fresh
-        else:
-            self._write(trainer, trainer.current_epoch + 1, fresh)
+            self.of_epoch, self._unlogged, self._epoch_ending = fresh, {}, True
+        elif self.task:
+            self._write(trainer, fresh)
             self.nan.look(step, fresh)
         return fresh
 
+    def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
+        """That of the step just made."""
+        if isinstance(module, TaskModule) and not isinstance(self.config.schedule, OtherSchedule):
+            return {"lr": learning_rate(self.config, self.plan, step - 1, module.devices)}
+        return {} if self._lr is None else {"lr": float(self._lr)}
+
+    # --- evaluation -----------------------------------------------------------------------------------------------------
+
     def on_validation_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        *_: Any,
     ) -> None:
         """A validation may be long: the ranks agree as often as in training."""
         if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
@@ -89,35 +136,94 @@ class MetricsCallback(pl.Callback):
 
     on_test_batch_end = on_validation_batch_end
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation."""
+        self._validated = True
         self.of_epoch |= self._reduce(trainer, pl_module, "val")
+        if self.task:  # for a schedule or a callback that watches one of them
+            known = {n: torch.tensor(v, dtype=torch.float64) for n, v in self.of_epoch.items()}
+            trainer.callback_metrics.update(known)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """What a module has logged in it."""
+        self._collect(trainer)
+
+    def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""
-        self._write(trainer, trainer.current_epoch + 1, self.of_epoch)
+        self._collect(trainer)
+        for name, value in self._unlogged.items():
+            if not {name, f"{name}_step", f"{name}_epoch"} & self.of_epoch.keys():
+                self.of_epoch[name] = value
+        self.metrics |= self.of_epoch if not self.task else {}
+        self._write(trainer, self.of_epoch)
         self.progress.validated(trainer.current_epoch, self.of_epoch)
-        self.nan.look(trainer.global_step, self.of_epoch)
+        self.nan.look(steps_done(trainer), self.of_epoch)
+        self._epoch_ending = False
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce and write the metrics of the test."""
-        self._write(trainer, trainer.current_epoch, self._reduce(trainer, pl_module, "test"))
+        self._collect(trainer)
+        tested = self._reduce(trainer, pl_module, "test") if self.task else dict(self._unlogged)
+        self.metrics |= tested
+        self._write(trainer, tested)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Nothing is tested yet."""
+        self._unlogged = {}
+
+    def judged(self, key: str, monitor: str) -> dict[str, float]:
+        """All that was measured in this epoch, in which `monitor` may be missing if nothing was validated.
+
+        Raises:
+            ConfigError: there is no such metric; `key` is the one of the configuration that names it.
+        """
+        known = self._unlogged | self.of_epoch
+        if self.task is None and (self._validated or not self.plan.val_batches):
+            monitored(self.metrics | known, monitor, key)
+        return known
+
+    # --- from Lightning -------------------------------------------------------------------------------------------------
+
+    def _collect(self, trainer: pl.Trainer) -> None:
+        """What a module has logged in the loop that ends, for callbacks alone too."""
+        if not self.task:
+            collected = trainer._logger_connector.collected  # type: ignore[attr-defined]
+            self._unlogged |= {name: float(value) for name, value in collected.items()}
+
+    def _logged(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
+        """What Lightning, or another callback, hands to the loggers."""
+        if not trainer_logs:
+            self._aside |= values  # such as LearningRateMonitor's: written with the next row
+        elif trainer.validating or self._epoch_ending:
+            self.of_epoch |= values
+        elif trainer.training:
+            fresh = {**values, **self._learning_rate(trainer.lightning_module, 0)}
+            self.metrics |= values
+            self.progress.metrics.update(fresh)
+            self._write(trainer, fresh)
+            self.nan.look(steps_done(trainer), fresh)
+
+    # --- all ranks ------------------------------------------------------------------------------------------------------
 
     def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
         """Metrics over all ranks, and the agreement to stop: one reduction, one wait for the device."""
-        assert isinstance(module, Classifier)
+        if not isinstance(module, TaskModule):
+            if trainer.world_size > 1:
+                self._agree(trainer.strategy.reduce(self._requests(module), reduce_op="sum").tolist())
+            self._look_at_flag(trainer)
+            return {}
         running = module.train_sums if part == "train" else module.eval_sums
         own = torch.cat([running.take(module.device), self._requests(module)])
         *sums, to_stop, to_save = trainer.strategy.reduce(own, reduce_op="sum").tolist()
         self._agree([to_stop, to_save])
-        fresh = tasks.metrics(part, sums)
+        fresh = module.task.report(part, sums)
         self.metrics |= fresh
         return fresh
 
     def _requests(self, module: pl.LightningModule) -> torch.Tensor:
         """To stop, and to save."""
         requests = [self.stop.requested is not None, self.interval is not None and self.interval.by_time()]
-        return torch.tensor(requests, dtype=torch.float32, device=module.device)
+        return torch.tensor(requests, dtype=torch.float64, device=module.device)
 
     def _agree(self, requests: list[float]) -> None:
         self.stopping, self.saving = (request > 0 for request in requests)
@@ -128,11 +234,16 @@ class MetricsCallback(pl.Callback):
             self.stopping = self.stop.requested is not None
             self.saving = self.interval is not None and self.interval.by_time()
 
-    def _write(self, trainer: pl.Trainer, epoch: int, metrics: dict[str, float]) -> None:
-        if trainer.logger:
-            trainer.logger.log_metrics(metrics, step=trainer.global_step)
+    def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
+        step = steps_done(trainer)
+        epoch = trainer.current_epoch if trainer.testing else trainer.current_epoch + 1
+        for logger in trainer.loggers if self.task else []:
+            if logger is not self.received:
+                logger.log_metrics(metrics, step=step)
+                logger.save()
         if self.csv:
-            self.csv.write(trainer.global_step, epoch, metrics)
+            self.csv.write(step, epoch, self._aside | metrics)
+        self._aside = {}
 
 
 class EarlyStop(pl.Callback):
@@ -142,10 +253,13 @@ class EarlyStop(pl.Callback):
         self.rule, self.metrics, self.patience = rule, metrics, Patience()
         self._sign = 1 if rule.mode == "min" else -1
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Judge the epoch, if it was validated."""
-        if any(name in self.metrics.of_epoch for name in tasks.names("val")):
-            self.patience.judge(self.metrics.of_epoch[self.rule.monitor], self.rule)
+        if self.rule.patience is None or self.rule.monitor is None:
+            return
+        measured = self.metrics.judged("trainer.early_stopping.monitor", self.rule.monitor)
+        if self.rule.monitor in measured:
+            self.patience.judge(measured[self.rule.monitor], self.rule)
             self._end_if_over(trainer)
 
     def on_save_checkpoint(
@@ -168,3 +282,8 @@ class EarlyStop(pl.Callback):
     def _end_if_over(self, trainer: pl.Trainer) -> None:
         if self.patience.over(self.rule):
             trainer.should_stop = True
+
+
+def _plain(optimizer: Any) -> Any:
+    """Torch's own optimizer below Lightning's."""
+    return getattr(optimizer, "optimizer", optimizer)

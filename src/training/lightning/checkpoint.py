@@ -14,7 +14,8 @@ from src.config.schema import Config
 from src.errors import CheckpointError
 from src.training.lightning.buffers import Buffers
 from src.training.lightning.callbacks import MetricsCallback
-from src.training.lightning.position import resume_position, set_loops
+from src.training.lightning.plain import with_plain_values
+from src.training.lightning.position import resume_position, set_loops, steps_done
 from src.training.lightning.shards import Shards
 from src.training.nan_watch import judged
 from src.training.plan import Plan
@@ -60,7 +61,7 @@ class CheckpointCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Resume at the position that the manifest names."""
-        set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches)
+        set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches, steps_done(trainer))
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -74,7 +75,7 @@ class CheckpointCallback(pl.Callback):
         epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
         if epoch_over or (batch_idx + 1) % self.plan.accumulate:
             return
-        if self.metrics.stopping or self.metrics.saving or self.interval.by_step(trainer.global_step):
+        if self.metrics.stopping or self.metrics.saving or self.interval.by_step(steps_done(trainer)):
             self._save(trainer, value=None)
         self._leave_if_stopping()
 
@@ -88,8 +89,8 @@ class CheckpointCallback(pl.Callback):
             self._save(trainer, value=None)
             raise Stopped
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """At the end of an epoch, after its validation.
+    def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """At the end of an epoch, after its validation and all hooks.
 
         Raises:
             Stopped: after a stop.
@@ -97,7 +98,7 @@ class CheckpointCallback(pl.Callback):
         epochs = trainer.current_epoch + 1
         over = trainer.should_stop or epochs == self.plan.max_epochs
         if over or self.metrics.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
-            self._save(trainer, value=judged(self.metrics.of_epoch, self.config.checkpoint.monitor))
+            self._save(trainer, value=self._value())
         self._leave_if_stopping()
 
     def on_test_batch_start(self, *args: Any) -> None:
@@ -112,9 +113,14 @@ class CheckpointCallback(pl.Callback):
         if self.metrics.stopping:
             raise Stopped
 
+    def _value(self) -> float | None:
+        """By which the checkpoint may be the best; None if nobody says by which metric, or it was not measured."""
+        monitor = self.config.checkpoint.monitor
+        return judged(self.metrics.judged("checkpoint.monitor", monitor), monitor) if monitor else None
+
     def _save(self, trainer: pl.Trainer, value: float | None) -> None:
         """Save; `value` is the metric of `checkpoint.monitor` for these very weights."""
-        step, epoch, batch = trainer.global_step, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
+        step, epoch, batch = steps_done(trainer), trainer.current_epoch, trainer.fit_loop.batch_idx + 1
         if batch == self.plan.train_batches and not trainer.validating:
             epoch, batch = epoch + 1, 0
         began = time.monotonic()
@@ -142,6 +148,7 @@ class StateWriter(TorchCheckpointIO):
     ) -> None:
         self.checkpointer, self.shards, self.newest = checkpointer, shards, saved
         self.buffers = Buffers()
+        self._told: set[str] = set()
         # of the checkpoint whose shards are being written; and why those before it could not be written
         self._info: CheckpointInfo | None = None
         self._lost: str | None = None
@@ -151,8 +158,15 @@ class StateWriter(TorchCheckpointIO):
 
         Args:
             path: not used; the checkpointer knows the folder.
-            storage_options: the `CheckpointInfo` of its manifest.
+            storage_options: the `CheckpointInfo` of its manifest; without one it is somebody else's checkpoint, in a file of its own.
+
+        Raises:
+            CheckpointError: it can't hold something that the training needs.
         """
+        if storage_options is None:
+            super().save_checkpoint(checkpoint, path)
+            return
+        checkpoint = with_plain_values(checkpoint, self._tell)
         if self.shards:
             if self.checkpointer:
                 self.shards.clear()
@@ -208,6 +222,11 @@ class StateWriter(TorchCheckpointIO):
         found = self.checkpointer.store.best() if self.checkpointer else None
         found = trainer.strategy.broadcast(found)
         return found.path / FILE if found else None
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told and self.checkpointer:
+            self._told.add(line)
+            self.checkpointer.tell(line)
 
     def _write(self, folder: Path) -> None:
         """The files of a checkpoint; the checkpointer may call it again after a disk error."""

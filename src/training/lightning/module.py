@@ -1,85 +1,109 @@
-"""The training and the test step, as the LightningModule that the Trainer uses."""
+"""The step of a native task, as the LightningModule that the Trainer uses."""
+
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
+from src.config.choices import OtherSchedule
 from src.config.schema import Config
 from src.data.torch_loader import Batch
-from src.tasks import SUMS
-from src.tasks.lightning import classification as task
-from src.training.lightning.optim import apply_settings, make_optimizer
+from src.errors import ConfigError
+from src.tasks.base import Task
+from src.training.lightning.optim import apply_settings, configured_optimizer
 from src.training.plan import Plan
 from src.training.schedules import learning_rate
 
 
 class RunningSums:
-    """Sums over batches by `src.tasks.SUMS`, kept on the device: adding does not wait for it, reading them does."""
+    """Sums over batches, kept on the device: adding does not wait for it, reading them does.
 
-    def __init__(self) -> None:
+    Args:
+        count: how many there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
         self.sums: Tensor | None = None
 
     def add(self, sums: Tensor) -> None:
-        """Add the sums of a batch, float32 [len(SUMS)]."""
-        self.sums = sums if self.sums is None else self.sums + sums
+        """Add the sums of a batch [count]."""
+        self.sums = sums.double() if self.sums is None else self.sums + sums
 
     def take(self, device: torch.device) -> Tensor:
-        """The sums of this rank since the last call, float32 [len(SUMS)]."""
+        """The sums of this rank since the last call, float64 [count]."""
         taken, self.sums = self.sums, None
-        return torch.zeros(len(SUMS), device=device) if taken is None else taken
+        return torch.zeros(self.count, dtype=torch.float64, device=device) if taken is None else taken
 
 
-class Classifier(pl.LightningModule):
+class TaskModule(pl.LightningModule):
     """Trains and tests a network: weighted loss, exact metrics; the task says what the loss is.
 
-    The loss is the mean over rows of weight * cross-entropy; averaged over ranks, that of all real samples.
+    The loss is the mean over rows of weight * loss of the row; averaged over ranks, that of all real rows.
 
     Args:
-        network: images float32 [b, C, H, W] to logits [b, classes].
+        task: one of src/tasks with its `step`.
+        network: what turns a batch into predictions.
         devices: that share the global batch, for the scaling of the learning rate.
     """
 
-    def __init__(self, network: nn.Module, config: Config, plan: Plan, devices: int) -> None:
+    def __init__(self, task: Task, network: nn.Module, config: Config, plan: Plan, devices: int) -> None:
         super().__init__()
-        self.network = network
+        self.task, self.network = task, network
         self.config, self.plan, self.devices = config, plan, devices
-        self.train_sums, self.eval_sums = RunningSums(), RunningSums()
+        count = len(task.sums)
+        self.train_sums, self.eval_sums = RunningSums(count), RunningSums(count)
+        # what the task calls; a strategy may put something in between. In a list, so that it is no second part of this module
+        self.called: list[Any] = [network]
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Logits [b, classes]."""
-        logits: Tensor = self.network(image)
-        return logits
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The network's predictions."""
+        return self.called[0](*inputs, **named)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of this rank's batch."""
-        losses = self._losses(batch, self.train_sums)
-        return (losses * batch[2]).mean()
+        return (self._losses(batch, self.train_sums, training=True) * batch.weight).mean()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count one batch; the sums are reduced once, after all batches."""
-        self._losses(batch, self.eval_sums)
+        self._losses(batch, self.eval_sums, training=False)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Count one batch."""
-        self._losses(batch, self.eval_sums)
+        self._losses(batch, self.eval_sums, training=False)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer of the configuration."""
-        return make_optimizer(self.config.optimizer, self.parameters())
+    def configure_optimizers(self) -> Any:
+        """The optimizer of the configuration, and the schedule if it is torch's own."""
+        return configured_optimizer(self.config, self.plan, self.network, self.devices)
 
     def on_train_start(self) -> None:
         """A run may resume with other settings than it was saved with."""
-        apply_settings(self.config.optimizer, self.optimizers())
+        optimizer = cast(torch.optim.Optimizer, self.optimizers())
+        apply_settings(self.config.optimizer, self.network, optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set the learning rate: a function of the step alone, so there is no scheduler to restore."""
-        lr = learning_rate(self.config, self.plan, self.global_step, self.devices)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+        """Set the learning rate: a function of the step alone, so there is no schedule to restore."""
+        set_learning_rate(self, self.config, self.plan, self.devices, optimizer)
 
-    def _losses(self, batch: Batch, sums: RunningSums) -> Tensor:
-        image, label, weight = batch
-        logits = self(image)
-        losses = task.cross_entropy(logits, label)
-        sums.add(task.sums(losses, logits, label, weight))
-        return losses
+    def _losses(self, batch: Batch, sums: RunningSums, training: bool) -> Tensor:
+        losses, counted = self.task.step(self.called[0], batch.rows, batch.weight, training)  # type: ignore[attr-defined]
+        if losses.shape != batch.weight.shape or counted.shape != (sums.count,):
+            name = type(self.task).__qualname__
+            raise ConfigError(
+                f"the step of task {name} returned losses {list(losses.shape)} and sums {list(counted.shape)}; it must return one loss "
+                f"for each of the {len(batch.weight)} rows, and one sum for each of {', '.join(self.task.sums)}."
+            )
+        sums.add(counted.detach())
+        return cast(Tensor, losses)
+
+
+def set_learning_rate(
+    module: pl.LightningModule, config: Config, plan: Plan, devices: int, optimizer: torch.optim.Optimizer
+) -> None:
+    """Give all groups of the optimizer the learning rate of the present step, unless torch's own schedule does."""
+    if isinstance(config.schedule, OtherSchedule):
+        return
+    lr = learning_rate(config, plan, module.trainer.steps_done, devices)
+    for group in optimizer.param_groups:
+        group["lr"] = lr

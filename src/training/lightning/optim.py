@@ -1,26 +1,133 @@
-"""Optimizers; the learning rate is set at each step by `src.training.schedules`."""
+"""Optimizers and torch's own schedules; a schedule of this project is applied at each step by `src.training.schedules`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn, optim
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from src.config.choices import AdamW, Optimizer, Sgd
-
-
-def make_optimizer(config: Optimizer, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """The optimizer that `config` names; its learning rate is set anew at each step."""
-    match config:
-        case Sgd(lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay):
-            return optim.SGD(parameters, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
-        case AdamW(lr=lr, betas=betas, eps=eps, weight_decay=decay):
-            return optim.AdamW(parameters, lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=decay)
+from src.config.choices import AdamW, Optimizer, OtherOptimizer, OtherSchedule, Sgd
+from src.config.instantiate import instantiate
+from src.config.schema import Config
+from src.errors import ConfigError
+from src.training.plan import Plan
+from src.training.schedules import scaled_lr
 
 
-def apply_settings(config: Optimizer, optimizer: optim.Optimizer) -> None:
-    """Give a restored optimizer the settings of `config`, which may have changed since it was saved.
+def configured_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
+    """What `configure_optimizers` of a module returns for the configuration.
 
-    The learning rate is left alone: it is set at each step.
+    Args:
+        devices: that share the global batch.
     """
-    settings = make_optimizer(config, [nn.Parameter()]).param_groups[0]
-    for group in optimizer.param_groups:
-        group.update({name: value for name, value in settings.items() if name not in ("params", "lr")})
+    lr = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, devices)
+    optimizer = make_optimizer(config.optimizer, network, lr)
+    if not isinstance(config.schedule, OtherSchedule):
+        return optimizer
+    scheduler = make_scheduler(config, config.schedule, plan, optimizer)
+    how = {
+        "scheduler": scheduler,
+        "interval": config.schedule.interval,
+        "monitor": config.checkpoint.monitor,
+    }
+    return {"optimizer": optimizer, "lr_scheduler": how}
+
+
+def make_optimizer(config: Optimizer, network: nn.Module, lr: float | None = None) -> optim.Optimizer:
+    """The optimizer that `config` names, for all parameters that are trained.
+
+    Args:
+        lr: learning rate to begin with; None: the one of `config`.
+
+    Raises:
+        ConfigError: it does not take its arguments, or these parameters.
+    """
+    groups, lr = parameter_groups(network, config.no_decay), config.lr if lr is None else lr
+    match config:
+        case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
+            return optim.SGD(groups, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+        case AdamW(betas=betas, eps=eps, weight_decay=decay):
+            return optim.AdamW(groups, lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=decay)
+    with refusals(f"optimizer._target_={config.target['lightning']}"):
+        made = instantiate(config, "optimizer", "lightning", params=groups, lr=lr)
+    if not isinstance(made, optim.Optimizer):
+        raise ConfigError(
+            f"optimizer._target_={config.target['lightning']} made a {type(made).__name__}, which is no torch.optim.Optimizer."
+        )
+    return made
+
+
+def parameter_groups(network: nn.Module, no_decay: list[str]) -> list[dict[str, Any]]:
+    """All parameters that are trained, those without weight decay in a group of their own.
+
+    Args:
+        no_decay: words; one of them is a part of the parameter's name, or of the class of its layer, in any case.
+    """
+    words = [word.lower() for word in no_decay]
+    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+    for name, parameter in network.named_parameters():
+        layer = network.get_submodule(name.rpartition(".")[0])
+        described = f"{name} {type(layer).__name__}".lower()
+        if parameter.requires_grad:
+            groups[any(word in described for word in words)].append(parameter)
+    kept: list[dict[str, Any]] = [{"params": groups[False]}] if groups[False] or not groups[True] else []
+    return [*kept, {"params": groups[True], "weight_decay": 0.0}] if groups[True] else kept
+
+
+def apply_settings(config: Optimizer, network: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Give a restored optimizer the settings of `config`, which may have changed since it was saved; each group its own.
+
+    The learning rate is left alone: it is set at each step. Of another optimizer only what the configuration says is set: it may keep
+    a part of its state among its settings.
+    """
+    fresh = make_optimizer(config, network).param_groups
+    written = {*config.arguments, "weight_decay"} if isinstance(config, OtherOptimizer) else None
+    for group, settings in zip(optimizer.param_groups, fresh, strict=True):
+        names = set(settings) - {"params", "lr"}
+        group.update({name: settings[name] for name in (names if written is None else names & written)})
+
+
+def make_scheduler(config: Config, schedule: OtherSchedule, plan: Plan, optimizer: optim.Optimizer) -> Any:
+    """Torch's scheduler that `schedule` names.
+
+    Raises:
+        ConfigError: it does not take its arguments, or watches a metric that nobody names.
+    """
+    dotted = schedule.target["lightning"]
+    by_step = schedule.interval == "step"
+    sizes = {
+        "total_steps": plan.total_steps if by_step else plan.max_epochs,
+        "steps_per_epoch": plan.steps_per_epoch if by_step else 1,
+        "epochs": plan.max_epochs,
+    }
+    with refusals(f"schedule._target_={dotted}"):
+        scheduler = instantiate(schedule, "schedule", "lightning", optimizer=optimizer, **sizes)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        _check_plateau(config, schedule, scheduler)
+    return scheduler
+
+
+def _check_plateau(config: Config, schedule: OtherSchedule, scheduler: ReduceLROnPlateau) -> None:
+    """Raise ConfigError unless it watches `checkpoint.monitor`, once an epoch, in the right direction."""
+    watched, mode = config.checkpoint.monitor, config.checkpoint.mode
+    if watched is None:
+        raise ConfigError("ReduceLROnPlateau watches checkpoint.monitor; use checkpoint.monitor=NAME.")
+    if schedule.interval == "step":
+        raise ConfigError("ReduceLROnPlateau is asked after a validation; use schedule.interval=epoch.")
+    if mode not in (None, scheduler.mode):
+        raise ConfigError(
+            f"ReduceLROnPlateau watches {watched}, of which the {mode} is best, and its own mode is {scheduler.mode}; use "
+            f"schedule.mode={mode}."
+        )
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Turn what a target raises at arguments that it can't use into a ConfigError."""
+    try:
+        yield
+    except (TypeError, ValueError, MisconfigurationException) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{what} can't be made: {said.rstrip('.')}.") from error

@@ -2,9 +2,17 @@
 
 from typing import Any
 
+import lightning.pytorch as pl
+
 from src.checkpoints.info import SavedCheckpoint
 from src.config.schema import Trainer
 from src.training.plan import Plan, validation_due
+
+
+def steps_done(trainer: pl.Trainer) -> int:
+    """Optimizer steps of the run, as `src.training.lightning.trainer.Trainer` counts them."""
+    steps: int = trainer.steps_done  # type: ignore[attr-defined]
+    return steps
 
 
 def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
@@ -22,7 +30,7 @@ def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) 
     return (plan.max_epochs, 0) if over else (epoch, batch)
 
 
-def set_loops(state: dict[str, Any], epoch: int, batch: int, train_batches: int) -> None:
+def set_loops(state: dict[str, Any], epoch: int, batch: int, train_batches: int, steps: int) -> None:
     """Set the saved state of the fit loop to `epoch` epochs done, and `batch` batches of the next one.
 
     Lightning saves its counters as they stand in the middle of a hook and guesses on loading which hook it
@@ -31,8 +39,11 @@ def set_loops(state: dict[str, Any], epoch: int, batch: int, train_batches: int)
     Args:
         state: `checkpoint["loops"]["fit_loop"]`; changed in place.
         batch: `train_batches` if only the validation of the epoch is left.
+        steps: optimizer steps done.
     """
     begun = epoch + 1 if batch else epoch
+    # Lightning adds the last step of an epoch after its validation
+    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - int(batch == train_batches)
     to_validate = int(batch == train_batches)  # Lightning validates a finished epoch if it had begun to
     state["epoch_progress"] = _counters(begun, begun, epoch)
     state["epoch_loop.batch_progress"] = _counters(batch, batch, batch) | {"is_last_batch": bool(to_validate)}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from src.errors import CheckpointError
+from src.training.lightning.position import steps_done
 from src.training.resuming import other_devices
 
 TWISTER = 624
@@ -66,7 +67,7 @@ class RandomState(pl.Callback):
         else:
             if self.saved is not None:
                 self.tell(other_devices(len(self.saved), trainer.world_size))
-            begin = np.random.SeedSequence([self.seed, trainer.global_step, trainer.global_rank])
+            begin = np.random.SeedSequence([self.seed, steps_done(trainer), trainer.global_rank])
             seed_everything(int(begin.generate_state(1)[0]))
 
     def on_save_checkpoint(

@@ -1,40 +1,39 @@
 """Train one rank with Lightning, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
 
 import gc
-from contextlib import nullcontext, suppress
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
-from torch import distributed
+import lightning.pytorch as pl
+from torch import distributed, nn
 
-from src.checkpoints.event_files import EventFileSync
-from src.checkpoints.info import SavedCheckpoint
-from src.checkpoints.interval import Interval
-from src.checkpoints.recovery import open_checkpointer
 from src.config.schema import Config
-from src.data.base import ImageSet, Splits
+from src.data.base import Splits
 from src.data.sets import open_splits
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
-from src.errors import CheckpointError
-from src.models.lightning import build_model
-from src.runs.attempts import Outcome, record_first_step
+from src.errors import CheckpointError, ConfigError
+from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
 from src.runs.ranks import report_weights
-from src.training.lightning.callbacks import EarlyStop, MetricsCallback
-from src.training.lightning.checkpoint import FILE, METADATA, CheckpointCallback, StateWriter, Stopped
-from src.training.lightning.loaders import evaluation_data, training_data
-from src.training.lightning.module import Classifier
-from src.training.lightning.random_state import RandomState, seed_everything
-from src.training.lightning.shards import Shards
+from src.tasks.base import Task
+from src.training.lightning.agreement import refuse_different_weights
+from src.training.lightning.attach import add_callbacks, add_loggers, attach
+from src.training.lightning.callbacks import MetricsCallback
+from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
+from src.training.lightning.guests import lightning_refusals, make_task, without_evaluation
+from src.training.lightning.module import TaskModule
+from src.training.lightning.parts import Parts, open_parts
+from src.training.lightning.random_state import seed_everything
 from src.training.lightning.strategies.device import pick_device
 from src.training.lightning.strategies.make import make_strategy
-from src.training.lightning.tensorboard import TensorBoard
 from src.training.lightning.trainer import Trainer, make_trainer
-from src.training.metrics_csv import CsvLog
+from src.training.network import build_network
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress
-from src.training.resuming import refuse_other_framework, resuming_at
 from src.training.stop import Stop
 
 
@@ -54,26 +53,34 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     return outcome
 
 
+@dataclass(frozen=True)
+class Made:
+    """All that is made of the configuration before training.
+
+    Attributes:
+        devices: that share the global batch.
+    """
+
+    trainer: Trainer
+    module: pl.LightningModule
+    plan: Plan
+    parts: Parts
+    devices: int
+
+
 def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
     """`train`, with the process group still there."""
-    seed_everything(config.seed)
-    splits = open_splits(config.data, config.seed)
-    name, devices = running_strategy(config, topology)
-    plan = make_plan(config, len(splits.train), len(splits.val), len(splits.test), devices)
-    module = make_model(config, plan, devices, splits)
-    device = pick_device(config, topology)
-    strategy = make_strategy(name, config, topology, device, devices)
-    trainer = make_trainer(config, plan, topology, device, strategy)
-    strategy.setup_environment()  # from here on the ranks know each other
-
+    made = make(config, topology)
+    trainer, module, plan = made.trainer, made.module, made.plan
     kind = config.monitor.progress if trainer.is_global_zero else "none"
-    with Progress(kind, plan, devices) as progress:
-        metrics = MetricsCallback(config, plan, stop, progress, prints=trainer.is_global_zero)
-        checkpoints = attach(trainer, config, plan, run, metrics, sharded=name == "fsdp")
+    task = module.task if isinstance(module, TaskModule) else None
+    with Progress(kind, plan, made.devices, task.unit if task else "samples") as progress:
+        metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
+        checkpoints = attach(trainer, run, metrics)
         writer = checkpoints.writer
         with writer.checkpointer or nullcontext():
             try:
-                state = fit_and_test(trainer, module, checkpoints, splits, run, topology)
+                state = fit_and_test(made, checkpoints, run, topology)
             except Exception:
                 with suppress(CheckpointError):  # the first error counts
                     writer.publish_shards()
@@ -82,7 +89,7 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     return Outcome(
         state=state,
         epoch=writer.newest.epoch if writer.newest else trainer.current_epoch,
-        step=trainer.global_step,
+        step=trainer.steps_done,
         metrics=metrics.metrics,
         checkpoint=str(writer.newest.path) if writer.newest else None,
     )
@@ -100,78 +107,60 @@ def end_process_group() -> None:
         gc.collect()  # the Trainer and all that belongs to it
 
 
-def make_model(config: Config, plan: Plan, devices: int, splits: Splits) -> Classifier:
-    """Model, loss and optimizer, as Lightning's module; the strategy makes all ranks' weights the same."""
-    network = build_model(config.model, splits.train.shape, splits.train.classes)
-    return Classifier(network, config, plan, devices)
+def make(config: Config, topology: Topology) -> Made:
+    """Task, strategy, Trainer, data and network, in this order: what is cheap to refuse comes first."""
+    seed_everything(config.seed)
+    task = make_task(config)
+    name, devices = running_strategy(config, topology)
+    device = pick_device(config, topology)
+    strategy = make_strategy(name, config, topology, device, devices)
+    trainer = make_trainer(config, topology, device, strategy)
+    strategy.setup_environment()  # from here on the ranks know each other
+
+    per_rank = config.data.batch_size // topology.world_size
+    splits = open_splits(config.data, "lightning", config.seed, batch_size=per_rank)
+    native = task if isinstance(task, Task) else None
+    parts = open_parts(config, splits, topology, native, strategy, teller(config, trainer))
+    plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
+    if isinstance(task, Task):
+        module: pl.LightningModule = make_module(config, task, plan, devices, splits)
+    else:
+        module, plan = task, without_evaluation(task, plan)
+    trainer.follow(plan)
+    return Made(trainer, module, plan, parts, devices)
 
 
-def attach(
-    trainer: Trainer, config: Config, plan: Plan, run: RunDir, metrics: MetricsCallback, sharded: bool
-) -> CheckpointCallback:
-    """Give the Trainer its callbacks and loggers, resumed from the newest good checkpoint of the run.
-
-    Args:
-        sharded: each rank writes a part of the checkpoint, straight into the run folder that all of them see.
-    """
-    keep = not config.trainer.fast_dev_run
-    writes = keep and trainer.is_global_zero
-    rule = replace(config.checkpoint, local=None) if sharded else config.checkpoint
-    checkpointer = open_checkpointer(rule, run) if writes else None
-    saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
-    if writes:
-        record_first_step(run, saved.step if saved else 0)
-        run.steps_done = lambda: trainer.global_step
-    if saved:
-        refuse_other_framework(saved, "lightning")
-        refuse_other_layout(saved, sharded)
-        metrics.progress.note(resuming_at(saved.step, plan.total_steps))
-    interval = Interval(config.checkpoint, trainer.world_size)
-    metrics.interval = interval if writes else None
-    writer = StateWriter(checkpointer, Shards(run.checkpoints) if sharded else None, saved)
-    trainer.strategy.checkpoint_io = writer
-    checkpoints = CheckpointCallback(config, plan, writer, metrics, saved, interval)
-    trainer.callbacks += [
-        RandomState(config.seed, metrics.progress.note),
-        metrics,
-        EarlyStop(config.trainer.early_stopping, metrics),
-    ]
-    if keep:
-        trainer.callbacks.append(checkpoints)  # last: it saves what the others have decided
-        step = saved.step if saved else 0
-        if config.monitor.tensorboard:
-            events = checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)
-            trainer.logger = TensorBoard(events, step)
-        if config.monitor.csv and trainer.is_global_zero:
-            metrics.csv = CsvLog(run.metrics_csv)
-            metrics.csv.resume(step)
-    return checkpoints
+def teller(config: Config, trainer: Trainer) -> Callable[[str], None]:
+    """Prints a line, on rank 0 of a run that shows its progress."""
+    silent = config.monitor.progress == "none" or not trainer.is_global_zero
+    return (lambda line: None) if silent else partial(print, flush=True)
 
 
-def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:
-    """Raise CheckpointError for a whole checkpoint with a sharded strategy, or the reverse."""
-    if (saved.path / METADATA).exists() != sharded:
-        written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
-        raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
+def make_module(config: Config, task: Task, plan: Plan, devices: int, splits: Splits) -> TaskModule:
+    """Network, loss and optimizer of a native task, as Lightning's module; the strategy makes all ranks' weights the same."""
+    network = build_network(config, splits.facts)
+    if not isinstance(network, nn.Module):
+        dotted = config.model.target["lightning"]
+        raise ConfigError(
+            f"model._target_={dotted} made a {type(network).__name__}, which is no torch.nn.Module."
+        )
+    return TaskModule(task, network, config, plan, devices)
 
 
 def fit_and_test(
-    trainer: Trainer,
-    module: Classifier,
-    checkpoints: CheckpointCallback,
-    splits: Splits,
-    run: RunDir,
-    topology: Topology,
+    made: Made, checkpoints: CheckpointCallback, run: RunDir, topology: Topology
 ) -> Literal["completed", "preempted"]:
     """Train to the end or to a signal, then test."""
-    config, plan = checkpoints.config, checkpoints.plan
+    config, module = checkpoints.config, made.module
     try:
-        fit(trainer, module, checkpoints, splits, topology)
-        if config.monitor.ranks and not checkpoints.writer.shards:
-            weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
-            report_weights(run, topology, weights)
-        if plan.test_batches:
-            test(trainer, module, checkpoints, splits.test, topology)
+        fit(made, checkpoints, run)
+        if not checkpoints.writer.shards:
+            if config.monitor.ranks:
+                weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
+                report_weights(run, topology, weights)
+            refuse_different_weights(module, made.trainer.strategy)
+        if made.plan.test_batches:
+            test(made, checkpoints)
     except Stopped:
         return "preempted"
     except SystemExit as end:  # what Lightning makes of the second Ctrl-C
@@ -179,24 +168,40 @@ def fit_and_test(
     return "completed"
 
 
-def fit(
-    trainer: Trainer, module: Classifier, checkpoints: CheckpointCallback, splits: Splits, topology: Topology
-) -> None:
+def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
     """Train from the newest checkpoint, or from the start. Raises Stopped at a signal, after a checkpoint."""
-    config, newest = checkpoints.config, checkpoints.writer.newest
-    training = training_data(config, splits.train, topology, checkpoints.start)
-    validation = evaluation_data(config, splits.val, topology)
+    parts, newest = made.parts, checkpoints.writer.newest
+    training = parts.train.loader(checkpoints.start)
+    add_callbacks(made.trainer, made.module, checkpoints, training, made.devices)
+    add_loggers(made.trainer, run, checkpoints)
     path = newest.path / FILE if newest else None
-    trainer.fit(module, training, validation, ckpt_path=path, weights_only=True)
+    validation = parts.val.loader() if parts.val else []
+    with lightning_refusals(), giving(parts, train=training, val=validation) as loaders:
+        made.trainer.fit(made.module, **loaders, ckpt_path=path, weights_only=True)
 
 
-def test(
-    trainer: Trainer,
-    module: Classifier,
-    checkpoints: CheckpointCallback,
-    split: ImageSet,
-    topology: Topology,
-) -> None:
+def test(made: Made, checkpoints: CheckpointCallback) -> None:
     """Measure the metrics of the test with the best checkpoint's weights, or the present ones. Raises Stopped."""
-    loader, best = evaluation_data(checkpoints.config, split, topology), checkpoints.writer.best(trainer)
-    trainer.test(module, loader, ckpt_path=best, weights_only=True, verbose=False)
+    assert made.parts.test
+    best = checkpoints.writer.best(made.trainer)
+    with lightning_refusals(), giving(made.parts, test=made.parts.test.loader()) as loaders:
+        made.trainer.test(made.module, **loaders, ckpt_path=best, weights_only=True, verbose=False)
+
+
+LOADERS = {"train": "train_dataloaders", "val": "val_dataloaders", "test": "dataloaders"}
+"""What the Trainer calls them."""
+
+
+@contextmanager
+def giving(parts: Parts, **loaders: Any) -> Iterator[dict[str, Any]]:
+    """The Trainer's arguments for loaders; a LightningDataModule is told to give them, so that its hooks are called."""
+    if parts.datamodule is None:
+        yield {LOADERS[name]: loader for name, loader in loaders.items()}
+        return
+    for name, loader in loaders.items():
+        setattr(parts.datamodule, f"{name}_dataloader", partial(_itself, loader))
+    yield {"datamodule": parts.datamodule}
+
+
+def _itself(loader: Any) -> Any:
+    return loader

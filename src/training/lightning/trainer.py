@@ -12,6 +12,7 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
+from src.training.lightning.connector import Connector
 from src.training.lightning.restoring import Restorer
 from src.training.plan import Plan, validation_due
 
@@ -28,37 +29,48 @@ class Trainer(pl.Trainer):
 
     Lightning 2.6 broadcasts that flag before each batch and waits for it (`_broadcast_sigterm_tensor`); here
     the ranks agree to stop when they reduce their metrics anyway (`callbacks.MetricsCallback`).
+
+    Attributes:
+        steps_done: batches trained / batches per step. Lightning's `global_step` counts the steps of every optimizer of a module.
     """
 
-    def __init__(self, config: Config, plan: Plan, **options: Any) -> None:
+    def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(**options)
+        self.steps_done = 0
+        self._logger_connector = Connector(self)
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self)
         loop = self.fit_loop.epoch_loop
         loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-        loop._should_check_val_epoch = lambda: validation_due(  # type: ignore[method-assign]
-            config.trainer, plan, self.current_epoch, self.global_step
+        loop._should_check_val_epoch = lambda: (
+            self.plan is not None
+            and validation_due(  # type: ignore[method-assign]
+                config.trainer, self.plan, self.current_epoch, self.steps_done
+            )
         )
+        self.plan: Plan | None = None
+
+    def follow(self, plan: Plan) -> None:
+        """Train as long as the plan says. It is made when the ranks know each other: data may have to be prepared on one of them."""
+        self.plan = plan
+        self.fit_loop.max_epochs = plan.max_epochs
+        self.limit_train_batches = plan.train_batches
+        self.limit_val_batches = plan.val_batches
+        self.limit_test_batches = plan.test_batches
+        self.accumulate_grad_batches = plan.accumulate
 
 
-def make_trainer(
-    config: Config, plan: Plan, topology: Topology, device: torch.device, strategy: Strategy
-) -> Trainer:
-    """The Trainer of one rank; `run.attach` adds callbacks and loggers. Its limits come from the plan."""
+def make_trainer(config: Config, topology: Topology, device: torch.device, strategy: Strategy) -> Trainer:
+    """The Trainer of one rank; `run.attach` adds callbacks and loggers, and its limits come from the plan: `Trainer.follow`."""
     silence()
     return Trainer(
         config,
-        plan,
         accelerator=device.type,
         devices=1 if device.type == "cpu" else [device.index],
         num_nodes=topology.nodes,
         strategy=strategy,
         precision="32-true" if config.trainer.precision == "32" else config.trainer.precision,
-        max_epochs=plan.max_epochs,
-        limit_train_batches=plan.train_batches,
-        limit_val_batches=plan.val_batches,
-        limit_test_batches=plan.test_batches,
-        accumulate_grad_batches=plan.accumulate,
+        max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,

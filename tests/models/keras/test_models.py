@@ -1,11 +1,9 @@
 """Shapes, and what the models have in common with those of the other framework besides their sizes."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from src.errors import ConfigError
+from src.training.network import build_network
 
 CONFIGS = [
     "model=mlp",
@@ -19,9 +17,9 @@ CONFIGS = [
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("overrides", CONFIGS)
 def test_images_become_logits(make_config, overrides: str, channels: int) -> None:
-    from src.models.keras import build_model
-
-    model = build_model(make_config(*overrides.split()).model, (33, 40, channels), 7)
+    model = build_network(
+        make_config("framework=keras", *overrides.split()), {"shape": (33, 40, channels), "outputs": 7}
+    )
     logits = model(np.zeros((2, 33, 40, channels), np.float32))
     assert logits.shape == (2, 7)
     assert logits.dtype == "float32"
@@ -31,9 +29,12 @@ def test_images_become_logits(make_config, overrides: str, channels: int) -> Non
 @pytest.mark.parametrize("overrides", CONFIGS)
 def test_variables_have_unique_paths(make_config, overrides: str) -> None:
     """Checkpoints name them so."""
-    from src.models.keras import build_model
-
-    paths = [v.path for v in build_model(make_config(*overrides.split()).model, (32, 32, 3), 10).variables]
+    paths = [
+        v.path
+        for v in build_network(
+            make_config("framework=keras", *overrides.split()), {"shape": (32, 32, 3), "outputs": 10}
+        ).variables
+    ]
     assert len(set(paths)) == len(paths)
 
 
@@ -50,13 +51,3 @@ def test_strided_convolutions_pad_all_sides_alike() -> None:
     picture = np.random.default_rng(0).normal(size=(1, 9, 9, 1)).astype(np.float32)
     one, mirrored = model(picture).numpy(), model(picture[:, ::-1, ::-1]).numpy()
     np.testing.assert_allclose(mirrored, one[:, ::-1, ::-1], atol=1e-6)
-
-
-def test_a_model_of_the_other_framework_is_refused() -> None:
-    from src.models.keras import build_model
-
-    only_there = SimpleNamespace(name="rnn")
-    with pytest.raises(
-        ConfigError, match="model=rnn has no network for framework=keras; use framework=lightning"
-    ):
-        build_model(only_there, (8, 8, 1), 10)  # type: ignore[arg-type]

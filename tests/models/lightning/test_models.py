@@ -1,14 +1,13 @@
 """Models as torch modules. That the other framework's have as many parameters: ../test_parameter_counts.py."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from src.config.schema import Config
-from src.errors import ConfigError
-from src.models.lightning import build_model, parameter_count
+from src.models.lightning import parameter_count
+from src.training.network import build_network
 
 MakeConfig = Callable[..., Config]
 CHOICES = ["mlp", "cnn", "resnet18", "resnet50"]
@@ -17,23 +16,23 @@ CHOICES = ["mlp", "cnn", "resnet18", "resnet50"]
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("choice", CHOICES)
 def test_images_become_logits(choice: str, channels: int, make_config: MakeConfig) -> None:
-    model = build_model(make_config(f"model={choice}").model, (33, 65, channels), 7)
+    model = build_network(make_config(f"model={choice}"), {"shape": (33, 65, channels), "outputs": 7})
     assert model(torch.randn(2, channels, 33, 65)).shape == (2, 7)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_parameter_learns(choice: str, make_config: MakeConfig) -> None:
     """A layer that is built but not used would have no gradient."""
-    model = build_model(make_config(f"model={choice}").model, (32, 32, 1), 10)
+    model = build_network(make_config(f"model={choice}"), {"shape": (32, 32, 1), "outputs": 10})
     torch.nn.functional.cross_entropy(model(torch.randn(4, 1, 32, 32)), torch.arange(4)).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
 def test_parameters_of_the_small_models(make_config: MakeConfig) -> None:
     """Counted by hand for digits: 8x8 grey, 10 classes."""
-    mlp = build_model(make_config("model=mlp", "model.hidden=[20,30]").model, (8, 8, 1), 10)
+    mlp = build_network(make_config("model=mlp", "model.hidden=[20,30]"), {"shape": (8, 8, 1), "outputs": 10})
     assert parameter_count(mlp) == 64 * 20 + 20 + 20 * 30 + 30 + 30 * 10 + 10
-    cnn = build_model(make_config("model=cnn", "model.width=4").model, (8, 8, 1), 10)
+    cnn = build_network(make_config("model=cnn", "model.width=4"), {"shape": (8, 8, 1), "outputs": 10})
     convolutions = 9 * 4 + 2 * 4 + 9 * 4 * 8 + 2 * 8
     assert parameter_count(cnn) == convolutions + (8 * 4 * 4) * 128 + 128 + 128 * 10 + 10
 
@@ -42,33 +41,29 @@ def test_parameters_of_the_small_models(make_config: MakeConfig) -> None:
 def test_resnets_have_the_published_size(choice: str, published: int, make_config: MakeConfig) -> None:
     """torchvision's have as many parameters, with 3 channels and 1000 classes."""
     assert (
-        parameter_count(build_model(make_config(f"model={choice}").model, (224, 224, 3), 1000)) == published
+        parameter_count(
+            build_network(make_config(f"model={choice}"), {"shape": (224, 224, 3), "outputs": 1000})
+        )
+        == published
     )
 
 
 def test_small_images_keep_their_size_at_first(make_config: MakeConfig) -> None:
     """A last stage of 1x1 pixels would be left of 32x32 with the usual stem; with the small one, 4x4."""
     for small, side in (("true", 4), ("false", 1)):
-        model = build_model(
-            make_config("model=resnet18", f"model.small_images={small}").model, (32, 32, 3), 10
+        model = build_network(
+            make_config("model=resnet18", f"model.small_images={small}"),
+            {"shape": (32, 32, 3), "outputs": 10},
         )
         assert model[:-3](torch.randn(2, 3, 32, 32)).shape == (2, 512, side, side)
 
 
 def test_a_bottleneck_strides_in_its_3x3_convolution(make_config: MakeConfig) -> None:
-    model = build_model(make_config("model=resnet50").model, (224, 224, 3), 10)
+    model = build_network(make_config("model=resnet50"), {"shape": (224, 224, 3), "outputs": 10})
     strided = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d) and m.stride == (2, 2)]
     assert [m.kernel_size[0] for m in strided] == [7, *[3, 1] * 3]  # the 1x1 ones are the shortcuts
 
 
 def test_dropout_is_that_of_the_configuration(make_config: MakeConfig) -> None:
-    model = build_model(make_config("model=cnn", "model.dropout=0.3").model, (8, 8, 1), 10)
+    model = build_network(make_config("model=cnn", "model.dropout=0.3"), {"shape": (8, 8, 1), "outputs": 10})
     assert [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)] == [0.3]
-
-
-def test_a_model_of_the_other_framework_is_refused() -> None:
-    only_there = SimpleNamespace(name="rnn")
-    with pytest.raises(
-        ConfigError, match="model=rnn has no network for framework=lightning; use framework=keras"
-    ):
-        build_model(only_there, (8, 8, 1), 10)  # type: ignore[arg-type]

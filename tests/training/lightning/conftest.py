@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from src.config.schema import Config
-from src.data.base import ImageSet, Splits
+from src.data.base import DataSet, Splits
 from src.distributed.topology import Topology
 from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
@@ -41,7 +41,7 @@ def stop() -> Iterator[Stop]:
 class SignalAt:
     """A data set that sends SIGTERM to this process when it is read for the n-th time, counted from 1."""
 
-    inner: ImageSet
+    inner: DataSet
     read_number: int
     reads: int = 0
 
@@ -51,7 +51,7 @@ class SignalAt:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
         self.reads += 1
         if self.reads == self.read_number:
             signal.raise_signal(signal.SIGTERM)
@@ -67,8 +67,8 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
     open_splits = side.open_splits
 
     def train(config: Config, run: RunDir, **signal_at: int) -> Outcome:
-        def splits(*arguments: Any) -> Splits:
-            found = open_splits(*arguments)
+        def splits(*arguments: Any, **named: Any) -> Splits:
+            found = open_splits(*arguments, **named)
             return replace(
                 found, **{part: SignalAt(getattr(found, part), n) for part, n in signal_at.items()}
             )

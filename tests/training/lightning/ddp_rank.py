@@ -29,23 +29,23 @@ from src.training.stop import Stop
 torch.set_num_threads(1)
 topology = discover()
 networks = []
-build_model, open_splits = side.build_model, side.open_splits
+build_network, open_splits = side.build_network, side.open_splits
 
 
 def remember(*arguments: Any) -> torch.nn.Module:
     """The network that is trained, to look at its weights afterwards."""
-    networks.append(build_model(*arguments))
+    networks.append(build_network(*arguments))
     return networks[-1]
 
 
-def with_signal(*arguments: Any) -> Any:
+def with_signal(*arguments: Any, **named: Any) -> Any:
     """The data, with SIGTERM at the chosen place."""
     rank, read = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
-    splits = open_splits(*arguments)
+    splits = open_splits(*arguments, **named)
     return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
 
 
-side.build_model, side.open_splits = remember, with_signal
+side.build_network, side.open_splits = remember, with_signal
 folder = Path(sys.argv[1])
 outcome = side.train(load(compose(sys.argv[2:])), RunDir(folder), topology, Stop().install())
 weights = [p.flatten().tolist() for p in networks[0].parameters()]

@@ -42,5 +42,5 @@ def test_resume_position(
     make_config: MakeConfig,
 ) -> None:
     config = make_config("data.batch_size=100", "trainer.max_epochs=5", *overrides)
-    plan = make_plan(config, 1000, 100, 100, 1)
+    plan = make_plan(config, 10, 1, 1, 1)
     assert resume_position(checkpoint, config.trainer, plan) == expected

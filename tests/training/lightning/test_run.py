@@ -16,9 +16,9 @@ from src.config.schema import Config
 from src.data.digits import open_digits
 from src.errors import CheckpointError, ConfigError
 from src.files import ROOT
-from src.models.lightning import build_model
 from src.runs.folder import RunDir
 from src.training.lightning import run as side
+from src.training.network import build_network
 from src.training.stop import SIGNALS
 
 from .conftest import Fit, final_state, load_state
@@ -44,7 +44,7 @@ def test_the_best_weights_are_tested(make_run: MakeRun, fit: Fit) -> None:
     best, newest = store.best(), store.newest_good()
     assert best and newest
     assert best.value is not None and newest.value is not None and best.value > newest.value
-    network = build_model(config.model, (8, 8, 1), 10)
+    network = build_network(config, {"shape": (8, 8, 1), "outputs": 10})
     weights = load_state(best.path)["state_dict"]
     network.load_state_dict({name.removeprefix("network."): value for name, value in weights.items()})
     network.eval()
@@ -102,7 +102,7 @@ def test_the_second_ctrl_c_is_a_ctrl_c(make_run: MakeRun, fit: Fit, monkeypatch:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(side.Classifier, "training_step", twice)
+    monkeypatch.setattr(side.TaskModule, "training_step", twice)
     config, run = make_run(*SHORT)
     with pytest.raises(KeyboardInterrupt):
         fit(config, run)

@@ -26,17 +26,19 @@ from src.config.load import load
 from src.config.schema import Config
 from src.data.order import BatchOrder
 from src.data.sets import open_splits
-from src.data.torch_loader import torch_loader
+from src.data.torch_loader import Batches, torch_loader
+from src.data.torch_samples import Reader
 from src.distributed.discover import discover
 from src.distributed.horovod_init import import_horovod, start_horovod
 from src.distributed.topology import Topology
-from src.models.lightning import build_model
+from src.tasks.lightning.classification import Classification
 from src.training.lightning.callbacks import MetricsCallback
-from src.training.lightning.module import Classifier
+from src.training.lightning.module import TaskModule
 from src.training.lightning.optim import make_optimizer
 from src.training.lightning.strategies.fsdp import shard
 from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import make_trainer
+from src.training.network import build_network
 from src.training.plan import make_plan
 from src.training.progress import Progress
 from src.training.stop import Stop
@@ -53,33 +55,35 @@ SYNTHETIC = [
 
 def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     """Our Trainer; with `flag`, it broadcasts the signal flag as Lightning does by itself."""
-    splits = open_splits(config.data)
-    plan = make_plan(config, len(splits.train), 0, 0, topology.world_size)
+    splits = open_splits(config.data, "lightning")
+    batches = len(loader(config, topology))
+    plan = make_plan(config, batches, 0, 0, topology.world_size)
+    task = Classification()
     cpu, world_size = torch.device("cpu"), topology.world_size
     strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
-    trainer = make_trainer(config, plan, topology, cpu, strategy)
+    trainer = make_trainer(config, topology, cpu, strategy)
     if flag:
         del trainer.fit_loop.epoch_loop.__dict__["_broadcast_sigterm_tensor"]
-    trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan)))
-    network = build_model(config.model, splits.train.shape, splits.train.classes)
-    trainer.fit(Classifier(network, config, plan, world_size), loader(config, topology))
+    trainer.follow(plan)
+    trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan), task))
+    network = build_network(config, splits.facts)
+    trainer.fit(TaskModule(task, network, config, plan, world_size), loader(config, topology))
 
 
 def raw(config: Config, topology: Topology) -> None:
     """The loop by hand."""
-    train = open_splits(config.data).train
-    model = build_model(config.model, train.shape, train.classes)
+    model = build_network(config, open_splits(config.data, "lightning").facts)
     if config.strategy.name != "horovod" and not distributed.is_initialized():
         distributed.init_process_group("gloo")
     if config.strategy.name == "ddp":
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     elif config.strategy.name == "fsdp":
         shard(model, torch.device("cpu"))
-    optimizer = make_optimizer(config.optimizer, model.parameters())
+    optimizer = make_optimizer(config.optimizer, model)
     if config.strategy.name == "horovod":
         start_horovod(topology, hvd())
         optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())
-    for image, label, weight in loader(config, topology):
+    for (image, label), weight in loader(config, topology):
         optimizer.zero_grad()
         (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
         optimizer.step()
@@ -87,10 +91,9 @@ def raw(config: Config, topology: Topology) -> None:
 
 def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
     """This rank's batches."""
-    train = open_splits(config.data).train
-    return torch_loader(
-        train, BatchOrder(8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True)
-    )
+    train = open_splits(config.data, "lightning").train
+    order = BatchOrder(8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True)
+    return torch_loader(Batches(Reader(train, 0, Classification().prepare), order, True))
 
 
 def hvd() -> Any:

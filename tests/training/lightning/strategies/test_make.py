@@ -11,7 +11,6 @@ from src.config.strategies import SUPPORTED
 from src.distributed.topology import Topology
 from src.training.lightning.strategies.make import MAKERS, make_strategy
 from src.training.lightning.trainer import make_trainer
-from src.training.plan import make_plan
 
 MakeConfig = Callable[..., Config]
 
@@ -33,7 +32,7 @@ def test_the_places_of_an_uneven_job(
     config = make_config("strategy=ddp", "data.batch_size=96")
     cpu = torch.device("cpu")
     strategy = make_strategy("ddp", config, topology, cpu, 3)
-    trainer = make_trainer(config, make_plan(config, 960, 96, 96, 3), topology, cpu, strategy)
+    trainer = make_trainer(config, topology, cpu, strategy)
     trainer.strategy.set_world_ranks()
     assert (trainer.world_size, trainer.global_rank, trainer.local_rank) == (3, rank, 0)
     assert (trainer.node_rank, trainer.num_nodes) == (rank // 2, 2)
@@ -51,7 +50,6 @@ def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pyt
     }.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     config = make_config()
-    plan = make_plan(config, 960, 96, 96, 1)
     cpu = torch.device("cpu")
-    trainer = make_trainer(config, plan, Topology(), cpu, make_strategy("single", config, Topology(), cpu, 1))
+    trainer = make_trainer(config, Topology(), cpu, make_strategy("single", config, Topology(), cpu, 1))
     assert (trainer.world_size, trainer.global_rank) == (1, 0)

@@ -1,6 +1,6 @@
 """The golden scripts: what each preset and each launch method becomes, kept as files so that a change shows as a diff.
 
-python tests/golden/renew.py      # or: make golden; then read `git diff tests/golden`
+python tests/template/golden/renew.py      # or: make golden; then read `git diff tests/template/golden`
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent))
+sys.path.insert(0, str(HERE.parent.parent.parent))
 
 from slurm.job import make_job  # noqa: E402
 from slurm.render import render  # noqa: E402

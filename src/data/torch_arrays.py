@@ -1,0 +1,69 @@
+"""Rows as numpy arrays to rows as torch tensors, whatever they are packed in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from src.errors import DataError
+
+TEXT = "UTSO"
+"""Kinds of numpy types that torch does not have: texts and objects stay lists."""
+
+
+def to_tensors(rows: Any) -> Any:
+    """The same tuples, lists and dicts with tensors in place of arrays; texts become lists of `str`.
+
+    Raises:
+        DataError: an array of a type that torch does not have.
+    """
+    if isinstance(rows, np.ndarray):
+        return _tensor(rows)
+    return _map(rows, to_tensors)
+
+
+def to_arrays(rows: Any) -> Any:
+    """The same tuples, lists and dicts with arrays in place of tensors."""
+    return rows.numpy() if isinstance(rows, torch.Tensor) else _map(rows, to_arrays)
+
+
+def check_rows(rows: Any, count: int, path: str = "") -> None:
+    """Raise DataError if `rows` is neither a tuple nor a dict of arrays, or one of its arrays has not `count` rows."""
+    if isinstance(rows, Mapping):
+        inner = list(rows.items())
+    elif isinstance(rows, tuple | list):
+        inner = list(enumerate(rows))
+    elif not isinstance(rows, np.ndarray):
+        raise DataError(
+            f"the data set's read() gave a {type(rows).__name__}{path}; it must give a tuple or a dict of numpy arrays."
+        )
+    elif rows.shape[:1] != (count,):
+        raise DataError(
+            f"the data set's read() was asked for {count} rows, and its array{path} has the shape {list(rows.shape)}; the first "
+            "dimension must be the rows."
+        )
+    else:
+        return
+    for key, value in inner:
+        check_rows(value, count, f"{path}[{key!r}]")
+
+
+def _map(rows: Any, function: Any) -> Any:
+    if isinstance(rows, Mapping):
+        return {key: function(value) for key, value in rows.items()}
+    if isinstance(rows, tuple) and hasattr(rows, "_fields"):
+        return type(rows)(*(function(value) for value in rows))
+    return type(rows)(function(value) for value in rows) if isinstance(rows, tuple | list) else rows
+
+
+def _tensor(array: np.ndarray) -> Any:
+    if array.dtype.kind in TEXT:
+        return array.tolist()
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    try:
+        return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+    except TypeError as error:
+        raise DataError(
+            f"the data set's read() gave an array of {array.dtype}, a type that torch does not have; convert it there."
+        ) from error

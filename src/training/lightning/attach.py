@@ -1,0 +1,112 @@
+"""What a Trainer is given before it trains: callbacks, loggers, and the checkpoint to resume from."""
+
+from dataclasses import replace
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.loggers import Logger
+
+from src.checkpoints.checkpointer import AsyncCheckpointer
+from src.checkpoints.event_files import EventFileSync
+from src.checkpoints.info import SavedCheckpoint
+from src.checkpoints.interval import Interval
+from src.checkpoints.recovery import open_checkpointer
+from src.data.torch_foreign import Stream
+from src.errors import CheckpointError
+from src.runs.attempts import record_first_step
+from src.runs.folder import RunDir
+from src.training.lightning.callbacks import EarlyStop, MetricsCallback
+from src.training.lightning.checkpoint import METADATA, CheckpointCallback, StateWriter
+from src.training.lightning.guests import (
+    ConfiguredOptimizer,
+    brings_optimizer,
+    callbacks_of,
+    loggers_of,
+)
+from src.training.lightning.module import TaskModule
+from src.training.lightning.random_state import RandomState
+from src.training.lightning.rank_state import RankState
+from src.training.lightning.shards import Shards
+from src.training.lightning.strategies.fsdp import FullyShardedStrategy
+from src.training.lightning.tensorboard import TensorBoard
+from src.training.lightning.trainer import Trainer
+from src.training.metrics_csv import CsvLog
+from src.training.resuming import refuse_other_framework, resuming_at
+
+
+def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> CheckpointCallback:
+    """Give the Trainer what writes and resumes the checkpoints of the run, from its newest good one.
+
+    With a sharded strategy each rank writes a part of the checkpoint, straight into the run folder that all of them see.
+    """
+    config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
+    writes = not config.trainer.fast_dev_run and trainer.is_global_zero
+    rule = replace(config.checkpoint, local=None) if sharded else config.checkpoint
+    checkpointer = open_checkpointer(rule, run) if writes else None
+    saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
+    if writes:
+        record_first_step(run, saved.step if saved else 0)
+        run.steps_done = lambda: trainer.steps_done
+    if saved:
+        refuse_other_framework(saved, "lightning")
+        refuse_other_layout(saved, sharded)
+        trainer.steps_done = saved.step
+        metrics.progress.note(resuming_at(saved.step, plan.total_steps))
+    interval = Interval(config.checkpoint, trainer.world_size)
+    metrics.interval = interval if writes else None
+    writer = StateWriter(checkpointer, Shards(run.checkpoints) if sharded else None, saved)
+    trainer.strategy.checkpoint_io = writer
+    return CheckpointCallback(config, plan, writer, metrics, saved, interval)
+
+
+def add_callbacks(
+    trainer: Trainer, module: pl.LightningModule, checkpoints: CheckpointCallback, training: Any, devices: int
+) -> None:
+    """The user's callbacks, then ours; the one that saves comes last: it saves what the others have decided.
+
+    Args:
+        training: the loader that is trained from.
+        devices: that share the global batch.
+    """
+    config, metrics = checkpoints.config, checkpoints.metrics
+    tell = metrics.progress.note
+    if not isinstance(module, TaskModule) and not brings_optimizer(module):
+        trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
+    trainer.callbacks += [
+        *callbacks_of(config, module, trainer),
+        RandomState(config.seed, tell),
+        RankState(training if isinstance(training, Stream) else None, tell),
+        metrics,
+        EarlyStop(config.trainer.early_stopping, metrics),
+        *([] if config.trainer.fast_dev_run else [checkpoints]),
+    ]
+
+
+def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) -> None:
+    """TensorBoard, the loggers of the configuration, metrics.csv, and the one that tells us what is logged."""
+    config, metrics, saved = checkpoints.config, checkpoints.metrics, checkpoints.writer.newest
+    metrics.received.trainer = trainer
+    loggers: list[Logger] = []
+    if not config.trainer.fast_dev_run:
+        step = saved.step if saved else 0
+        if config.monitor.tensorboard:
+            # Lightning counts steps from 0
+            purged = step if metrics.task else step - 1
+            loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
+        loggers += loggers_of(config, run.path)
+        if config.monitor.csv and trainer.is_global_zero:
+            known = metrics.task.names("train", "val", "test") if metrics.task else []
+            metrics.csv = CsvLog(run.metrics_csv, known)
+            metrics.csv.resume(step)
+    trainer.loggers = [*loggers, metrics.received]
+
+
+def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:
+    """Raise CheckpointError for a whole checkpoint with a sharded strategy, or the reverse."""
+    if (saved.path / METADATA).exists() != sharded:
+        written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
+        raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
+
+
+def _events(checkpointer: AsyncCheckpointer | None, run: RunDir) -> EventFileSync:
+    return checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)

@@ -1,0 +1,163 @@
+"""What someone else wrote for Lightning's Trainer, taken in as it is: a module with its own steps, callbacks, loggers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from src.config.instantiate import instantiate
+from src.config.load import as_tree
+from src.config.schema import Config
+from src.errors import ConfigError
+from src.tasks.base import Task
+from src.training.lightning.module import set_learning_rate
+from src.training.lightning.optim import apply_settings, configured_optimizer, refusals
+from src.training.plan import Plan
+
+
+def make_task(config: Config) -> Task | pl.LightningModule:
+    """What `task` names: a task that is given a network, or a module that has one.
+
+    Raises:
+        ConfigError: it is neither, or can't be made.
+    """
+    dotted = config.task.target["lightning"]
+    with refusals(f"task._target_={dotted}"):
+        made = instantiate(config.task, "task", "lightning")
+    if isinstance(made, Task) and hasattr(made, "step"):
+        return made
+    if isinstance(made, pl.LightningModule):
+        return made
+    if isinstance(made, Task):
+        raise ConfigError(
+            f"task._target_={dotted} has no step for Lightning; see src/tasks/lightning/regression.py for one."
+        )
+    if isinstance(made, torch.nn.Module):
+        raise ConfigError(
+            f"task._target_={dotted} is a torch.nn.Module without a training_step; use it as the network of a task, "
+            f"model._target_={dotted} task=classification, or make it a LightningModule."
+        )
+    raise ConfigError(
+        f"task._target_={dotted} made a {type(made).__qualname__}, which is neither a task of src/tasks nor a LightningModule."
+    )
+
+
+def without_evaluation(module: pl.LightningModule, plan: Plan) -> Plan:
+    """The plan without a validation or test that the module has no step for."""
+    validates, tests = (is_overridden(f"{part}_step", module) for part in ("validation", "test"))
+    return replace(
+        plan, val_batches=plan.val_batches if validates else 0, test_batches=plan.test_batches if tests else 0
+    )
+
+
+def brings_optimizer(module: pl.LightningModule) -> bool:
+    """Whether the module configures its own."""
+    return is_overridden("configure_optimizers", module)
+
+
+class ConfiguredOptimizer(pl.Callback):
+    """Gives a module that brings none the optimizer and the schedule of the configuration.
+
+    Args:
+        devices: that share the global batch.
+    """
+
+    def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
+        self.config, self.plan, self.devices = config, plan, devices
+        module.configure_optimizers = lambda: configured_optimizer(config, plan, module, devices)  # type: ignore[method-assign]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """A run may resume with other settings than it was saved with."""
+        apply_settings(self.config.optimizer, pl_module, trainer.optimizers[0])
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Set the learning rate of this step."""
+        set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
+
+
+def callbacks_of(config: Config, module: pl.LightningModule, trainer: pl.Trainer) -> list[pl.Callback]:
+    """The callbacks of the configuration, and those that the module itself configures.
+
+    Raises:
+        ConfigError: one is none of Lightning's, or writes checkpoints.
+    """
+    chosen: list[pl.Callback] = []
+    for name, section in config.callbacks.items():
+        where, dotted = f"callbacks.{name}", section.target["lightning"]
+        with refusals(f"{where}._target_={dotted}"):
+            made = instantiate(section, where, "lightning")
+        if not isinstance(made, pl.Callback):
+            raise ConfigError(
+                f"{where}._target_={dotted} made a {type(made).__qualname__}, which is no lightning.pytorch.Callback."
+            )
+        if isinstance(made, Checkpoint):
+            raise ConfigError(
+                f"{where}._target_={dotted} would write checkpoints that no resume finds; this project writes them: use checkpoint.monitor, "
+                "checkpoint.every_n_steps and checkpoint.keep_last."
+            )
+        chosen.append(made)
+    return [
+        *(c for c in chosen if type(c) not in {type(o) for o in _own(module, trainer)}),
+        *_own(module, trainer),
+    ]
+
+
+def _own(module: pl.LightningModule, trainer: pl.Trainer) -> list[pl.Callback]:
+    """What `configure_callbacks` of the module gave, once; Lightning would put them after ours, which save what all have done."""
+    if "configure_callbacks" not in vars(module):
+        module.trainer = trainer
+        given = module.configure_callbacks()
+        own = [given] if isinstance(given, pl.Callback) else list(given)
+        kept = [callback for callback in own if not isinstance(callback, Checkpoint)]
+        if len(kept) < len(own) and trainer.is_global_zero:
+            print(
+                "the module's own checkpoint callback is left out: this project writes the checkpoints.",
+                flush=True,
+            )
+        module.configure_callbacks = list  # type: ignore[method-assign]
+        vars(module)["callbacks_of_module"] = kept
+    own_callbacks: list[pl.Callback] = vars(module)["callbacks_of_module"]
+    return own_callbacks
+
+
+def loggers_of(config: Config, folder: Path) -> list[Logger]:
+    """The loggers of the configuration; on ranks other than 0 they write nothing.
+
+    Args:
+        folder: of the run, for those that want one.
+
+    Raises:
+        ConfigError: one is none of Lightning's.
+    """
+    made: list[Logger] = []
+    for name, section in config.loggers.items():
+        where, dotted = f"loggers.{name}", section.target["lightning"]
+        with refusals(f"{where}._target_={dotted}"):
+            logger: Any = instantiate(section, where, "lightning", save_dir=str(folder), dir=str(folder))
+        if not isinstance(logger, Logger):
+            raise ConfigError(
+                f"{where}._target_={dotted} made a {type(logger).__qualname__}, which is no lightning.pytorch.loggers.Logger."
+            )
+        logger.log_hyperparams(as_tree(config))
+        made.append(logger)
+    return made
+
+
+@contextmanager
+def lightning_refusals() -> Iterator[None]:
+    """What Lightning refuses, as one sentence of ours. Raises ConfigError."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(f"Lightning refuses: {said.rstrip('.')}.") from error

@@ -1,0 +1,66 @@
+"""What a checkpoint may hold: tensors, numbers, texts, and lists and dicts of them. Reading anything else could run code."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, dtype
+
+from src.errors import CheckpointError
+
+SCALARS = (int, float, complex, str, bool, bytes, type(None), Tensor, dtype)
+OPTIONAL = ("hyper_parameters", "callbacks")
+"""Parts of a checkpoint of which single entries may be missing when it is read."""
+OWN = ("state_dict", "loops", "random_states", "rank_states", "early_stop")
+
+
+class NotPlain(Exception):
+    """A value that a checkpoint can't hold; the text says where it is and of what type."""
+
+
+def with_plain_values(checkpoint: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    """The checkpoint without what could not be read again.
+
+    Args:
+        tell: prints a line, for each entry that is left out.
+
+    Raises:
+        CheckpointError: something that the training needs can't be in it.
+    """
+    kept: dict[str, Any] = {}
+    for key, value in checkpoint.items():
+        if key in OPTIONAL and isinstance(value, Mapping):
+            kept[key] = _entries(key, value, tell)
+        elif key in OWN:
+            kept[key] = value
+        else:
+            try:
+                kept[key] = _plain(value, key)
+            except NotPlain as error:
+                raise CheckpointError(
+                    f"a checkpoint can't hold {error}: it has tensors, numbers, texts, lists and dicts only, for reading anything else could "
+                    "run code."
+                ) from error
+    return kept
+
+
+def _entries(part: str, entries: Mapping[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
+    kept = {}
+    for key, value in entries.items():
+        try:
+            kept[key] = _plain(value, f"{part}.{key}")
+        except NotPlain as error:
+            tell(f"left out of the checkpoints: {error}, which could not be read again without running code.")
+    return kept
+
+
+def _plain(value: Any, path: str) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in SCALARS or isinstance(value, Tensor):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(k, path): _plain(v, f"{path}.{k}") for k, v in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(_plain(v, path) for v in value)
+    raise NotPlain(f"{path} (a {type(value).__module__}.{type(value).__qualname__})")

@@ -1,0 +1,67 @@
+"""What Weights & Biases holds of a run: its transaction logs, `<run folder>/wandb/*run-*/run-<id>.wandb`.
+
+Each attempt has one, online too. It is a log of records in LevelDB's format: blocks of 32 KiB, in them pieces with a header of 7
+bytes (checksum, length, kind). A killed process leaves a piece that is cut short, and what comes before it counts.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from src.training.tracking.once import Pair
+
+STEP = "trainer/global_step"
+"""The optimizer steps done, in each row; the name that Lightning gives it too."""
+
+HEADER = 7
+"""Bytes at the start of the file, and of each piece."""
+
+BLOCK = 2**15
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def held(folder: Path, run_id: str, since: int = 0) -> set[Pair]:
+    """Every metric that the attempts of the run have logged, from optimizer step `since` on.
+
+    Args:
+        folder: run folder.
+    """
+    files = sorted((folder / "wandb").glob(f"*run-*/run-{run_id}.wandb"))
+    rows = (row for file in files for row in history(file))
+    return {
+        (name, int(row[STEP]))
+        for row in rows
+        if row.get(STEP, -1) >= since
+        for name in row
+        if name != STEP and not name.startswith("_")
+    }
+
+
+def history(file: Path) -> Iterator[dict[str, float]]:
+    """The rows of metrics in a transaction log, each with `STEP` and the names that begin with _ of W&B itself."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for data in records(file.read_bytes()):
+        record = Record.FromString(data)
+        if record.HasField("history"):
+            items = record.history.item
+            yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def records(log: bytes) -> Iterator[bytes]:
+    """The whole records of a log."""
+    at, parts = HEADER, b""
+    while at + HEADER <= len(log):
+        room = BLOCK - at % BLOCK
+        if room < HEADER:  # too little for a header: the rest of the block is empty
+            at += room
+            continue
+        _, length, kind = struct.unpack_from("<IHB", log, at)
+        piece = log[at + HEADER : at + HEADER + length]
+        if kind not in (FULL, FIRST, MIDDLE, LAST) or len(piece) < length:
+            return
+        parts = piece if kind in (FULL, FIRST) else parts + piece
+        if kind in (FULL, LAST):
+            yield parts
+        at += HEADER + length

@@ -1,0 +1,133 @@
+"""Annotations become types that `strict` can check, or nothing."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from src.config.choices import AdamW, Width
+from src.config.limits import Items, Probability, Range
+from src.config.paths import AbsoluteFolder
+from src.config.strict import UNUSABLE, convert
+from tests.config.signatures.conftest import Project
+
+HEAD = """
+import collections.abc
+import typing
+import typing as t
+from collections.abc import Sequence
+from pathlib import Path
+from typing import *
+
+from typing import Annotated, Any, Iterable, List, Literal, Optional, Tuple, Union
+from src.config import choices
+from src.config.choices import AdamW, BatchSize, Width
+from src.config.limits import Items, MOST, Probability, Range
+from src.config.paths import AbsoluteFolder as Folder
+import torch
+
+Side = Annotated[int, Range(at_least=1)]
+Circle = Circle
+"""
+
+KNOWN: dict[str, Any] = {
+    "int": int,
+    "'int'": int,
+    "None": type(None),
+    "int | None": int | None,
+    "Optional['str']": str | None,
+    "t.Optional[float]": float | None,
+    "Union[str, int]": int | str,
+    "Literal['a', 'b']": Literal["a", "b"],
+    "list[int]": list[int],
+    "List[str | int]": list[int | str],
+    "Sequence[float]": list[float],
+    "collections.abc.Iterable[bool]": list[bool],
+    "tuple[int, ...]": list[int],
+    "Tuple[float, float]": Annotated[list[float], Items(count=2)],
+    "Annotated[int, Range(at_least=1, at_most=9)]": Annotated[int, Range(at_least=1, at_most=9)],
+    "Annotated[list[int], Items(2)]": Annotated[list[int], Items(count=2)],
+    "Width": Width,
+    "choices.Width": Width,
+    "Folder": AbsoluteFolder,
+    "Probability | None": Probability | None,
+    "AdamW": AdamW,
+    "Side": Annotated[int, Range(at_least=1)],
+    "Union[str, bool, list[int], float, None]": None | bool | float | list[int] | str,
+}
+
+UNKNOWN = [
+    *(
+        "torch.Tensor",
+        "Path",
+        "Any",
+        "list",
+        "dict[str, int]",
+        "list[Any]",
+        "int | Path",
+        "Optional[torch.Tensor]",
+    ),
+    *(
+        "Tuple[int, str]",
+        "Callable[[int], int]",
+        "list[int, int]",
+        "Literal[None]",
+        "Literal[x]",
+        "Union[()]",
+    ),
+    *(
+        "Annotated[int, Range(at_most=MOST)]",
+        "Annotated[int, Range('a')]",
+        "Annotated[int, Range(nothing=1)]",
+    ),
+    *(
+        "Annotated[str, Range(1)]",
+        "Annotated[int, Items(1)]",
+        "Annotated[int, 'words']",
+        "Annotated[int, print('x')]",
+    ),
+    *("MOST", "Circle", "'int['", "print('x')", "3", "lambda: 0", "choices.NoSuchName", "__import__('os')"),
+]
+
+
+def hint(project: Project, annotation: str, default: str = "") -> Any:
+    future = "from __future__ import annotations\n" if "Circle" in annotation else ""
+    source = f"{future}{HEAD}\ndef f(x: {annotation}{default}): ...\n"
+    return project(source)("mine.f").parameters["x"].hint
+
+
+@pytest.mark.parametrize("annotation", KNOWN)
+def test_known(project: Project, annotation: str) -> None:
+    assert hint(project, annotation) == KNOWN[annotation]
+
+
+@pytest.mark.parametrize("annotation", UNKNOWN)
+def test_not_known(project: Project, annotation: str) -> None:
+    assert hint(project, annotation) is None
+
+
+@pytest.mark.parametrize("annotation", [*KNOWN, *UNKNOWN])
+@pytest.mark.parametrize("value", [None, True, 3, 0.5, "a", [1, 2], [], {"a": 1}])
+def test_strict_can_check_every_hint(project: Project, annotation: str, value: object) -> None:
+    found = hint(project, annotation)
+    problems: list[str] = []
+    if found is not None:
+        assert (convert(found, value, problems, "x") is UNUSABLE) <= bool(problems)
+
+
+def test_a_number_stays_a_number_where_a_string_would_do_too(project: Project) -> None:
+    assert convert(hint(project, "Union[list[int], str, int]"), 2, [], "devices") == 2
+
+
+def test_a_default_of_none_allows_null(project: Project) -> None:
+    assert hint(project, "int", " = None") == (int | None)
+
+
+def test_no_annotation_no_hint(project: Project) -> None:
+    found = project("def f(a, b=3): ...")("mine.f").parameters
+    assert (found["a"].hint, found["b"].hint, found["b"].default) == (None, None, 3)
+
+
+def test_nothing_of_a_hint_runs(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint(project, "print('run')") is None
+    assert hint(project, "Annotated[int, Range(print('run'))]") is None
+    assert capsys.readouterr().out == ""

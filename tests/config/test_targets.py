@@ -1,0 +1,173 @@
+"""Arguments of targets are checked from source, at submission."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src.config.command_line import opened
+from src.config.compose import compose
+from src.config.load import as_tree, load
+from src.config.schema import Config
+from src.config.targets import brings_network, unreadable
+from src.errors import ConfigError
+from src.files import ROOT
+
+STRANGER = """
+import keras
+import lightning.pytorch as pl
+
+class LitModule(pl.LightningModule):
+    def __init__(self, hidden: int, dropout: float = 0.0, names: list[str] | None = None):
+        super().__init__()
+
+class KerasModel(keras.Model):
+    def __init__(self, units=8, **options):
+        super().__init__(**options)
+
+def open_data(seed, batch_size, rows: int = 10):
+    ...
+"""
+
+Load = Callable[..., Config]
+
+
+@pytest.fixture
+def load_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda *words: load(compose(opened(words)))
+
+
+def problems(load_words: Load, *words: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_words(*words)
+    return caught.value.problems
+
+
+def test_a_module_of_ones_own(load_words: Load) -> None:
+    config = load_words(
+        "task._target_=stranger.LitModule",
+        "task.hidden=64",
+        "data._target_=stranger.open_data",
+        "checkpoint.monitor=val_loss",
+    )
+    assert config.task.target["lightning"] == "stranger.LitModule"
+    assert config.task.arguments == {"hidden": 64}
+    assert (config.task.name, config.data.name, config.data.batch_size) == ("custom", "custom", 32)
+    assert (config.checkpoint.monitor, config.checkpoint.mode) == ("val_loss", "min")
+    assert brings_network(config)
+    assert load(as_tree(config)) == config
+
+
+@pytest.mark.parametrize(
+    "words, sentences",
+    [
+        (["task.hiden=3"], ["'task.hiden' is not an argument of stranger.LitModule. Did you mean 'task.hidden'?"]),
+        ([], ["'task.hidden' is missing: stranger.LitModule needs it."]),
+        (["task.hidden=many"], ["task.hidden='many' is not a whole number."]),
+        (["task.hidden=3", "task.names=[1.5,{a: 1}]"], ["task.names[1]='{'a': 1}' is not a string."]),
+        (
+            ["task.hidden=3", "task.depth=2", "model.hidden=3"],
+            ["'task.depth' is not an argument of stranger.LitModule. Known: hidden, dropout, names, name."],
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_fit(load_words: Load, words: list[str], sentences: list[str]) -> None:
+    assert problems(load_words, "task._target_=stranger.LitModule", *words) == sentences
+
+
+@pytest.mark.parametrize(
+    "target, sentence",
+    [
+        ("zzq_no_package.LitModule", "task._target_=zzq_no_package.LitModule: package 'zzq_no_package' "
+            "is not found in this project or its environment."),
+        ("stranger.LitModul", "task._target_=stranger.LitModul: stranger has no LitModul. Did you mean 'LitModule'?"),
+        ("stranger.KerasModel", "task._target_=stranger.KerasModel is for keras, "
+            "and this is framework=lightning; use framework=keras."),
+    ],
+)  # fmt: skip
+def test_targets_that_do_not_exist_or_are_of_the_other_framework(
+    load_words: Load, target: str, sentence: str
+) -> None:
+    assert problems(load_words, f"task._target_={target}") == [sentence]
+
+
+def test_a_target_for_each_framework(load_words: Load) -> None:
+    both = "task._target_={lightning: stranger.LitModule, keras: stranger.KerasModel}"
+    assert load_words(both, "task.hidden=3").task.arguments == {"hidden": 3}
+    assert load_words(both, "framework=keras", "task.units=3").task.arguments == {"units": 3}
+    one = "optimizer._target_={lightning: torch.optim.Muon}"
+    assert problems(load_words, one, "framework=keras") == [
+        "optimizer=custom has no target for framework=keras, only for lightning; use framework=lightning, or another optimizer."
+    ]
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["task=custom"], "task._target_ is missing; give it a class or function, such as task._target_=mine.name."),
+        (["data._target_=[a]"], "data._target_=['a'] is not a dotted name, nor one for each of lightning, keras."),
+        (["data._target_={torch: a.b}"], "data._target_={'torch': 'a.b'} is not a dotted name, nor one for each of lightning, keras."),
+        (["data._partial_=true"], "'data._partial_' is not a key of the configuration; "
+            "data knows _target_ and _check_."),
+        (["callbacks.stop.patience=3"], "callbacks.stop._target_ is missing; give it a class or function, "
+            "such as callbacks.stop._target_=mine.name."),
+        (["model.widht=3"], "'model.widht' is not an argument of src.models.lightning.cnn.cnn. Did you mean 'model.width'?"),
+        (["data.bach_size=3"], "'data.bach_size' is not an argument of src.data.digits.open_digits. Did you mean 'data.batch_size'?"),
+        (["model.width=0"], "model.width=0 must be at least 1."),
+        (["schedule.warmup=1"], "'schedule.warmup' is not a key of the configuration. Did you mean 'warmup_epochs'?"),
+    ],
+)  # fmt: skip
+def test_sections_that_do_not_fit(load_words: Load, words: list[str], sentence: str) -> None:
+    found = problems(load_words, *words)
+    assert sentence in found
+
+
+def test_supplied_arguments_need_not_be_given(load_words: Load) -> None:
+    config = load_words(
+        "optimizer._target_=torch.optim.Muon",
+        "optimizer.lr=0.1",
+        "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
+        "schedule.max_lr=1.0",
+    )
+    assert config.optimizer.lr == 0.1
+    assert problems(load_words, "schedule._target_=torch.optim.lr_scheduler.OneCycleLR") == [
+        "'schedule.max_lr' is missing: torch.optim.lr_scheduler.OneCycleLR needs it."
+    ]
+
+
+def test_callbacks_and_loggers_of_any_number(load_words: Load) -> None:
+    config = load_words(
+        "callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor",
+        "callbacks.lr.logging_interval=step",
+        "callbacks.summary._target_=lightning.pytorch.callbacks.ModelSummary",
+        "loggers.csv._target_=lightning.pytorch.loggers.CSVLogger",
+    )
+    assert set(config.callbacks) == {"lr", "summary"}
+    assert load(as_tree(config)) == config
+
+
+def test_what_cannot_be_read_is_named(load_words: Load) -> None:
+    config = load_words("data._target_=math.sqrt")
+    assert unreadable(config) == ["data._target_=math.sqrt"]
+
+
+def test_nothing_of_a_target_is_imported_and_it_takes_no_time(load_words: Load) -> None:
+    code = f"""
+import sys, time
+sys.path.insert(0, {sys.path[0]!r})
+from src.config.command_line import opened
+from src.config.compose import compose
+from src.config.load import load
+tree = compose(opened(["task._target_=stranger.LitModule", "task.hidden=3", "optimizer._target_=torch.optim.Muon"]))
+began = time.perf_counter()
+load(tree)
+print(time.perf_counter() - began)
+assert not {{"torch", "lightning", "keras", "tensorflow", "numpy", "stranger"}} & set(sys.modules), sys.modules.keys()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 10  # seconds: it does not hang; how long it takes is in benchmarks/
