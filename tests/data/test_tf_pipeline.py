@@ -49,9 +49,9 @@ loader = torch_loader(train, order, workers=2, start_epoch=1, start_batch=1)
 batches = list(loader)
 loader.sampler.set_epoch(2)
 batches += list(loader)
-image, label, weight = (np.stack(part) for part in zip(*batches))
+image, label, weight = (np.stack(part) for part in zip(*((*rows, w) for rows, w in batches)))
 assert "tensorflow" not in sys.modules
-np.savez(out, image=image.transpose(0, 1, 3, 4, 2), label=label, weight=weight)
+np.savez(out, image=image, label=label, weight=weight)
 """
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from src.config.schema import Config
 from src.data.base import Splits
@@ -40,7 +41,9 @@ class DropIn(Module):
         self._test = (lambda i: test(next(i))) if eager else self.function(test)
         self.train_function = lambda iterator: self._counted(self._train, iterator)
         self.test_function = lambda iterator: self._counted(self._test, iterator)
-        last = test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
+        last = (
+            test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
+        )
         self.test_last = lambda data: self._counted(last, data)
 
     def begin(self, part: str) -> None:

@@ -23,7 +23,10 @@ class Rows:
 
     def __getitem__(self, index: int) -> Any:
         if self.kind == "dict":
-            return {"x": self.x[index], "name": f"row {index}"}, {"y": self.y[index], "big": self.y[index] > 0}
+            return {"x": self.x[index], "name": f"row {index}"}, {
+                "y": self.y[index],
+                "big": self.y[index] > 0,
+            }
         if self.kind == "weighted":
             return self.x[index], self.y[index], np.float32(1 + index % 3)
         return self.x[index], self.y[index]
@@ -36,9 +39,7 @@ def open_rows(kind: str = "tuple", length: int = ROWS) -> dict[str, Rows]:
 
 def open_tf(endless: bool = False) -> tuple[Any, Any]:
     """Batches of `tf.data`, shuffled."""
-    train, val = (
-        tf.data.Dataset.from_tensor_slices((rows.x, rows.y)) for rows in (Rows(), Rows(37, 1))
-    )
+    train, val = (tf.data.Dataset.from_tensor_slices((rows.x, rows.y)) for rows in (Rows(), Rows(37, 1)))
     train = train.shuffle(50).batch(16, drop_remainder=True)
     return (train.repeat() if endless else train), val.batch(16)
 
@@ -90,7 +91,9 @@ def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
     x = keras.Input((COLUMNS,))
     y = keras.layers.Dense(1)(keras.layers.Dense(8, activation="relu")(x))
     model = keras.Model(x, y)
-    model.compile(optimizer=optimizer, loss=loss, metrics=["mae", keras.metrics.RootMeanSquaredError(name="rmse")])
+    model.compile(
+        optimizer=optimizer, loss=loss, metrics=["mae", keras.metrics.RootMeanSquaredError(name="rmse")]
+    )
     return model
 
 
@@ -120,18 +123,20 @@ def without_loss() -> keras.Model:
 class Gan(keras.Model):
     """Two models, two optimizers of its own of one name, noise by its own seeds; only losses are returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, noise: bool = True) -> None:
         super().__init__()
-        self.seeds = keras.random.SeedGenerator(3)
+        self.seeds, self.noise = keras.random.SeedGenerator(3), noise
         self.generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(COLUMNS)])
-        self.critic = keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+        self.critic = keras.Sequential(
+            [keras.Input((COLUMNS,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+        )
         self.g_optimizer = keras.optimizers.Adam(0.01)
         self.c_optimizer = keras.optimizers.Adam(0.02)
         self.loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)
 
     def train_step(self, data: Any) -> dict:
         x, _ = data
-        noise = keras.random.normal((tf.shape(x)[0], 4), seed=self.seeds)
+        noise = keras.random.normal((tf.shape(x)[0], 4), seed=self.seeds) if self.noise else x[:, :4]
         with tf.GradientTape() as tape:
             real, fake = self.critic(x), self.critic(self.generator(noise))
             c_loss = self.loss_fn(tf.ones_like(real), real) + self.loss_fn(tf.zeros_like(fake), fake)
@@ -148,3 +153,97 @@ class Gan(keras.Model):
 def no_task(hidden: int = 3) -> keras.layers.Layer:
     """Something else."""
     return keras.layers.Dense(hidden)
+
+
+class BareVariable(OwnStep):
+    """Noise of `keras.random` without a generator, and a counter that is a bare variable of TensorFlow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps.assign_add(1)
+            x = x + keras.random.normal(tf.shape(x)) * tf.cast(self.steps, x.dtype) / 10
+        return super().call(x)
+
+
+class Largest(keras.metrics.Metric):
+    """Its state is no sum."""
+
+    def __init__(self) -> None:
+        super().__init__(name="largest")
+        self.most = self.add_variable(shape=(), initializer="zeros", name="most")
+
+    def update_state(self, values: Any) -> None:
+        self.most.assign(tf.maximum(self.most.value, tf.reduce_max(values)))
+
+    def result(self) -> Any:
+        return self.most
+
+
+class OddMetric(OwnStep):
+    """Counts with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = Largest()
+
+    @property
+    def metrics(self) -> list:
+        return [*super().metrics, self.largest]
+
+
+class Parting(OwnStep):
+    """Changes weights by what its own rows say."""
+
+    def train_step(self, data: Any) -> dict:
+        logs = super().train_step(data)
+        self.head.bias.assign_add(tf.reduce_mean(data[0], axis=(0, 1), keepdims=True)[0])
+        return logs
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of 16, shuffled after each epoch."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows, self.order = rows, np.arange(len(rows))
+
+    def __len__(self) -> int:
+        return len(self.rows) // 16
+
+    def __getitem__(self, number: int) -> Any:
+        chosen = self.order[16 * number : 16 * number + 16]
+        return self.rows.x[chosen], self.rows.y[chosen]
+
+    def on_epoch_end(self) -> None:
+        self.order = self.order[::-1]
+
+
+def open_py() -> tuple[Batches, Batches]:
+    """Batches of Keras' own kind."""
+    return Batches(Rows()), Batches(Rows(37, 1))
+
+
+def open_generator() -> tuple[Any, Rows]:
+    """A generator that goes on."""
+
+    def batches() -> Any:
+        while True:
+            yield from Batches(Rows())
+
+    return batches(), Rows(37, 1)
+
+
+class Heard:
+    """A logger."""
+
+    rows: list = []  # noqa: RUF012
+
+    def log_metrics(self, metrics: dict, step: int) -> None:
+        self.rows.append((step, metrics))
+
+    def finalize(self, status: str) -> None:
+        self.rows.append(status)
