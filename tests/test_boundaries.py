@@ -15,6 +15,7 @@ from src.files import ROOT
 TORCH = {"torch", "lightning", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
 FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
+TRACKERS = {"wandb", "mlflow"}
 HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL"}
 
 GROUND = {"errors", "files"}
@@ -41,7 +42,7 @@ ROWS = {
     "4 models, data and tasks never import each other": Row(CONTENT, GROUND | {"config"}, HEAVY | {"rich"}),
     "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
-    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | {"checkpoints", "tasks"}, {"rich", "wandb", "mlflow"}),
+    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | {"checkpoints", "tasks"}, TRACKERS | {"rich"}),
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
     "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml"}),

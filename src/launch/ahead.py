@@ -49,7 +49,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     length = known.length
     sentences = [too_large(length, config.data.batch_size, devices)] if length else []
     sentences += [*known.problems, _too_much_memory(config, known, devices), _no_such_model(config, known)]
-    found = [s for s in sentences if s]
+    found = [s for s in sentences if s] + _missing_packages(config)
     if length and not found and config.data.batch_size % devices == 0:
         found += _no_step(config, length, devices)
     return found
@@ -66,6 +66,22 @@ def known_of(config: Config, look: bool) -> Known:
     if data.check is None:
         return Known()
     return _ask(data.check, "data", {**data.arguments, "look": look}) or Known()
+
+
+def _missing_packages(config: Config) -> list[str]:
+    """What the `_check_` of loggers and callbacks says of this environment, where a job uses it too."""
+    c = config.cluster
+    if c.venv or c.conda or config.container.name != "none":
+        return []
+    problems: list[str] = []
+    for group in ("callbacks", "loggers"):
+        for name, section in getattr(config, group).items():
+            try:
+                if section.check:
+                    _ask(section.check, f"{group}.{name}", section.arguments)
+            except ConfigError as error:
+                problems += error.problems
+    return problems
 
 
 def _ask(dotted: str, section: str, known: Mapping[str, Any]) -> Any:

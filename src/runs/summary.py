@@ -53,7 +53,9 @@ def next_command(run: RunDir, config: Config, signal: str | None) -> str:
     """A command worth trying after this run."""
     if signal:
         return f"{train_command()} resume={shlex.quote(display_path(run.path))}"
-    if config.framework == "lightning":
+    if (
+        config.framework == "lightning" and len({*config.task.target.values()}) > 1
+    ):  # it has a side of its own for each
         return f"{train_command()} framework=keras"
     return f"{train_command()} -m optimizer.lr=0.001,0.003 seed=1,2"
 

@@ -111,3 +111,17 @@ def test_a_column_is_added_to_whole_rows_alone(tmp_path: Path) -> None:
     with open(log.path, "a") as file:
         file.write("20,1,0.5")  # killed while writing
     assert CsvLog(log.path, ["b"]).path.read_text() == "step,epoch,lr,a,b\n10,1,,1,\n"
+
+
+def test_what_was_logged_is_known_before_it_is_cut_back(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "metrics.csv", ["train/loss"])
+    log.write(10, 1, {"train/loss": 1.0, "lr": 0.5})
+    log.write(20, 2, {"val/loss": 0.0})
+    log.write(20, 2, {"test/loss": 1.0})
+    with open(log.path, "a") as file:
+        file.write("30,2,0.0")  # killed while writing
+    again = CsvLog(tmp_path / "metrics.csv")
+    assert again.held(11) == {("val/loss", 20), ("test/loss", 20)}
+    assert again.held() == again.held(11) | {("train/loss", 10), ("lr", 10)}
+    again.resume(10)
+    assert again.held() == {("train/loss", 10), ("lr", 10)}

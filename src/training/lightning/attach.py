@@ -32,6 +32,7 @@ from src.training.lightning.tensorboard import TensorBoard
 from src.training.lightning.trainer import Trainer
 from src.training.metrics_csv import CsvLog
 from src.training.resuming import refuse_other_framework, resuming_at
+from src.training.tracking import Pair
 
 
 def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> CheckpointCallback:
@@ -93,11 +94,13 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
             # Lightning counts steps from 0
             purged = step if metrics.task else step - 1
             loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
-        loggers += loggers_of(config, run.path)
+        seen: frozenset[Pair] = frozenset()
         if config.monitor.csv and trainer.is_global_zero:
             known = metrics.task.names("train", "val", "test") if metrics.task else []
             metrics.csv = CsvLog(run.metrics_csv, known)
+            seen = frozenset(metrics.csv.held(step))
             metrics.csv.resume(step)
+        loggers += loggers_of(config, run, trainer.is_global_zero, step, seen)
     trainer.loggers = [*loggers, metrics.received]
 
 

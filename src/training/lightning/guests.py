@@ -1,10 +1,9 @@
 """What someone else wrote for Lightning's Trainer, taken in as it is: a module with its own steps, callbacks, loggers."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -13,14 +12,18 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from src.config.instantiate import instantiate
+from src.config.choices import Logger as Section
+from src.config.instantiate import instantiate, locate
 from src.config.load import as_tree
 from src.config.schema import Config
 from src.errors import ConfigError
+from src.runs.folder import RunDir
 from src.tasks.base import Task
+from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import set_learning_rate
 from src.training.lightning.optim import apply_settings, configured_optimizer, refusals
 from src.training.plan import Plan
+from src.training.tracking import Pair, make_logger, open_loggers
 
 
 def make_task(config: Config) -> Task | pl.LightningModule:
@@ -130,27 +133,36 @@ def _own(module: pl.LightningModule, trainer: pl.Trainer) -> list[pl.Callback]:
     return own_callbacks
 
 
-def loggers_of(config: Config, folder: Path) -> list[Logger]:
-    """The loggers of the configuration; on ranks other than 0 they write nothing.
+def loggers_of(config: Config, run: RunDir, first: bool, step: int, seen: Iterable[Pair]) -> list[Logger]:
+    """The loggers of the configuration. Lightning's are made on every rank, and write on rank 0; all others on rank 0 alone.
 
     Args:
-        folder: of the run, for those that want one.
+        first: whether this is rank 0.
+        step: optimizer steps done by earlier attempts.
+        seen: what metrics.csv held before it was cut back to that step.
 
     Raises:
-        ConfigError: one is none of Lightning's.
+        ConfigError: one takes other arguments, or has no `log_metrics`.
     """
     made: list[Logger] = []
+    others: dict[str, Section] = {}
     for name, section in config.loggers.items():
         where, dotted = f"loggers.{name}", section.target["lightning"]
+        target = locate(dotted, f"{where}._target_")
+        if not (inspect.isclass(target) and issubclass(target, Logger)):
+            others[name] = section
+            continue
         with refusals(f"{where}._target_={dotted}"):
-            logger: Any = instantiate(section, where, "lightning", save_dir=str(folder), dir=str(folder))
-        if not isinstance(logger, Logger):
-            raise ConfigError(
-                f"{where}._target_={dotted} made a {type(logger).__qualname__}, which is no lightning.pytorch.loggers.Logger."
-            )
+            logger = make_logger(name, section, config, run, step, seen)
         logger.log_hyperparams(as_tree(config))
         made.append(logger)
-    return made
+    tracked = open_loggers(replace(config, loggers=others), run, first, step, seen)
+    for one in tracked:
+        if not hasattr(one.logger, "log_metrics"):
+            raise ConfigError(
+                f"loggers.{one.name} is a {type(one.logger).__qualname__}, which has no log_metrics(metrics, step)."
+            )
+    return [*made, *(Tracks(one) for one in tracked)]
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
+from src.training.tracking import Tracked
+
 Receiver = Callable[[bool, pl.Trainer, Mapping[str, float]], None]
 """Gets: whether the Trainer's own loop logs, else a callback; the Trainer; values by name."""
 
@@ -42,3 +44,36 @@ class Received(Logger):
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """The run folder has its config.yaml."""
+
+
+class Tracks(Logger):
+    """Hands metrics to a tracker that is no logger of Lightning's, such as those in `src/training/tracking`.
+
+    The Trainer calls `finalize` after fit and again after test; the tracker is told once, by `src.training.lightning.run`.
+    """
+
+    def __init__(self, tracked: Tracked) -> None:
+        super().__init__()
+        self.tracked = tracked
+
+    @property
+    def name(self) -> str:
+        """As in the configuration."""
+        return self.tracked.name
+
+    @property
+    def version(self) -> str:
+        """None of ours."""
+        return ""
+
+    @property
+    def experiment(self) -> Any:
+        """The object that the configuration names."""
+        return self.tracked.logger
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """One point of each metric; the number of the epoch, which Lightning adds, is not one."""
+        self.tracked.log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step or 0)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """A tracker is given the configuration when it is made."""

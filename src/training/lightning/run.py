@@ -25,6 +25,7 @@ from src.training.lightning.attach import add_callbacks, add_loggers, attach
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
 from src.training.lightning.guests import lightning_refusals, make_task, without_evaluation
+from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
 from src.training.lightning.parts import Parts, open_parts
 from src.training.lightning.random_state import seed_everything
@@ -79,12 +80,16 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
         checkpoints = attach(trainer, run, metrics)
         writer = checkpoints.writer
         with writer.checkpointer or nullcontext():
+            state: Literal["completed", "preempted", "failed"] = "failed"
             try:
                 state = fit_and_test(made, checkpoints, run, topology)
             except Exception:
                 with suppress(CheckpointError):  # the first error counts
                     writer.publish_shards()
                 raise
+            finally:
+                for logger in (known for known in trainer.loggers if isinstance(known, Tracks)):
+                    logger.tracked.finalize(state)
             writer.close()
     return Outcome(
         state=state,

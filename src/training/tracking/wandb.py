@@ -74,11 +74,12 @@ class Wandb:
         for variable, value in {**ENVIRONMENT, "WANDB_CACHE_DIR": cache, "WANDB_DATA_DIR": cache}.items():
             os.environ.setdefault(variable, value)
         os.makedirs(Path(folder, "wandb"), exist_ok=True)  # W&B would go elsewhere if it could not
-        self.once = Once(_held(Path(folder), run_id, first_step, seen))
         self.about: dict[str, Any] = {"project": project, "entity": entity, "group": group, "tags": tags}
         self.about |= {"id": run_id, "name": name or run_id, "dir": folder, "config": dict(parameters or {})}
         self.settings = {**QUIET, **(settings or {})}
         self.run = self._start(offline=not internet if offline is None else offline)
+        rows_there = None if self.offline else self.run.starting_step
+        self.once = Once(_held(Path(folder), run_id, first_step, rows_there, seen))
         self.run.define_metric(STEP, hidden=True)
         self.run.define_metric("*", step_metric=STEP)
 
@@ -113,6 +114,7 @@ class Wandb:
     def _init(self, mode: str) -> Any:
         import wandb
 
+        self.offline = mode != "online"
         known = {k: v for k, v in self.settings.items() if k not in QUIET or k in wandb.Settings.model_fields}
         settings = wandb.Settings(**known)
         # a run without a server can't be asked about: its files carry the id, and `wandb sync` appends them
@@ -126,8 +128,10 @@ class Wandb:
             wandb.teardown()
 
 
-def _held(folder: Path, run_id: str, since: int, seen: Collection[Pair]) -> Collection[Pair]:
+def _held(
+    folder: Path, run_id: str, since: int, rows_there: int | None, seen: Collection[Pair]
+) -> Collection[Pair]:
     try:
-        return held(folder, run_id, since)
+        return held(folder, run_id, since, rows_there)
     except Exception:  # the format of the files is W&B's own affair
         return seen

@@ -21,14 +21,15 @@ BLOCK = 2**15
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
-def held(folder: Path, run_id: str, since: int = 0) -> set[Pair]:
+def held(folder: Path, run_id: str, since: int = 0, rows_there: int | None = None) -> set[Pair]:
     """Every metric that the attempts of the run have logged, from optimizer step `since` on.
 
     Args:
         folder: run folder.
+        rows_there: how many rows the server has; None: this attempt does not ask it. A process that was killed has logged more
+            than it has sent.
     """
-    files = sorted((folder / "wandb").glob(f"*run-*/run-{run_id}.wandb"))
-    rows = (row for file in files for row in history(file))
+    rows = list(_kept(folder, run_id, rows_there))
     return {
         (name, int(row[STEP]))
         for row in rows
@@ -36,6 +37,22 @@ def held(folder: Path, run_id: str, since: int = 0) -> set[Pair]:
         for name in row
         if name != STEP and not name.startswith("_")
     }
+
+
+def _kept(folder: Path, run_id: str, rows_there: int | None) -> Iterator[dict[str, float]]:
+    """The rows of all attempts, the newest first, without those that never came to the server.
+
+    An attempt with a server counts its rows from where the server's end: what an earlier one logged from there on is lost. One
+    without keeps all its rows until somebody sends them.
+    """
+    files = (folder / "wandb").glob(f"*run-*/run-{run_id}.wandb")
+    for file in sorted(files, key=lambda f: f.parent.name.removeprefix("offline-"), reverse=True):
+        rows = list(history(file))
+        if not file.parent.name.startswith("offline-") and rows:
+            first = int(rows[0]["_step"])
+            rows = [row for row in rows if rows_there is None or row["_step"] < rows_there]
+            rows_there = first if rows_there is None else min(first, rows_there)
+        yield from rows
 
 
 def history(file: Path) -> Iterator[dict[str, float]]:

@@ -66,6 +66,7 @@ def test_a_kill_before_anything_is_on_the_disk(attempt: Attempt, tmp_path: Path)
     assert logged_by_wandb(run) == once(30)
 
 
+@pytest.mark.slow
 def test_from_scratch_is_another_run(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_secret_stays_in_the_environment(attempt: Attempt, tmp_path: Path) -> 
     assert written.count(b"${oc.env:MY_TOKEN}") >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice, other", [("wandb", "mlflow"), ("mlflow", "wandb")])
 def test_only_what_is_chosen_is_imported(attempt: Attempt, tmp_path: Path, choice: str, other: str) -> None:
     done = attempt(tmp_path / ID, 1, 3, "completed", f"loggers={choice}", PYTHONVERBOSE="1")
