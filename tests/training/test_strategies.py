@@ -91,7 +91,7 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
 
 
 def start_broken(run: RunDir, ranks: int) -> str:
-    """Train with tests/training/not_averaged.py; returns what rank by rank was printed."""
+    """Train with tests/training/not_averaged.py; returns what rank by rank was printed. The end of the run notices it too."""
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     world |= {"MASTER_PORT": str(free_port(ranks)), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, str(Path(__file__).with_name("not_averaged.py")), str(run.path)]
@@ -106,5 +106,6 @@ def start_broken(run: RunDir, ranks: int) -> str:
         for rank in range(ranks)
     ]
     output = [p.communicate(timeout=120)[0] for p in processes]
-    assert [p.returncode for p in processes] == [0] * ranks, "\n".join(output)
+    for process, text in zip(processes, output, strict=True):
+        assert process.returncode == 0 or "ended with other weights than" in text, "\n".join(output)
     return "".join(output)
