@@ -1,13 +1,14 @@
 """Training with Keras 3 on TensorFlow; `run.train` is the way in.
 
 In order: `run.train` chooses devices and makes the strategy (`strategies/make.py`), before anything else of TensorFlow.
-`run.train_and_test` makes the model (`module.py`), restores a checkpoint and broadcasts rank 0's state. `run.fit` calls Keras' `fit`
-from the current `Position` on, and `TrainingCallback` does the rest between its steps.
+`run.open_task` goes by one of two doors: `make.py` for a task of `src/tasks` (`TaskModule`), `dropin.py` for a `keras.Model` of
+anyone, whose variables `building.py` creates and whose metrics `counting.py` reads. A checkpoint is restored, rank 0's state is
+broadcast. `loop.fit` makes the steps from the current `Position` on, and `TrainingCallback` does the rest between them, in the order that
+matters. `others.py` makes Keras' own callbacks, `agreement.py` compares the weights of all replicas at the end.
 
-What Keras forces to differ from Lightning: there is no Trainer, so one callback has the duties of Lightning's
-`MetricsCallback`, `EarlyStop` and `CheckpointCallback`, since their order matters and only the strategy knows the other
-ranks. Position and early stopping are a value of ours (`position.py`), written beside the variables, which hold random states too.
-`MetricsWriter` (`tensorboard.py`) replaces Lightning's loggers.
+What Keras forces to differ from Lightning: there is no Trainer, and its `fit` reduces logs at each step, so the loop is our own.
+Gradients are averaged inside of `optimizer.apply` (`gradients.py`). Position and early stopping are a value of ours (`position.py`),
+written beside the variables, which hold random states too. `MetricsWriter` (`tensorboard.py`) replaces Lightning's loggers.
 """
 
 import logging

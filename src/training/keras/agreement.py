@@ -52,6 +52,8 @@ def refuse_difference(sums: list[tuple[float, ...]], what: str) -> None:
     others = [str(n) for n, one in enumerate(sums) if one != sums[0]]
     if others:
         raise RanksDifferError(
-            f"the weights of {what} {', '.join(others)} are not those of {what} 0: each has trained on its own part of the data "
-            "alone; change weights through an optimizer only, and keep no state of your own that depends on the rows."
+            f"{what}{'s' if len(others) > 1 else ''} {', '.join(others)} of {len(sums)} ended with other weights than {what} 0: "
+            "something that each does by itself changes them (weights that are changed without an "
+            "optimizer, or a state that depends on the rows); the "
+            f"checkpoints hold those of {what} 0."
         )

@@ -22,7 +22,7 @@ class Buffers:
     def fill(self, values: Mapping[str, Any]) -> None:
         """Copy the values of variables, or arrays, by name; the same ones each time."""
         for name, variable in values.items():
-            value = host_value(variable) if isinstance(variable, keras.Variable) else np.asarray(variable)
+            value = np.asarray(variable) if isinstance(variable, np.ndarray) else host_value(variable)
             if name not in self._arrays:
                 self._arrays[name] = np.empty(value.shape, value.dtype)
             np.copyto(self._arrays[name], value)

@@ -26,8 +26,8 @@ class Loader(Protocol):
         """Endless batches from a position on."""
         ...
 
-    def evaluation(self, part: str, limit: int) -> tf.data.Dataset:
-        """The first batches of a part."""
+    def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+        """The first batches of a part; apart, the last one if it has fewer rows."""
         ...
 
 
@@ -131,11 +131,15 @@ class TrainingCallback:
         self.average_statistics()
         self.module.begin(part)
         self.module.take()
-        iterator = iter(self.loader.evaluation(part, batches))
+        whole, last = self.loader.evaluation(part, batches)
+        iterator = iter(whole)
         self.others.on_test_begin()
         for number in range(batches):
             self.others.on_test_batch_begin(number)
-            self.module.test_function(iterator)
+            if last is not None and number == batches - 1:
+                self.module.test_last(next(iter(last)))
+            else:
+                self.module.test_function(iterator)
             self.on_test_batch_end(number)
             self.others.on_test_batch_end(number, {})
             if self.position.preempted:

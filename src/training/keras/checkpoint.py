@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from src.checkpoints.checkpointer import AsyncCheckpointer
@@ -14,7 +13,7 @@ from src.checkpoints.plain_zip import refuse_compressed
 from src.errors import CheckpointError
 from src.training.early_stopping import Patience
 from src.training.keras.buffers import Buffers
-from src.training.keras.module import Module, Saved, by_name
+from src.training.keras.module import Module, Saved
 from src.training.keras.position import Position
 from src.training.resuming import refuse_other_framework
 
@@ -82,7 +81,7 @@ def restore(saved: SavedCheckpoint, module: Module) -> tuple[Position, int]:
         CheckpointError: the checkpoint is of another framework, model, optimizer or precision.
     """
     refuse_other_framework(saved, "keras")
-    restore_weights(saved.path, module.model)
+    restore_weights(saved.path, module.weights())
     _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
     if (saved.path / COUNTED).exists():
         module.restore_counted(_read(saved.path / COUNTED))
@@ -111,9 +110,9 @@ def read_rest(file: Path) -> dict[str, Any]:
     return dict(rest)
 
 
-def restore_weights(folder: Path, model: keras.Model) -> None:
-    """Put the weights of the checkpoint in `folder` into the same model. Raises CheckpointError."""
-    _assign(by_name(model.variables), folder / "weights.npz", "model")
+def restore_weights(folder: Path, weights: Saved) -> None:
+    """Put the weights of the checkpoint in `folder` into those of the same model. Raises CheckpointError."""
+    _assign(weights, folder / "weights.npz", "model")
 
 
 def _assign(variables: Saved, file: Path, what: str) -> None:

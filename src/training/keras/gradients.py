@@ -9,21 +9,42 @@ from src.errors import ConfigError
 from src.training.keras.strategies.base import Strategy
 
 
-def average_inside(optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int = 0) -> None:
-    """From now on the optimizer averages the gradients before it clips them or checks them for overflow.
+class AveragedApply:
+    """An optimizer's `apply` that averages the gradients before they are clipped or checked for overflow.
+
+    Attributes:
+        looking: nothing is applied: `seen` is to become known, from a step that is traced and not run.
+        seen: the variables that `apply` was called for.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int) -> None:
+        self.optimizer, self.strategy = optimizer, strategy
+        self.apply = optimizer.apply
+        self.name = f"gradients.{number}"
+        self.looking, self.seen = False, list[keras.Variable]()
+
+    def __call__(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        """As Keras' own."""
+        variables = None if trainable_variables is None else list(trainable_variables)
+        if self.looking:
+            self.seen += [v for v in variables or [] if all(v is not known for known in self.seen)]
+            return None
+        present = [g for g in grads if g is not None]  # the same ones on all ranks: they run one graph
+        means = iter(self.strategy.average(present, self.name) if present else [])
+        return self.apply([None if g is None else next(means) for g in grads], variables)
+
+
+def average_inside(
+    optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int = 0
+) -> AveragedApply:
+    """From now on the optimizer averages the gradients itself.
 
     Args:
         number: of the optimizer, if there are several: its collectives need names of their own.
     """
-    apply = optimizer.apply
-
-    def averaged(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        present = [g for g in grads if g is not None]  # the same ones on all ranks: they run one graph
-        means = iter(strategy.average(present, f"gradients.{number}") if present else [])
-        return apply([None if g is None else next(means) for g in grads], trainable_variables)
-
-    optimizer.apply = averaged
+    optimizer.apply = AveragedApply(optimizer, strategy, number)
     strategy.prepare(optimizer)
+    return optimizer.apply
 
 
 def build_optimizer(

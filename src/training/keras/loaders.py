@@ -6,9 +6,12 @@ import tensorflow as tf
 
 from src.config.schema import Config
 from src.data.base import DataSet, Splits
+from src.data.batch import too_large
 from src.data.order import BatchOrder, batches_per_epoch
-from src.data.tf_pipeline import tf_dataset
+from src.data.tf_drop_in import evaluation_batches, training_batches, whole_batches
+from src.data.tf_pipeline import row_spec, tf_dataset
 from src.data.tf_samples import as_dataset
+from src.data.tf_streams import Stream, is_stream
 from src.errors import ConfigError, DataError
 from src.training.keras.position import Position
 from src.training.keras.strategies.base import Strategy
@@ -54,8 +57,8 @@ class TaskLoader:
 
         return self.strategy.dataset(of_rank)
 
-    def evaluation(self, part: str, limit: int) -> tf.data.Dataset:
-        """The first `limit` batches in their own order."""
+    def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, None]:
+        """The first `limit` batches in their own order; all have one size."""
         dataset = self.parts[part]
         assert dataset
 
@@ -69,7 +72,7 @@ class TaskLoader:
                 limit_batches=limit,
             )
 
-        return self.strategy.dataset(of_rank)
+        return self.strategy.dataset(of_rank), None
 
     def _order(self, rank: int, world_size: int, train: bool) -> BatchOrder:
         return BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train)
@@ -96,3 +99,130 @@ def stacks(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
             "them to one shape, or use trainer.accumulate_grad_batches=1 with a larger data.batch_size."
         )
     return batches.batch(count, drop_remainder=True)
+
+
+class DropInLoader:
+    """Batches as `keras.Model.fit` would get them, for a model that brings its own steps.
+
+    Attributes:
+        notes: what such data gives up, for people.
+
+    Raises:
+        ConfigError, DataError: a part of the data can't be read, or not by so many replicas.
+    """
+
+    def __init__(self, config: Config, strategy: Strategy, splits: Splits) -> None:
+        self.config, self.strategy = config, strategy
+        self.notes: list[str] = []
+        self.parts: dict[str, DataSet | Stream | None] = {
+            name: self._part(name, getattr(splits, name)) for name in ("train", "val", "test")
+        }
+        if splits.train is splits.val and isinstance(self.parts["train"], Stream):
+            raise ConfigError(
+                f"data._target_={config.data.target['keras']} returns a single {type(splits.train).__name__}; return a mapping, an object "
+                "or a tuple of train, val and, if there is one, test."
+            )
+
+    def batches(self, part: str) -> int:
+        """Of a part, over all ranks. Raises ConfigError: it does not say, and the configuration neither."""
+        data = self.parts[part]
+        if data is None:
+            return 0
+        if isinstance(data, Stream):
+            return self._of_stream(data)
+        size, length = self.config.data.batch_size, len(data)
+        if part != "train":
+            return batches_per_epoch(length, size)
+        if length % size and length > size:
+            self.notes.append(
+                f"{length % size} of {length} rows are left out of each training epoch: they are no whole batch of {size}."
+            )
+        if sentence := too_large(length, size, self.strategy.replicas):
+            raise DataError(sentence)
+        return whole_batches(length, size)
+
+    def spec(self, part: str) -> Any:
+        """Types and shapes of a replica's batch."""
+        data = self.parts[part]
+        if isinstance(data, Stream):
+            return data.evaluation(1).element_spec
+        assert data
+        rows = self.config.data.batch_size // self.strategy.replicas
+        return row_spec(data, rows, None, part == "train")
+
+    def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
+        """Endless batches from a position on."""
+        data = self.parts["train"]
+        assert data
+        if isinstance(data, Stream):
+            return data.training(plan.train_batches, position.step)
+
+        def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+            return training_batches(
+                data,
+                BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train=True),
+                workers=self.config.data.workers,
+                start_epoch=position.epoch,
+                start_batch=position.batch,
+                per_epoch=plan.train_batches,
+            )
+
+        return self.strategy.dataset(of_rank)
+
+    def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+        """The first `limit` batches in their own order; apart, the last one if it has fewer rows.
+
+        Metrics of Keras weigh a batch by the number of its rows where its shape is known, so whole batches have one.
+        """
+        data = self.parts[part]
+        assert data
+        if isinstance(data, Stream):
+            return data.evaluation(limit), None
+        whole = min(limit, len(data) // self.config.data.batch_size)
+
+        def between(start: int, stop: int) -> tf.data.Dataset:
+            def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+                order = BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size)
+                return evaluation_batches(
+                    data, order, workers=self.config.data.workers, start=start, stop=stop
+                )
+
+            return self.strategy.dataset(of_rank)
+
+        return between(0, whole), between(whole, limit) if whole < limit else None
+
+    def _part(self, name: str, part: Any) -> DataSet | Stream | None:
+        if part is None:
+            return None
+        if not is_stream(part) and (dataset := as_dataset(part)) is not None:
+            return dataset if len(dataset) or name == "train" else None
+        if not is_stream(part):
+            raise ConfigError(
+                f"the {name} data is a {type(part).__name__}; return rows that are read by index (__len__ and __getitem__), a "
+                "tf.data.Dataset or a keras.utils.PyDataset from data._target_."
+            )
+        if self.strategy.replicas > 1:
+            raise ConfigError(
+                f"the {name} data is a {type(part).__name__}, which {self.strategy.replicas} ranks or devices can't share: each would read "
+                "all of it; return rows that are read by index, or use trainer.devices=1."
+            )
+        if name == "train":
+            self.notes.append(
+                f"the {name} data is a {type(part).__name__}: its batches are taken as they come, and a resumed run skips those that were "
+                "read; data.batch_size has no effect."
+            )
+        return Stream(part, name)
+
+    def _of_stream(self, data: Stream) -> int:
+        trainer = self.config.trainer
+        limit = getattr(trainer, f"limit_{data.name}_batches")
+        if data.length is not None:
+            return data.length
+        if trainer.fast_dev_run:
+            return 1
+        if isinstance(limit, int):
+            return limit
+        raise ConfigError(
+            f"the {data.name} data, a {type(data.part).__name__}, does not say how many batches it has; use "
+            f"trainer.limit_{data.name}_batches=N."
+        )

@@ -16,7 +16,7 @@ from src.tasks.base import Task
 from src.training.keras.gradients import average_inside, build_optimizer, refuse_late_average
 from src.training.keras.loaders import TaskLoader
 from src.training.keras.module import TaskModule
-from src.training.keras.optim import make_optimizer, rate_of, set_from_outside
+from src.training.keras.optim import current_rate, make_optimizer, rate_of, set_from_outside
 from src.training.keras.strategies.base import Strategy
 from src.training.network import build_network
 from src.training.plan import Plan, make_plan
@@ -51,7 +51,7 @@ def open_native(
     module.optimizers = [network.optimizer]
     module.rate = rate_of(config, plan, strategy.replicas)
     if set_from_outside(config):
-        module.rate = lambda step: float(network.optimizer.learning_rate)
+        module.rate = lambda step: current_rate(network.optimizer)
     return module, loader, plan
 
 

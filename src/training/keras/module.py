@@ -68,6 +68,7 @@ class Module:
         self.notes: list[str] = []
         self.train_function: StepFunction
         self.test_function: StepFunction
+        self.test_last: Callable[[Any], Any]
 
     def begin(self, part: str) -> None:
         """An epoch, or an evaluation, begins: what was counted before is of another part."""

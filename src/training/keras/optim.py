@@ -154,6 +154,11 @@ def rate_of(config: Config, plan: Plan, world_size: int) -> Callable[[int], floa
     return lambda step: learning_rate(config, plan, step, world_size)
 
 
+def current_rate(optimizer: keras.optimizers.Optimizer) -> float:
+    """The learning rate of its next step; a variable of it may be mirrored."""
+    return float(tf.convert_to_tensor(optimizer.learning_rate))
+
+
 SETTERS = ("ReduceLROnPlateau", "LearningRateScheduler")
 """Keras' callbacks that set the learning rate themselves."""
 

@@ -20,10 +20,10 @@ from src.training.keras.agreement import check_replicas
 from src.training.keras.callbacks import Loader, TrainingCallback
 from src.training.keras.checkpoint import StateWriter, restore, restore_weights
 from src.training.keras.dropin import open_dropin
-from src.training.keras.extras import make_callbacks, make_loggers
 from src.training.keras.loop import fit
 from src.training.keras.make import POLICIES, dtype_policy, open_native
 from src.training.keras.module import Module
+from src.training.keras.others import make_callbacks
 from src.training.keras.position import Position
 from src.training.keras.random_state import part_seeds, seed_everything
 from src.training.keras.strategies.base import Strategy
@@ -85,13 +85,12 @@ def train_and_test(
             position.step,
             checkpointer.events if checkpointer else None,
             module.known,
-            make_loggers(config) if checkpointer else [],
         )
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         callback = TrainingCallback(
             config, plan, position, module, loader, metrics, checkpoints, stop, others
         )
-        with metrics.finishing():
+        with metrics.finishing(position):
             fit(callback)
             check_replicas(module, run, topology, config.monitor.ranks)
             if checkpointer:
@@ -142,7 +141,7 @@ def test(callback: TrainingCallback) -> None:
     plan, position, module = callback.plan, callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
     if best:
-        restore_weights(best.path, module.model)
+        restore_weights(best.path, module.weights())
     module.strategy.from_rank_0(list(module.weights().values()))
     callback.evaluate("test", plan.test_batches)
     if position.preempted:

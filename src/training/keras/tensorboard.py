@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -13,9 +13,12 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from src.checkpoints.event_files import EventFileSync
 from src.config.schema import Config
+from src.errors import ConfigError
 from src.runs.folder import RunDir
+from src.training.keras.position import Position
 from src.training.metrics_csv import CsvLog
 from src.training.progress import Progress
+from src.training.tracking import Tracked, open_loggers
 
 
 class TensorBoard:
@@ -69,7 +72,9 @@ class MetricsWriter:
         step: optimizer steps done in earlier attempts.
         events: for TensorBoard's files; None: this rank writes no files.
         known: names of metrics.
-        loggers: further ones, with `log_metrics(metrics, step)`.
+
+    Raises:
+        ConfigError: a logger has no `log_metrics(metrics, step)`.
     """
 
     def __init__(
@@ -80,11 +85,13 @@ class MetricsWriter:
         step: int,
         events: EventFileSync | None,
         known: Sequence[str] = (),
-        loggers: Sequence[Any] = (),
     ) -> None:
-        self.progress, self.loggers = progress, loggers
+        self.progress = progress
         self.csv = CsvLog(run.metrics_csv, known) if events and config.monitor.csv else None
         self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
+        seen = self.csv.held() if self.csv else ()  # before it is cut back
+        self.loggers = open_loggers(config, run, events is not None, step, seen)
+        refuse_loggers(self.loggers)
         if self.csv:
             self.csv.resume(step)
 
@@ -98,15 +105,21 @@ class MetricsWriter:
             logger.log_metrics(dict(metrics), step)
 
     @contextmanager
-    def finishing(self) -> Iterator[None]:
-        """Within, metrics are written; at the end the further loggers send what they have, with how it ended."""
+    def finishing(self, position: Position) -> Iterator[None]:
+        """Within, metrics are written; at its end the further loggers learn how it ended."""
         status = "failed"
         try:
             yield
-            status = "success"
+            status = "preempted" if position.preempted else "completed"
         finally:
             for logger in self.loggers:
-                if hasattr(logger, "save"):
-                    logger.save()
-                if hasattr(logger, "finalize"):
-                    logger.finalize(status)
+                logger.finalize(status)
+
+
+def refuse_loggers(loggers: Sequence[Tracked]) -> None:
+    """Raise ConfigError for an object that can't be given metrics."""
+    for tracked in loggers:
+        if not callable(getattr(tracked.logger, "log_metrics", None)):
+            raise ConfigError(
+                f"loggers.{tracked.name} is a {type(tracked.logger).__name__}, which has no log_metrics(metrics, step)."
+            )

@@ -13,6 +13,7 @@ import pytest
 
 from src.errors import CheckpointError
 from src.training.keras.checkpoint import read_rest, restore_weights
+from src.training.keras.module import by_name
 
 REST = {"pending": False, "best": None, "bad": 0, "devices": 2, "ended": False}
 
@@ -39,14 +40,14 @@ def good(model: keras.Model) -> dict[str, np.ndarray]:
 
 def test_good_weights_are_read(model: keras.Model, tmp_path: Path) -> None:
     np.savez(tmp_path / "weights.npz", **good(model))
-    restore_weights(tmp_path, model)
+    restore_weights(tmp_path, by_name(model.variables))
 
 
 def test_an_object_in_an_array_is_not_unpickled(model: keras.Model, tmp_path: Path) -> None:
     evil = np.array([Evil(tmp_path / "proof")], dtype=object)
     np.savez(tmp_path / "weights.npz", **{**good(model), model.variables[0].path: evil})
     with pytest.raises(CheckpointError, match="is damaged, or holds more than numbers"):
-        restore_weights(tmp_path, model)
+        restore_weights(tmp_path, by_name(model.variables))
     assert not (tmp_path / "proof").exists()
 
 
@@ -54,7 +55,7 @@ def test_an_object_in_an_array_is_not_unpickled(model: keras.Model, tmp_path: Pa
 def test_an_array_that_does_not_fit_is_refused(model: keras.Model, tmp_path: Path, array: np.ndarray) -> None:
     np.savez(tmp_path / "weights.npz", **{**good(model), model.variables[0].path: array})
     with pytest.raises(CheckpointError, match="was written with another model"):
-        restore_weights(tmp_path, model)
+        restore_weights(tmp_path, by_name(model.variables))
 
 
 def huge(file: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_file_that_is_no_archive_of_arrays_is_refused(
 ) -> None:
     write(tmp_path / "weights.npz")
     with pytest.raises(CheckpointError, match=says):
-        restore_weights(tmp_path, model)
+        restore_weights(tmp_path, by_name(model.variables))
 
 
 def test_the_state_is_read(tmp_path: Path) -> None:

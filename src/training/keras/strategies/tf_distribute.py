@@ -126,7 +126,8 @@ class OneInStep:
     def num_replicas_in_sync(self) -> int:
         """The number of replicas; 1 within a step."""
         replicas: int = super().num_replicas_in_sync  # type: ignore[misc]
-        return replicas if tf.distribute.in_cross_replica_context() else 1
+        within = tf.distribute.get_strategy() is self and not tf.distribute.in_cross_replica_context()
+        return 1 if within else replicas
 
 
 class Mirrored(OneInStep, tf.distribute.MirroredStrategy):

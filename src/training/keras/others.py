@@ -1,6 +1,5 @@
-"""What `callbacks` and `loggers` name, as objects of Keras, or of anyone, that the loop calls."""
+"""What `callbacks` names, as objects of Keras that the loop calls."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -56,25 +55,6 @@ def refuse_callback(key: str, dotted: str, callback: Any) -> None:
             f"{key} is a {type(callback).__name__}, and this project writes the checkpoints, which a run resumes from; leave it out, and "
             "use checkpoint.every_n_epochs, checkpoint.monitor and checkpoint.keep_last."
         )
-
-
-def make_loggers(config: Config) -> list[Any]:
-    """All that `loggers` names.
-
-    Raises:
-        ConfigError: one has no `log_metrics(metrics, step)`.
-    """
-    made = []
-    for name, section in config.loggers.items():
-        logger = instantiate(section, f"loggers.{name}", "keras")
-        log: Callable[..., object] | None = getattr(logger, "log_metrics", None)
-        if not callable(log):
-            raise ConfigError(
-                f"loggers.{name}._target_={section.target['keras']} makes a {type(logger).__name__}, which has no "
-                "log_metrics(metrics, step)."
-            )
-        made.append(logger)
-    return made
 
 
 def _is_one_of(callback: Any, names: tuple[str, ...]) -> bool:

@@ -1,0 +1,249 @@
+"""Models and data of people who have never seen this project; each works with `fit`."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+ROWS, COLUMNS = 100, 6
+
+
+class Rows:
+    """A map-style data set: (x, y), or what `kind` says."""
+
+    def __init__(self, length: int = ROWS, seed: int = 0, kind: str = "tuple") -> None:
+        random = np.random.default_rng(seed)
+        self.x = random.normal(size=(length, COLUMNS)).astype("float32")
+        self.y = (self.x[:, :1] * 2 - self.x[:, 1:2] ** 2).astype("float32")
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.kind == "dict":
+            return {"x": self.x[index], "name": f"row {index}"}, {
+                "y": self.y[index],
+                "big": self.y[index] > 0,
+            }
+        if self.kind == "weighted":
+            return self.x[index], self.y[index], np.float32(1 + index % 3)
+        return self.x[index], self.y[index]
+
+
+def open_rows(kind: str = "tuple", length: int = ROWS) -> dict[str, Rows]:
+    """`length` rows to train on, 37 and 21 to evaluate on."""
+    return {"train": Rows(length, 0, kind), "val": Rows(37, 1, kind), "test": Rows(21, 2, kind)}
+
+
+def open_tf(endless: bool = False) -> tuple[Any, Any]:
+    """Batches of `tf.data`, shuffled."""
+    train, val = (tf.data.Dataset.from_tensor_slices((rows.x, rows.y)) for rows in (Rows(), Rows(37, 1)))
+    train = train.shuffle(50).batch(16, drop_remainder=True)
+    return (train.repeat() if endless else train), val.batch(16)
+
+
+class OwnStep(keras.Model):
+    """Its own steps, metrics and dropout; layers are created when it is first called."""
+
+    def __init__(self, hidden: int = 8, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(hidden, activation="tanh")
+        self.head = keras.layers.Dense(1)
+        self.seeds = keras.random.SeedGenerator(7)
+        self.rate = dropout
+        self.loss_tracker = keras.metrics.Mean(name="loss")
+        self.error = keras.metrics.MeanAbsoluteError(name="mae")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = self.hidden(x)
+        if training and self.rate:
+            x = keras.random.dropout(x, self.rate, seed=self.seeds)
+        return self.head(x)
+
+    @property
+    def metrics(self) -> list:
+        return [self.loss_tracker, self.error]
+
+    def train_step(self, data: Any) -> dict:
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = tf.reduce_mean((predicted - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self._count(loss, predicted, y)
+
+    def test_step(self, data: Any) -> dict:
+        x, y = data
+        predicted = self(x)
+        return self._count(tf.reduce_mean((predicted - y) ** 2), predicted, y)
+
+    def _count(self, loss: Any, predicted: Any, y: Any) -> dict:
+        self.loss_tracker.update_state(loss, sample_weight=tf.cast(tf.shape(y)[0], tf.float32))
+        self.error.update_state(y, predicted)
+        return {m.name: m.result() for m in self.metrics} | {"raw": loss}
+
+
+def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
+    """A functional model; without an optimizer it takes that of the run."""
+    x = keras.Input((COLUMNS,))
+    y = keras.layers.Dense(1)(keras.layers.Dense(8, activation="relu")(x))
+    model = keras.Model(x, y)
+    model.compile(
+        optimizer=optimizer, loss=loss, metrics=["mae", keras.metrics.RootMeanSquaredError(name="rmse")]
+    )
+    return model
+
+
+def two_outputs() -> keras.Model:
+    """Inputs and outputs by name, a text among them, two losses and their metrics."""
+    x, name = keras.Input((COLUMNS,), name="x"), keras.Input((), dtype="string", name="name")
+    body = keras.layers.Dense(8, activation="relu")(x)
+    outputs = {
+        "y": keras.layers.Dense(1, name="y")(body),
+        "big": keras.layers.Dense(1, activation="sigmoid", name="big")(body),
+    }
+    model = keras.Model({"x": x, "name": name}, outputs)
+    model.compile(
+        optimizer=None,
+        loss={"y": "mse", "big": "binary_crossentropy"},
+        loss_weights={"y": 1.0, "big": 0.5},
+        metrics={"big": ["accuracy", keras.metrics.AUC(name="auc")]},
+    )
+    return model
+
+
+def without_loss() -> keras.Model:
+    """Neither compiled nor with a step."""
+    return keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(1)])
+
+
+class Gan(keras.Model):
+    """Two models, two optimizers of its own of one name, noise by its own seeds; only losses are returned."""
+
+    def __init__(self, noise: bool = True) -> None:
+        super().__init__()
+        self.seeds, self.noise = keras.random.SeedGenerator(3), noise
+        self.generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(COLUMNS)])
+        self.critic = keras.Sequential(
+            [keras.Input((COLUMNS,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+        )
+        self.g_optimizer = keras.optimizers.Adam(0.01)
+        self.c_optimizer = keras.optimizers.Adam(0.02)
+        self.loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def train_step(self, data: Any) -> dict:
+        x, _ = data
+        noise = keras.random.normal((tf.shape(x)[0], 4), seed=self.seeds) if self.noise else x[:, :4]
+        with tf.GradientTape() as tape:
+            real, fake = self.critic(x), self.critic(self.generator(noise))
+            c_loss = self.loss_fn(tf.ones_like(real), real) + self.loss_fn(tf.zeros_like(fake), fake)
+        variables = self.critic.trainable_variables
+        self.c_optimizer.apply(tape.gradient(c_loss, variables), variables)
+        with tf.GradientTape() as tape:
+            fake = self.critic(self.generator(noise))
+            g_loss = self.loss_fn(tf.ones_like(fake), fake)
+        variables = self.generator.trainable_variables
+        self.g_optimizer.apply(tape.gradient(g_loss, variables), variables)
+        return {"c_loss": c_loss, "g_loss": g_loss}
+
+
+def no_task(hidden: int = 3) -> keras.layers.Layer:
+    """Something else."""
+    return keras.layers.Dense(hidden)
+
+
+class BareVariable(OwnStep):
+    """Noise of `keras.random` without a generator, and a counter that is a bare variable of TensorFlow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps.assign_add(1)
+            x = x + keras.random.normal(tf.shape(x)) * tf.cast(self.steps, x.dtype) / 10
+        return super().call(x)
+
+
+class Largest(keras.metrics.Metric):
+    """Its state is no sum."""
+
+    def __init__(self) -> None:
+        super().__init__(name="largest")
+        self.most = self.add_variable(shape=(), initializer="zeros", name="most")
+
+    def update_state(self, values: Any) -> None:
+        self.most.assign(tf.maximum(self.most.value, tf.reduce_max(values)))
+
+    def result(self) -> Any:
+        return self.most
+
+
+class OddMetric(OwnStep):
+    """Counts with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = Largest()
+
+    @property
+    def metrics(self) -> list:
+        return [*super().metrics, self.largest]
+
+
+class Parting(OwnStep):
+    """Changes weights by what its own rows say."""
+
+    def train_step(self, data: Any) -> dict:
+        logs = super().train_step(data)
+        self.head.bias.assign_add(tf.reduce_mean(data[0], axis=(0, 1), keepdims=True)[0])
+        return logs
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of 16, shuffled after each epoch."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows, self.order = rows, np.arange(len(rows))
+
+    def __len__(self) -> int:
+        return len(self.rows) // 16
+
+    def __getitem__(self, number: int) -> Any:
+        chosen = self.order[16 * number : 16 * number + 16]
+        return self.rows.x[chosen], self.rows.y[chosen]
+
+    def on_epoch_end(self) -> None:
+        self.order = self.order[::-1]
+
+
+def open_py() -> tuple[Batches, Batches]:
+    """Batches of Keras' own kind."""
+    return Batches(Rows()), Batches(Rows(37, 1))
+
+
+def open_generator() -> tuple[Any, Rows]:
+    """A generator that goes on."""
+
+    def batches() -> Any:
+        while True:
+            yield from Batches(Rows())
+
+    return batches(), Rows(37, 1)
+
+
+class Heard:
+    """A logger."""
+
+    rows: list = []  # noqa: RUF012
+
+    def log_metrics(self, metrics: dict, step: int) -> None:
+        self.rows.append((step, metrics))
+
+    def finalize(self, status: str) -> None:
+        self.rows.append(status)

@@ -1,0 +1,309 @@
+"""Models of strangers by the drop-in door: they train, are measured, stop, resume bit for bit; or are refused in one sentence."""
+
+import csv
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.config.schema import Config
+from src.distributed.topology import Topology
+from src.errors import ConfigError, DataError
+from src.runs.attempts import Outcome
+from src.runs.folder import RunDir, open_run
+from src.training.stop import Stop
+
+HERE = "tests.training.keras.strangers"
+BASE = (
+    "framework=keras", "task=custom", "data=custom", "data.batch_size=16", f"data._target_={HERE}.open_rows",
+    "trainer.accelerator=cpu", "trainer.max_epochs=3", "trainer.log_every_n_steps=2", "monitor.progress=plain",
+)  # fmt: skip
+NO_EVALUATION = ("trainer.limit_val_batches=0", "trainer.limit_test_batches=0")
+
+Make = Callable[..., tuple[Config, RunDir]]
+
+
+def task(name: str) -> str:
+    return f"task._target_={HERE}.{name}"
+
+
+def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
+    from src.training.keras.run import train
+
+    return train(config, run, Topology(), stop or Stop())
+
+
+def trained(make_run: Make, *overrides: str) -> tuple[Outcome, RunDir]:
+    config, run = make_run(*BASE, *overrides)
+    return run_keras(config, run), run
+
+
+def rows(run: RunDir) -> list[dict[str, str]]:
+    with open(run.metrics_csv, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def bits(outcome: Outcome) -> dict[str, bytes]:
+    """All that a checkpoint holds, by file and name."""
+    found = {}
+    for name in ("weights", "optimizer"):
+        with np.load(Path(str(outcome.checkpoint)) / f"{name}.npz") as file:
+            found |= {f"{name}/{key}": file[key].tobytes() for key in file.files}
+    return found
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch):
+    """`stop_at(5)`: this process gets a real SIGUSR1 in its step number 5."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def prepare(step: int) -> Stop:
+        from src.training.keras.callbacks import TrainingCallback
+
+        original = TrainingCallback.on_train_batch_end
+
+        def wrapped(self: object, batch: int) -> None:
+            if self.position.step + 1 == step:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            original(self, batch)
+
+        monkeypatch.setattr(TrainingCallback, "on_train_batch_end", wrapped)
+        return Stop().install()
+
+    yield prepare
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (task("OwnStep"), "task.dropout=0.3"),
+        (task("compiled"), "optimizer=sgd"),
+        (task("compiled"), "task.optimizer=adam", "trainer.precision=16-mixed"),
+        (task("Gan"), *NO_EVALUATION),
+        (task("BareVariable"),),
+        (task("two_outputs"), "data.kind=dict"),
+        (task("OwnStep"), f"data._target_={HERE}.open_tf"),
+    ],
+    ids=["own step", "compiled", "own optimizer", "gan", "bare variables", "two outputs", "tf.data"],
+)
+def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch, overrides) -> None:
+    expected, whole = trained(make_run, *overrides)
+    config, parts = make_run(*BASE, *overrides)
+    with monkeypatch.context():
+        stopped = run_keras(config, parts, stop_at(9))
+    assert (stopped.state, stopped.step) == ("preempted", 9)
+    monkeypatch.undo()
+    ended = run_keras(config, open_run(parts.path))
+    assert (ended.state, ended.step) == ("completed", expected.step)
+    assert [k for k, v in bits(expected).items() if bits(ended)[k] != v] == []
+    assert ended.metrics == expected.metrics
+    assert rows(parts) == rows(whole)  # what metrics count in an epoch goes on too
+
+
+def test_metrics_are_those_of_all_rows_under_their_names(make_run: Make) -> None:
+    outcome, run = trained(make_run, task("compiled"), "trainer.max_epochs=1")
+    assert list(outcome.metrics) == [
+        f"{p}/{n}" for p in ("train", "val", "test") for n in ("loss", "mae", "rmse")
+    ]
+    assert outcome.metrics["val/rmse"] ** 2 == pytest.approx(outcome.metrics["val/loss"], rel=1e-5)
+    last = rows(run)[-1]
+    assert float(last["test/mae"]) == pytest.approx(outcome.metrics["test/mae"], rel=1e-5)
+
+
+def test_metrics_agree_with_evaluate_of_keras(make_run: Make, monkeypatch) -> None:
+    from src.training.keras.callbacks import TrainingCallback
+    from tests.training.keras.strangers import Rows
+
+    seen = {}
+
+    def save(self, value=None) -> None:
+        val = Rows(37, 1)
+        seen.update(self.module.model.evaluate(val.x, val.y, batch_size=37, verbose=0, return_dict=True))
+
+    monkeypatch.setattr(TrainingCallback, "save", save)
+    outcome, _ = trained(make_run, task("compiled"), "trainer.max_epochs=1")
+    for name in ("loss", "mae", "rmse"):
+        assert outcome.metrics[f"val/{name}"] == pytest.approx(seen[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind, name", [("weighted", "compiled"), ("dict", "two_outputs")])
+def test_sample_weights_and_names(make_run: Make, kind: str, name: str) -> None:
+    outcome, _ = trained(make_run, task(name), f"data.kind={kind}", "trainer.max_epochs=1")
+    assert outcome.metrics["train/loss"] > 0
+    if name == "two_outputs":
+        assert {"val/y_loss", "val/big_loss", "val/big_auc", "val/big_accuracy"} <= outcome.metrics.keys()
+
+
+def test_what_is_given_up_is_said(make_run: Make, capsys) -> None:
+    trained(make_run, task("compiled"), "task.optimizer=adam", "trainer.max_epochs=1")
+    printed = capsys.readouterr().out
+    assert "4 of 100 rows are left out of each training epoch" in printed
+    assert "the model brings its own optimizer: what optimizer and schedule say has no effect." in printed
+
+
+def test_the_best_is_kept_and_tested(make_run: Make) -> None:
+    trained(make_run, task("OwnStep"), "checkpoint.monitor=val/mae", "checkpoint.mode=min")
+
+
+def test_an_endless_stream_needs_a_length(make_run: Make) -> None:
+    stream = (f"data._target_={HERE}.open_tf", "data.endless=true")
+    with pytest.raises(
+        ConfigError, match=r"does not say how many batches it has; use trainer.limit_train_batches=N"
+    ):
+        trained(make_run, task("OwnStep"), *stream)
+    outcome, _ = trained(make_run, task("OwnStep"), *stream, "trainer.limit_train_batches=4")
+    assert outcome.step == 12
+
+
+@pytest.mark.parametrize("target", ["open_py", "open_generator"])
+def test_other_streams(make_run: Make, target: str) -> None:
+    options = (f"data._target_={HERE}.{target}", "trainer.limit_train_batches=4", "trainer.max_epochs=2")
+    outcome, _ = trained(make_run, task("OwnStep"), *options)
+    assert outcome.step == 8
+
+
+REFUSED = [
+    ((task("without_loss"),), "has neither a loss nor a train_step: compile it there"),
+    ((task("Gan"),), "has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated"),
+    ((task("no_task"),), r"makes a Dense, which is neither a task \(a subclass of src.tasks.base.Task\) nor a keras.Model"),
+    ((task("OwnStep"), "trainer.accumulate_grad_batches=2"), "makes an optimizer step for each batch by itself"),
+    (
+        (task("compiled"), "task.optimizer=adam", "trainer.gradient_clip_val=1"),
+        "would have no effect: .* brings its own optimizer; give that one global_clipnorm",
+    ),
+    (
+        (task("OwnStep"), "checkpoint.monitor=val/maee", "checkpoint.mode=min"),
+        "checkpoint.monitor=val/maee was not measured. Did you mean 'val/mae'",
+    ),
+    (
+        (task("compiled"), "+callbacks.x._target_=keras.callbacks.ModelCheckpoint", "+callbacks.x.filepath=x.keras"),
+        "callbacks.x is a ModelCheckpoint, and this project writes the checkpoints",
+    ),
+    (
+        (task("compiled"), "+callbacks.x._target_=keras.callbacks.ReduceLROnPlateau"),
+        "callbacks.x sets the learning rate, and so does schedule=cosine; use schedule=constant",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides, says", REFUSED, ids=[says[:40] for _, says in REFUSED])
+def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=says):
+        trained(make_run, *overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides, says",
+    [
+        (
+            (task("OwnStep"), f"data._target_={HERE}.open_tf"),
+            "which 2 ranks or devices can't share: each would read all of it",
+        ),
+        ((task("OddMetric"),), "the metric 'largest' is a Largest with its own update_state"),
+    ],
+    ids=["stream", "metric"],
+)
+def test_what_can_not_be_right_on_two_devices(train, overrides, says: str, tmp_path: Path) -> None:
+    options = ("strategy=mirrored", "trainer.devices=2", f"paths.results={tmp_path}")
+    done = train(*BASE, *overrides, *options)
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_callbacks_of_keras_get_logs(make_run: Make, tmp_path: Path) -> None:
+    """EarlyStopping ends the run for good, CSVLogger writes what metrics.csv has, the rate is reduced."""
+    callbacks = (
+        "+callbacks.stop={_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 100, patience: 2}",
+        f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}",
+        "+callbacks.rate={_target_: keras.callbacks.ReduceLROnPlateau, monitor: val_loss, min_delta: 100, patience: 1}",
+    )
+    options = ("schedule=constant", "trainer.max_epochs=9", *callbacks)
+    outcome, run = trained(make_run, task("OwnStep"), *options)
+    assert (outcome.state, outcome.epoch) == ("completed", 3)
+    with open(tmp_path / "keras.csv", newline="") as file:
+        theirs = list(csv.DictReader(file))
+    ours = [row for row in rows(run) if row["val/loss"]]
+    assert [float(r["val_loss"]) for r in theirs] == pytest.approx(
+        [float(r["val/loss"]) for r in ours], rel=1e-5
+    )
+    assert float(ours[2]["lr"]) == pytest.approx(0.1 * float(ours[0]["lr"]))
+    config, _ = make_run(*BASE, task("OwnStep"), *options)
+    assert run_keras(config, open_run(run.path)).step == outcome.step
+
+
+def test_native_tasks_give_logs_too(make_run: Make, tmp_path: Path) -> None:
+    config, _run = make_run(
+        "framework=keras", "trainer.max_epochs=1", "trainer.limit_train_batches=2", "data.batch_size=32",
+        f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}",
+    )  # fmt: skip
+    run_keras(config, _run)
+    with open(tmp_path / "keras.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert {"acc", "loss", "val_acc", "val_loss"} <= row.keys()
+
+
+def test_loggers_get_every_metric(make_run: Make, tmp_path: Path) -> None:
+    from tests.training.keras.strangers import Heard
+
+    Heard.rows.clear()
+    _, run = trained(make_run, task("OwnStep"), f"+loggers.x._target_={HERE}.Heard", "trainer.max_epochs=1")
+    assert Heard.rows[-1] == "completed"
+    assert [step for step, _ in Heard.rows[:-1]] == [int(row["step"]) for row in rows(run)]
+    assert {"val/mae", "lr"} <= Heard.rows[-3][1].keys()
+
+
+AGREE = [
+    (task("OwnStep"),),
+    (task("compiled"), "optimizer=sgd", "trainer.gradient_clip_val=0.3"),
+    (task("Gan"), "task.noise=false", *NO_EVALUATION),
+    (task("two_outputs"), "data.kind=dict"),
+]
+
+
+@pytest.mark.parametrize("overrides", AGREE, ids=lambda o: o[0].rpartition(".")[2])
+def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) -> None:
+    """In processes of their own: TensorFlow's devices are chosen once."""
+    results = [
+        start(train, tmp_path / n, "strategy=mirrored", f"trainer.devices={n}", *overrides) for n in "12"
+    ]
+    assert_agree(*results)
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("strategy", ["horovod", "multiworker_mirrored"])
+@pytest.mark.parametrize("overrides", AGREE[:3], ids=lambda o: o[0].rpartition(".")[2])
+def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overrides, tmp_path: Path) -> None:
+    from src.distributed.horovod_install import horovod_problem
+
+    if strategy == "horovod":
+        require(not horovod_problem("tensorflow"), "run `make horovod`")
+    one = start(train, tmp_path / "1", "strategy=single", *overrides)
+    assert_agree(one, start(train, tmp_path / "2", f"strategy={strategy}", "trainer.devices=2", *overrides))
+
+
+def start(train, folder: Path, *options: str) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Metrics and weights of a run that ended well."""
+    from tests.weights import final_weights, info
+
+    done = train(*BASE, *options, "trainer.max_epochs=2", f"paths.results={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return info(folder / "latest")["metrics"], final_weights(folder / "latest")
+
+
+def assert_agree(one, other) -> None:
+    from tests.weights import largest_difference
+
+    assert one[0].keys() == other[0].keys()
+    assert one[0] == pytest.approx(other[0], rel=1e-4)
+    assert largest_difference(one[1], other[1]) < 1e-5
+
+
+def test_ranks_that_part_are_an_error(train, tmp_path: Path) -> None:
+    """Weights are changed without an optimizer beside one that is used."""
+    options = (task("Parting"), "strategy=mirrored", "trainer.devices=2", "trainer.max_epochs=1")
+    done = train(*BASE, *options, f"paths.results={tmp_path}")
+    assert done.returncode == 1
+    assert "device 1 of 2 ended with other weights than device 0" in done.stderr
