@@ -82,7 +82,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return train(tmp_path_factory.mktemp("alone"), (1,), *PLAIN)[0]
 
 
-@pytest.mark.parametrize("ranks_of_node", [pytest.param((2,), marks=pytest.mark.slow), (2, 1)], ids=["two ranks", "three ranks on two nodes"])
+@pytest.mark.parametrize(
+    "ranks_of_node",
+    [pytest.param((2,), marks=pytest.mark.slow), (2, 1)],
+    ids=["two ranks", "three ranks on two nodes"],
+)
 def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any], tmp_path: Path) -> None:
     """Fails if gradients are not averaged: each rank sees other rows, so weights would part from the first step."""
     ranks = train(tmp_path, ranks_of_node, *PLAIN)
