@@ -5,6 +5,7 @@ from pathlib import Path
 
 from slurm import units
 from slurm.rules.request import Request
+from src.config.targets import unreadable
 
 
 def node_is_special(request: Request) -> Iterator[str]:
@@ -45,4 +46,9 @@ def downloads(request: Request) -> Iterator[str]:
         yield f"jobs on {request.cluster} have no internet: fetch {data.name} on the login node first."
 
 
-RULES = (node_is_special, memory_for_gpus, cpus_for_gpus, downloads)
+def unread_targets(request: Request) -> Iterator[str]:
+    """Arguments of what can't be read from source are not checked yet."""
+    yield from unreadable(request.config)
+
+
+RULES = (node_is_special, memory_for_gpus, cpus_for_gpus, downloads, unread_targets)

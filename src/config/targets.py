@@ -67,13 +67,15 @@ def brings_network(config: Config) -> bool:
 
 
 def unreadable(config: Config) -> list[str]:
-    """The targets that are not checked before the ranks start, as key=name."""
+    """A sentence for each target whose arguments are not checked before the ranks start."""
     found = []
     for key, section in sections(config):
         dotted = section.target.get(config.framework)
         try:
             if dotted and read(dotted).kind == "unreadable":
-                found.append(f"{key}.{TARGET}={dotted}")
+                found.append(
+                    f"{key}.{TARGET}={dotted} can't be read from source: its arguments are checked when the ranks start."
+                )
         except TargetError:
             continue
     return found

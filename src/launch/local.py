@@ -10,6 +10,7 @@ from src.config.folders import results_problems, unwritable
 from src.config.load import load
 from src.config.paths import absolute, expand, here
 from src.config.schema import Config
+from src.config.targets import unreadable
 from src.distributed.devices import no_gpu, visible_gpus
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.layout import Layout, local_layout
@@ -155,4 +156,5 @@ def resolved_numbers(config: Config, layout: Layout) -> str:
         "batch per device": config.data.batch_size // layout.device_count,
         "run folder": f"{config.paths.results}/{config.name}/<run id>",
     }
-    return "\n".join(f"{k:<18}{v}" for k, v in rows.items()) + "\ndry run: nothing was written or started."
+    lines = [f"{k:<18}{v}" for k, v in rows.items()] + [f"note: {note}" for note in unreadable(config)]
+    return "\n".join([*lines, "dry run: nothing was written or started."])

@@ -23,6 +23,19 @@ def commands(page: Path) -> list[str]:
     ]
 
 
+MINE = """
+import keras
+import lightning
+
+class LitModule(lightning.LightningModule):
+    def __init__(self, hidden: int): ...
+
+class KerasModel(keras.Model): ...
+
+def open_data(): ...
+"""
+"""What the pages call `mine`."""
+
 ALL = [(page.name, c) for page in PAGES for c in commands(page) if c]
 
 
@@ -33,7 +46,9 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
     for split in ("train", "val"):
         (tmp_path / "pictures" / split / "cat").mkdir(parents=True)
     arguments = [f"data.dir={tmp_path}/pictures" if a.startswith("data.dir=") else a for a in arguments]
-    done = train(*arguments, "dry_run=true", f"paths.results={tmp_path / 'results'}")
+    (tmp_path / "mine.py").write_text(MINE)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    done = train(*arguments, "dry_run=true", f"paths.results={tmp_path / 'results'}", env=environment)
     if "cluster=" in command:  # a page can't know the reader's account
         assert "dry run: nothing was written" in done.stdout, done.stderr
         lacking = [p for p in done.stderr.splitlines() if not p.endswith("problems:")]
