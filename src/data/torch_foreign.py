@@ -155,8 +155,8 @@ class Stream:
             yield batch
         if self.batches is not None and given < self.batches:
             raise DataError(
-                f"the loader ended after {given} batches, and {self.batches} were expected; use trainer.limit_train_batches={given}, or make "
-                "it say its length."
+                f"the loader ended after {given} batches, and {self.batches} were expected; use "
+                f"trainer.limit_train_batches={given}."
             )
 
 

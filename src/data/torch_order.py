@@ -47,8 +47,5 @@ class BareOrder:
         start = batch * self.order.batch_size
         last = not self.drop_last and batch + 1 == self.batches(length)
         stop = length if last else start + self.order.batch_size
-        if self.shuffle:
-            rows = permutation(length, self.order.seed, epoch)[start:stop]
-        else:
-            rows = np.arange(start, stop, dtype=np.int64)
-        return np.array_split(rows, self.order.world_size)[self.order.rank]
+        rows = permutation(length, self.order.seed, epoch) if self.shuffle else np.arange(length)
+        return np.array_split(rows[start:stop], self.order.world_size)[self.order.rank]

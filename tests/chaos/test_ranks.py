@@ -39,10 +39,10 @@ OPTIONS = (
 )
 STRATEGIES = [
     ("lightning", "ddp"),
-    pytest.param("lightning", "fsdp", marks=pytest.mark.slow),
-    pytest.param("lightning", "horovod", marks=pytest.mark.slow),
-    pytest.param("keras", "multiworker_mirrored", marks=pytest.mark.slow),
-    pytest.param("keras", "horovod", marks=pytest.mark.slow),
+    ("lightning", "fsdp"),
+    ("lightning", "horovod"),
+    ("keras", "multiworker_mirrored"),
+    ("keras", "horovod"),
 ]
 
 LOOK = """
@@ -111,6 +111,7 @@ def state(run: Path) -> dict[str, Any]:
     return json.loads((run / "run.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework, strategy", STRATEGIES)
 def test_killed_ranks(framework: str, strategy: str, tmp_path: Path, require: Any) -> None:
     if strategy == "horovod":

@@ -46,7 +46,10 @@ def test_misspelt_value(train: Train, tmp_path: Path) -> None:
         ("optimiser=sgd", "Did you mean 'optimizer'?"),
         ("strategy=mirored", "strategy=mirored is not a choice. Did you mean 'mirrored'?"),
         ("model=resnet19", "Did you mean 'resnet18'?"),
-        ("data.dir=x", "'data.dir' is not a key of the configuration. Known: name, batch_size, workers."),
+        (
+            "data.dir=x",
+            "'data.dir' is not an argument of src.data.digits.open_digits. Known: name, batch_size, workers.",
+        ),
         ("+trainer.epochs=3", "'trainer.epochs' is not a key"),
         ("~seed", "'seed' is missing"),
         ("foo", "'foo' is not of the form key=value."),
@@ -105,7 +108,7 @@ def test_help_is_a_page_for_people(train: Train) -> None:
     assert done.returncode == 0
     for part in (
         "Six commands to try",
-        "data: digits, imagefolder, mnist, synthetic",
+        "data: custom, digits, friedman, imagefolder, mnist, synthetic",
         "max_epochs: 15",
         "Exit codes",
     ):

@@ -49,7 +49,10 @@ def test_bugs_keep_their_traceback() -> None:
             "Could not override 'optimizer@trainer'. Did you mean to override optimizer?",
         ),
         ("hydra/launcher=nope", "Could not find 'hydra/launcher/nope' Available options in 'hydra/launcher'"),
-        ("data=null", "data=null: a run needs one of digits, imagefolder, mnist, synthetic."),
+        (
+            "data=null",
+            "data=null: a run needs one of custom, digits, friedman, imagefolder, mnist, synthetic.",
+        ),
         (
             "+experiment=debug",
             "'+experiment=debug': experiment is already in the configuration; write it without +.",

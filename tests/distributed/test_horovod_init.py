@@ -63,6 +63,7 @@ def test_ranks_meet_and_leave_no_variables_behind(horovod):
     assert [out for out, _ in outputs] == [f"6 ({rank}, 3) (0, 1) False\n" for rank in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.horovod
 def test_rank_that_never_starts_is_named(horovod):
     ranks = start_ranks([0, 1], 4, free_port(), timeout=6)

@@ -33,7 +33,7 @@ def test_it_says_so_with_the_result(make_run: MakeRun) -> None:
     told = complete(run, config)
     assert f"{run.path} is complete: nothing is left to train. To train on: " in told
     assert f"src/train.py resume={run.path} trainer.max_epochs=30" in told
-    assert "Test accuracy: 0.5000   (test/loss nan)" in told
+    assert "Test:          test/acc 0.5000   test/loss nan" in told
 
 
 def test_a_chained_job_after_the_last_step_does_nothing(make_run: MakeRun) -> None:

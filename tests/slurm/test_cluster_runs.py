@@ -136,7 +136,7 @@ def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], sha
     assert info(run)["world_size"] == 4
     assert len(info(run)["hosts"]) == 2
     assert "completed" in pbs.jobs("status")
-    assert "Test accuracy" in pbs.jobs("logs")
+    assert "test/acc 0." in pbs.jobs("logs")
 
 
 def pbs_log(run: Path) -> str:

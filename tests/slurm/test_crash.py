@@ -28,10 +28,9 @@ def on_again(testbed: Testbed) -> Iterator[None]:
     testbed.machines.wait_for(lambda: testbed.run(idle).stdout.strip() == "4", "the nodes did not come back")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_again")
-@pytest.mark.parametrize(
-    "dies", [["second"], pytest.param(["second", "first"], marks=pytest.mark.slow)], ids=["one", "both"]
-)
+@pytest.mark.parametrize("dies", [["second"], ["second", "first"]], ids=["one", "both"])
 def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str, dies: list[str]) -> None:
     """One job loses the second of its two nodes, the other one the first; both go on from what was published."""
     kept = ["checkpoint.every_n_epochs=1000", f"checkpoint.every_n_steps={INTERVAL}", "data.batch_size=24"]

@@ -72,6 +72,7 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     went_on_without_loss(login, job, run, 1200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "launches",
     [

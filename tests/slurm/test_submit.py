@@ -24,7 +24,7 @@ def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
     done = login.testbed.run(["salloc", "--nodes=2", "--gpus-per-node=1", *command], env=environ, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "In this allocation: 2 nodes, 2 ranks" in done.stdout
-    assert "Test accuracy" in done.stdout
+    assert "test/acc 0." in done.stdout
     run = (login.results / "latest").resolve()
     assert info(run)["state"] == "completed"
     too_many = login.testbed.run(
@@ -40,7 +40,7 @@ def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
 def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
     _, run = login.submit("cluster=slurm", "wait=true", *SMALL)
     assert info(run)["state"] == "completed"
-    assert "Test accuracy" in login.jobs("logs", "-f")
+    assert "test/acc 0." in login.jobs("logs", "-f")
 
 
 def test_slurm_s_own_verdict(login: Login) -> None:

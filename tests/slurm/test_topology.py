@@ -68,8 +68,9 @@ def test_real_ranks(testbed, shared_dir, require, launcher, options, command, pl
         assert {t["coordinator_address"] for t in ranks} == {"node1"}
 
 
+@pytest.mark.slow
 @pytest.mark.horovod
-@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
 def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, framework):
     """3 ranks on 2 nodes, under plain srun: the weights of one process with the whole batch, on every
     rank.

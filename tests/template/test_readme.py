@@ -71,4 +71,5 @@ def test_files_that_are_named_exist() -> None:
         )
     }
     assert named
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    yours = [name for name in named if Path(name).stem == "mine" or name.startswith("configs/local/")]
+    assert [name for name in named if not (ROOT / name).exists() and name not in yours] == []

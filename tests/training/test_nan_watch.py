@@ -59,7 +59,8 @@ def test_json_stays_json() -> None:
     }
 
 
-@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
 def test_a_run_that_ends_with_nan_says_so(train: Train, tmp_path: Path, framework: str) -> None:
     done = train(
         f"framework={framework}",

@@ -55,8 +55,8 @@ def test_a_plain_line_for_an_epoch(
         epoch(progress, 1, clock)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert lines == [
-        "epoch 1/3  step 5/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 images/s",
-        "epoch 2/3  step 10/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 images/s",
+        "epoch 1/3  step 5/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 samples/s",
+        "epoch 2/3  step 10/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 samples/s",
     ]
 
 

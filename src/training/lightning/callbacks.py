@@ -70,6 +70,18 @@ class MetricsCallback(pl.Callback):
             train = self.task.names("train")
             self.of_epoch = {name: value for name, value in metrics.items() if name in train}
 
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """The rate of the last step: an epoch that resumes with its validation is still to be written."""
+        checkpoint["lr"] = None if self._lr is None else float(self._lr)
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """See on_save_checkpoint."""
+        self._lr = checkpoint.get("lr")
+
     # --- training -------------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -91,6 +103,10 @@ class MetricsCallback(pl.Callback):
         stepped = (batch_idx + 1) % self.plan.accumulate == 0
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         self.progress.batch(trainer.current_epoch, batch_idx, fresh)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """What is logged from here on is of the epoch; of one that resumed with its validation, this comes first."""
+        self._epoch_ending = True
 
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
@@ -151,6 +167,7 @@ class MetricsCallback(pl.Callback):
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""
         self._collect(trainer)
+        self.of_epoch = self._learning_rate(pl_module, steps_done(trainer)) | self.of_epoch
         for name, value in self._unlogged.items():
             if not {name, f"{name}_step", f"{name}_epoch"} & self.of_epoch.keys():
                 self.of_epoch[name] = value

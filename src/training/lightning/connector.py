@@ -1,14 +1,12 @@
 """Where Lightning's metrics leave the loop: shared by all ranks first, and an end of an epoch that comes after everything else."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 
 from src.training.lightning.sharing import share
-
-if TYPE_CHECKING:
-    from src.training.lightning.trainer import Trainer
 
 
 class Connector(_LoggerConnector):
@@ -25,7 +23,7 @@ class Connector(_LoggerConnector):
         resumed: the metrics hold those of an epoch's batches before a resume.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: pl.Trainer) -> None:
         super().__init__(trainer)
         self.collected: dict[str, Any] = {}
         self.logging = False
@@ -81,10 +79,10 @@ class Connector(_LoggerConnector):
     def update_train_epoch_metrics(self) -> None:
         """The last that Lightning does in an epoch."""
         super().update_train_epoch_metrics()
-        trainer = cast("Trainer", self.trainer)
-        for callback in trainer.callbacks:
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
             if hasattr(callback, "epoch_over"):
-                callback.epoch_over(trainer, trainer.lightning_module)
+                callback.epoch_over(self.trainer, self.trainer.lightning_module)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Hand metrics to all loggers."""

@@ -46,7 +46,7 @@ def make_task(config: Config) -> Task | pl.LightningModule:
     if isinstance(made, torch.nn.Module):
         raise ConfigError(
             f"task._target_={dotted} is a torch.nn.Module without a training_step; use it as the network of a task, "
-            f"model._target_={dotted} task=classification, or make it a LightningModule."
+            f"model._target_={dotted} task=NAME, or make it a LightningModule."
         )
     raise ConfigError(
         f"task._target_={dotted} made a {type(made).__qualname__}, which is neither a task of src/tasks nor a LightningModule."
@@ -105,8 +105,8 @@ def callbacks_of(config: Config, module: pl.LightningModule, trainer: pl.Trainer
             )
         if isinstance(made, Checkpoint):
             raise ConfigError(
-                f"{where}._target_={dotted} would write checkpoints that no resume finds; this project writes them: use checkpoint.monitor, "
-                "checkpoint.every_n_steps and checkpoint.keep_last."
+                f"{where}._target_={dotted} would write checkpoints that no resume finds; this project writes them: use "
+                "checkpoint.monitor, checkpoint.every_n_steps and checkpoint.keep_last."
             )
         chosen.append(made)
     return [
@@ -173,3 +173,10 @@ def lightning_refusals() -> Iterator[None]:
     except MisconfigurationException as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"Lightning refuses: {said.rstrip('.')}.") from error
+    except RuntimeError as error:
+        if "not used in producing" not in str(error):
+            raise
+        raise ConfigError(
+            "strategy=ddp needs every trained parameter in the loss of each step, and some are not in it; freeze those "
+            "(requires_grad_(False)), or use strategy=horovod, where they count as a gradient of 0."
+        ) from error

@@ -54,6 +54,10 @@ class Opener:
     prepare: Prepare
     tell: Callable[[str], None]
 
+    @property
+    def _target(self) -> str:
+        return f"data._target_={self.config.data.target['lightning']}"
+
     def part(self, split: Any, name: str) -> Part:
         """Of the part "train", "val" or "test".
 
@@ -85,8 +89,8 @@ class Opener:
             )
         if isinstance(split, CombinedLoader | dict) or not hasattr(split, "__iter__"):
             raise ConfigError(
-                f"the {name} part of data._target_={self.config.data.target['lightning']} is a {type(split).__qualname__}, which is neither a "
-                "data set (__len__ and __getitem__ or read) nor a loader (__iter__)."
+                f"the {name} part of {self._target} is a {type(split).__qualname__}, which is neither a data set (__len__ and __getitem__ "
+                "or read) nor a loader (__iter__)."
             )
         return self._other(split, name)
 
@@ -111,8 +115,8 @@ class Opener:
             split = torch.utils.data.DataLoader(split, batch_size=self.config.data.batch_size // ranks)
         if self.topology.world_size > 1 and not shares(split, self.topology.world_size):
             raise ConfigError(
-                f"the {name} loader of data._target_={self.config.data.target['lightning']} would give all {self.topology.world_size} ranks the "
-                "same batches; return the data set itself, which is shared by the ranks, or a loader with a DistributedSampler."
+                f"the {name} loader of {self._target} would give all {self.topology.world_size} ranks the same batches;"
+                " return the data set itself, which is shared by the ranks, or a loader with a DistributedSampler."
             )
         key = "train" if name == "train" else name
         limit, length = getattr(self.config.trainer, f"limit_{key}_batches"), length_of(split)
@@ -121,7 +125,7 @@ class Opener:
         if length is None:
             if not isinstance(limit, int):
                 raise ConfigError(
-                    f"the {name} loader of data._target_={self.config.data.target['lightning']} does not say how many batches it has; use "
+                    f"the {name} loader of {self._target} does not say how many batches it has; use "
                     f"trainer.limit_{key}_batches=N."
                 )
             length = limit
@@ -159,8 +163,8 @@ def open_parts(
         splits = _from_module(module, splits, topology, strategy)
     elif splits.train is splits.val is splits.test:
         raise ConfigError(
-            f"data._target_={config.data.target['lightning']} made a {type(splits.train).__qualname__}, which has no train and val and is no "
-            "LightningDataModule."
+            f"data._target_={config.data.target['lightning']} made a {type(splits.train).__qualname__}, which has no train and val "
+            "and is no LightningDataModule."
         )
     test = None if splits.test is None else opener.part(splits.test, "test")
     val = None if splits.val is None else opener.part(splits.val, "val")

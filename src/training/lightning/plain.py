@@ -38,8 +38,8 @@ def with_plain_values(checkpoint: dict[str, Any], tell: Callable[[str], None]) -
                 kept[key] = _plain(value, key)
             except NotPlain as error:
                 raise CheckpointError(
-                    f"a checkpoint can't hold {error}: it has tensors, numbers, texts, lists and dicts only, for reading anything else could "
-                    "run code."
+                    f"a checkpoint can't hold {error}: it has tensors, numbers, texts, lists and dicts only, for reading anything else "
+                    "could run code."
                 ) from error
     return kept
 

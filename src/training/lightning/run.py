@@ -29,6 +29,7 @@ from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
 from src.training.lightning.parts import Parts, open_parts
 from src.training.lightning.random_state import seed_everything
+from src.training.lightning.strategies.ddp import OneDevicePerRank
 from src.training.lightning.strategies.device import pick_device
 from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import Trainer, make_trainer
@@ -119,6 +120,8 @@ def make(config: Config, topology: Topology) -> Made:
     name, devices = running_strategy(config, topology)
     device = pick_device(config, topology)
     strategy = make_strategy(name, config, topology, device, devices)
+    if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
+        strategy.expect(task)
     trainer = make_trainer(config, topology, device, strategy)
     strategy.setup_environment()  # from here on the ranks know each other
 

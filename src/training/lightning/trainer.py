@@ -88,5 +88,5 @@ def silence() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", module=r"lightning\.")
-    # torch compares strides of dimensions of size 1, which mean nothing: grey images in the first convolution
+    # torch compares strides of dimensions of size 1, which mean nothing: one channel in the first convolution
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")

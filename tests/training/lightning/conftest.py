@@ -58,6 +58,30 @@ class SignalAt:
         return self.inner.read(indices, epoch, train)
 
 
+@dataclass
+class SignalAtSample:
+    """The same for a map-style data set: at the first sample of the n-th batch."""
+
+    inner: Any
+    read_number: int
+    batch_size: int
+    samples: int = 0
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.samples == (self.read_number - 1) * self.batch_size:
+            signal.raise_signal(signal.SIGTERM)
+        self.samples += 1
+        return self.inner[index]
+
+
+def with_signal(part: Any, batch_size: int, number: int) -> Any:
+    """The part of the data, with SIGTERM while a batch is read."""
+    return SignalAt(part, number) if hasattr(part, "read") else SignalAtSample(part, number, batch_size)
+
+
 Fit = Callable[..., Outcome]
 
 
@@ -70,7 +94,10 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
         def splits(*arguments: Any, **named: Any) -> Splits:
             found = open_splits(*arguments, **named)
             return replace(
-                found, **{part: SignalAt(getattr(found, part), n) for part, n in signal_at.items()}
+                found,
+                **{
+                    p: with_signal(getattr(found, p), config.data.batch_size, n) for p, n in signal_at.items()
+                },
             )
 
         monkeypatch.setattr(side, "open_splits", splits)

@@ -82,7 +82,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return train(tmp_path_factory.mktemp("alone"), (1,), *PLAIN)[0]
 
 
-@pytest.mark.parametrize("ranks_of_node", [(2,), (2, 1)], ids=["two ranks", "three ranks on two nodes"])
+@pytest.mark.parametrize(
+    "ranks_of_node",
+    [pytest.param((2,), marks=pytest.mark.slow), (2, 1)],
+    ids=["two ranks", "three ranks on two nodes"],
+)
 def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any], tmp_path: Path) -> None:
     """Fails if gradients are not averaged: each rank sees other rows, so weights would part from the first step."""
     ranks = train(tmp_path, ranks_of_node, *PLAIN)
@@ -96,6 +100,7 @@ def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any
         assert ranks[0]["metrics"][name] == pytest.approx(value, rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None:
     """And the run resumes with the same bits: dropout has its own random numbers on each rank."""
     overrides = (*PLAIN, "model.dropout=0.5", "trainer.log_every_n_steps=2")

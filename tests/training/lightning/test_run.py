@@ -166,6 +166,7 @@ def test_a_run_without_validation_and_test(make_run: MakeRun, fit: Fit) -> None:
     assert fit(config, run).metrics.keys() == {"train/loss", "train/acc"}
 
 
+@pytest.mark.slow
 def test_tensorflow_is_never_loaded(make_run: MakeRun, tmp_path: Path) -> None:
     """Not by tensorboard either, which takes its file functions from TensorFlow where it can."""
     _, run = make_run(*SHORT)

@@ -35,7 +35,7 @@ from src.tasks.lightning.classification import Classification
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.module import TaskModule
 from src.training.lightning.optim import make_optimizer
-from src.training.lightning.strategies.fsdp import shard
+from src.training.lightning.strategies.blocks import shard
 from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import make_trainer
 from src.training.network import build_network

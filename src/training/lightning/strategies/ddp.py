@@ -1,5 +1,6 @@
 """torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during backward."""
 
+import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.distributed import _init_dist_connection
 from lightning.fabric.utilities.seed import reset_seed
@@ -21,6 +22,11 @@ class OneDevicePerRank(DDPStrategy):
     Lightning's own computes ranks as node * devices + local rank, which is wrong for uneven jobs, indexes its
     devices by the local rank, and has a launcher that starts processes.
     """
+
+    def expect(self, module: pl.LightningModule) -> None:
+        """Of a module that steps by hand, a backward may be of a part of the weights: one network of two."""
+        if not module.automatic_optimization:
+            self._ddp_kwargs["find_unused_parameters"] = True
 
     @property
     def root_device(self) -> torch.device:

@@ -4,8 +4,7 @@ A layer's weights are gathered when it is computed and dropped afterwards; its g
 scattered. See https://arxiv.org/abs/2304.11277 and `torch.distributed.fsdp.fully_shard`.
 """
 
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,29 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
+from src.errors import ConfigError
 from src.training.lightning.shard_reader import ShardPlanner, ShardReader
+from src.training.lightning.strategies.blocks import shard
 from src.training.lightning.strategies.ddp import OneDevicePerRank
 
 
 class FullyShardedStrategy(OneDevicePerRank):
-    """FSDP over ranks that exist already. The model is built whole on each rank before it is split."""
+    """FSDP over ranks that exist already. The model is built whole on each rank before it is split.
+
+    Args:
+        blocks: names of the classes of layers that are gathered by themselves; none: see `blocks_of`.
+    """
 
     strategy_name = "fsdp"
     restore_checkpoint_after_setup = True  # shards go into a model that is split already
     lightning_restore_optimizer = False  # `load_checkpoint` does it
+
+    def __init__(self, *, blocks: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(**options)
+        self.blocks = blocks
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Rank 0's weights to all ranks, then each keeps its part."""
@@ -47,20 +55,49 @@ class FullyShardedStrategy(OneDevicePerRank):
         if not isinstance(self.network, FSDPModule):
             self._broadcast(self.network.parameters())
             self._broadcast(self.network.buffers())
-            shard(self.network, self.root_device)
+            shard(self.network, self.root_device, self.blocks)
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             self.setup_optimizers(trainer)
+            self._refuse_several_optimizers()
         self.setup_precision_plugin()
         if fitting:
             _optimizers_to_device(self.optimizers, self.root_device)
 
     @property
     def network(self) -> nn.Module:
-        """What is split."""
+        """What is split: the network of a task, or a module as a whole."""
         assert self.lightning_module
-        network: nn.Module = self.lightning_module.network
-        return network
+        network = getattr(self.lightning_module, "network", None)
+        return network if isinstance(network, nn.Module) else self.lightning_module
+
+    def _refuse_several_optimizers(self) -> None:
+        """Raise ConfigError: a checkpoint in shards holds the state of one."""
+        if len(self.optimizers) > 1:
+            raise ConfigError(
+                f"strategy=fsdp works with one optimizer, and this module has {len(self.optimizers)}; use strategy=ddp."
+            )
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """A module that is split as a whole is gathered when it is called, and so is its step."""
+        return self._step("training_step", *args, **kwargs)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """See training_step."""
+        return self._step("validation_step", *args, **kwargs)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """See training_step."""
+        return self._step("test_step", *args, **kwargs)
+
+    def _step(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        module = self.lightning_module
+        assert module and self.precision_plugin
+        context = "train" if name == "training_step" else "val" if name == "validation_step" else "test"
+        with getattr(self.precision_plugin, f"{context}_step_context")():
+            if self.network is module:
+                return self._forward_redirection(module, module, name, *args, **kwargs)
+            return getattr(module, name)(*args, **kwargs)
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -113,17 +150,3 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Nothing is left to do after `load_checkpoint`."""
-
-
-def shard(network: nn.Sequential | nn.Module, device: torch.device) -> None:
-    """Split every layer or block of the network over all ranks, each to be gathered by itself.
-
-    Normalisations between them are small; they are gathered together, with the network.
-    """
-    mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
-    # torch's caches keep the mesh for ever, and it the process group, which must end before Python does
-    weakref.finalize(network, mesh._pg_registry.clear)
-    for block in network.children():
-        if any(parameter.dim() > 1 for parameter in block.parameters()):
-            fully_shard(block, mesh=mesh)
-    fully_shard(network, mesh=mesh)

@@ -42,7 +42,11 @@ def _ddp(config: Config, topology: Topology, device: torch.device, devices: int)
 
 def _fsdp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:
     environment = TopologyEnvironment(topology)
-    return FullyShardedStrategy(parallel_devices=[device], cluster_environment=environment)
+    return FullyShardedStrategy(
+        blocks=getattr(config.strategy, "blocks", ()),
+        parallel_devices=[device],
+        cluster_environment=environment,
+    )
 
 
 def _horovod(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:

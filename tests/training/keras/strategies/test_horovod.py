@@ -73,6 +73,7 @@ def test_ranks_end_with_the_same_weights(trained, case):
     assert difference(*trained("horovodrun", case)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EXACT)
 def test_weights_are_those_of_one_process_with_the_whole_batch(trained, case):
     assert difference(trained("alone", case)[0], trained("horovodrun", case)[0]) < 1e-6
@@ -128,6 +129,7 @@ def test_mpirun_gives_the_same(trained, case):
     assert difference(first, trained("alone", case)[0]) < 1e-6
 
 
+@pytest.mark.slow
 def test_dead_rank_ends_the_others_and_is_named(start, tmp_path):
     run = start("horovodrun", tmp_path, "die", timeout=60)
     assert run.returncode != 0

@@ -91,6 +91,7 @@ def new_run(folder: Path, *overrides: str, base: tuple[str, ...] = CONFIG) -> Ru
     return make_run(config, [], local_layout(config))
 
 
+@pytest.mark.slow
 def test_two_devices_of_one_process(single, tmp_path: Path) -> None:
     (mirrored,) = trained(tmp_path, 1, "strategy=mirrored", "trainer.devices=2")
     assert largest_difference(single, mirrored) < 1e-6
@@ -116,6 +117,7 @@ def test_two_processes(single, tmp_path: Path) -> None:
     assert largest_difference(single, {k: np.zeros_like(v) for k, v in single.items()}) > 0.1
 
 
+@pytest.mark.slow
 def test_a_step_sends_nothing_but_gradients(tmp_path: Path) -> None:
     """All gradients in one collective; none for metrics, batch normalisation, dropout or the next batch."""
     overrides = ("strategy=multiworker_mirrored", "trainer.devices=2", "trainer.max_epochs=1")

@@ -148,6 +148,7 @@ def test_resumed_run_is_the_same_bit_for_bit(trained):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["horovodrun --gloo", pytest.param("mpirun", marks=[pytest.mark.mpi])])
 def test_dead_rank_ends_the_others_and_is_named(start, tmp_path, name):
     run = start(name, tmp_path, "die", timeout=60)
@@ -156,6 +157,7 @@ def test_dead_rank_ends_the_others_and_is_named(start, tmp_path, name):
     assert re.search(named, run.stdout)
 
 
+@pytest.mark.slow
 def test_rank_that_does_not_come_is_named_by_the_stall_inspector(start, tmp_path):
     stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
     run = start("horovodrun --gloo", tmp_path, "stall", env=stall, timeout=60)

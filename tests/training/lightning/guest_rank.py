@@ -1,0 +1,37 @@
+# ruff: noqa: E402
+"""One rank of a stranger's module, which a test starts with torchrun's variables, or horovodrun's.
+
+    python guest_rank.py FOLDER OVERRIDE...
+
+Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the weights where each rank has them whole.
+An error is its sentence, as {"error": ...}.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[3])]
+
+import torch
+
+from src.config.command_line import opened
+from src.config.compose import compose
+from src.config.load import load
+from src.distributed.discover import discover
+from src.errors import ProjectError
+from src.runs.folder import RunDir
+from src.training.lightning import run as side
+from src.training.stop import Stop
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    topology, folder = discover(), Path(sys.argv[1])
+    try:
+        config = load(compose(opened(sys.argv[2:])))
+        outcome = side.train(config, RunDir(folder), topology, Stop().install())
+        result = asdict(outcome)
+    except ProjectError as error:
+        result = {"error": str(error), "kind": type(error).__name__}
+    (folder / f"rank-{topology.rank}.json").write_text(json.dumps(result))
