@@ -156,8 +156,8 @@ def refuse_sums(model: keras.Model, strategy: Strategy) -> None:
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
     if strategy.replicas > 1 and any(getattr(loss, "reduction", None) == "sum" for loss in losses):
         raise ConfigError(
-            f"the model is compiled with a loss of reduction='sum', and the gradients of {strategy.replicas} ranks or devices are averaged: "
-            "they would be those of another loss; use reduction='sum_over_batch_size', or trainer.devices=1."
+            f"the model is compiled with a loss of reduction='sum', and the gradients of {strategy.replicas} ranks or devices are "
+            "averaged: they would be those of another loss; use reduction='sum_over_batch_size', or trainer.devices=1."
         )
 
 
