@@ -120,6 +120,7 @@ def open_dropin(
         if not model.compiled or model.optimizer is None:
             ours = make_optimizer(config, plan, strategy.replicas)
             compile_with(config, model, ours)
+        refuse_sums(model, strategy)
         applies = {id(o): average_inside(o, strategy, n) for n, o in enumerate(optimizers_of(model))}
         evaluated = next(
             (part for part, count in (("val", plan.val_batches), ("test", plan.test_batches)) if count), None
@@ -147,6 +148,16 @@ def refuse_accumulation(config: Config) -> None:
         raise ConfigError(
             f"trainer.accumulate_grad_batches={count}, but task._target_={config.task.target['keras']} makes an optimizer step for each "
             "batch by itself; use a larger data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
+        )
+
+
+def refuse_sums(model: keras.Model, strategy: Strategy) -> None:
+    """Raise ConfigError for a compiled loss that is a sum over rows: the average over replicas would not be that of all rows."""
+    losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
+    if strategy.replicas > 1 and any(getattr(loss, "reduction", None) == "sum" for loss in losses):
+        raise ConfigError(
+            f"the model is compiled with a loss of reduction='sum', and the gradients of {strategy.replicas} ranks or devices are "
+            "averaged: they would be those of another loss; use reduction='sum_over_batch_size', or trainer.devices=1."
         )
 
 

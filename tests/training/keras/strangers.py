@@ -97,6 +97,13 @@ def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
     return model
 
 
+def summed() -> keras.Model:
+    """Its loss is a sum over the rows of a batch."""
+    model = without_loss()
+    model.compile(optimizer=None, loss=keras.losses.MeanSquaredError(reduction="sum"))
+    return model
+
+
 def two_outputs() -> keras.Model:
     """Inputs and outputs by name, a text among them, two losses and their metrics."""
     x, name = keras.Input((COLUMNS,), name="x"), keras.Input((), dtype="string", name="name")

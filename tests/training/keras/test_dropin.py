@@ -203,9 +203,13 @@ def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: 
             (task("OwnStep"), f"data._target_={HERE}.open_tf"),
             "which 2 ranks or devices can't share: each would read all of it",
         ),
+        (
+            (task("summed"),),
+            "the model is compiled with a loss of reduction='sum', and the gradients of 2 ranks",
+        ),
         ((task("OddMetric"),), "the metric 'largest' is a Largest with its own update_state"),
     ],
-    ids=["stream", "metric"],
+    ids=["stream", "sum", "metric"],
 )
 def test_what_can_not_be_right_on_two_devices(train, overrides, says: str, tmp_path: Path) -> None:
     options = ("strategy=mirrored", "trainer.devices=2", f"paths.results={tmp_path}")
