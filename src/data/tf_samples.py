@@ -1,6 +1,9 @@
 """A map-style data set, `__len__` and `__getitem__`, read as one of whole batches."""
 
-from collections.abc import Mapping
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,20 +16,43 @@ from src.errors import DataError
 class Samples:
     """A `DataSet` of the samples of a map-style one, put together by its `collate_fn`, or stacked.
 
-    Stacked, Python's and numpy's float64 numbers become float32, as in `keras.Model.fit`.
+    Stacked, Python's and numpy's float64 numbers become float32, as in `keras.Model.fit`. A sample that is augmented with
+    Python's or numpy's random numbers is the same for the same (seed, epoch, index), also after a resume.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset, self.seed = dataset, seed
+        self._drawing = threading.Lock()  # those random states are the process's
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Structure:
         """The samples of `indices` (int64 [n]) as one batch."""
-        samples = [self.dataset[int(index)] for index in indices]
-        collate = getattr(self.dataset, "collate_fn", None)
-        return collate(samples) if collate else stack(samples)
+        samples = []
+        with self._drawing, _random_states_kept():
+            for index in indices.tolist():
+                _seed(self.seed, epoch, index)
+                samples.append(self.dataset[index])
+            collate = getattr(self.dataset, "collate_fn", None)
+            return collate(samples) if collate else stack(samples)
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """What is drawn within the block changes no random number after it."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+def _seed(*numbers: int) -> None:
+    first, second = np.random.SeedSequence(numbers).generate_state(2)
+    random.seed(int(first))
+    np.random.seed(int(second))
 
 
 def stack(samples: list[Any]) -> Structure:
@@ -54,9 +80,9 @@ def stack(samples: list[Any]) -> Structure:
     return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
 
 
-def as_dataset(part: Any) -> DataSet | None:
-    """A part of `Splits` that is read by index; None for anything else."""
+def as_dataset(part: Any, seed: int) -> DataSet | None:
+    """A part of `Splits` that is read by index, with the seed of the run; None for anything else."""
     if isinstance(part, DataSet):
         return part
     by_index = hasattr(part, "__len__") and hasattr(part, "__getitem__")
-    return Samples(part) if by_index and not isinstance(part, Mapping | str) else None
+    return Samples(part, seed) if by_index and not isinstance(part, Mapping | str) else None

@@ -104,6 +104,8 @@ def read_rest(file: Path) -> dict[str, Any]:
         rest = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} can't be read: {error}.") from error
+    if isinstance(rest, dict):
+        rest = {"ended": False, **rest}  # which earlier versions did not write
     wrong = [k for k in REST if not isinstance(rest, dict) or k not in rest or type(rest[k]) not in REST[k]]
     if wrong or rest.keys() != REST.keys() or rest["bad"] < 0 or rest["devices"] < 1:
         raise CheckpointError(f"{file} does not hold the numbers {', '.join(REST)} and nothing else.")

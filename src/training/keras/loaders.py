@@ -78,7 +78,7 @@ class TaskLoader:
         return BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train)
 
     def _part(self, name: str, part: Any) -> DataSet | None:
-        dataset = as_dataset(part)
+        dataset = as_dataset(part, self.config.seed)
         if dataset is not None and len(dataset):
             return dataset
         if part is None or dataset is not None:
@@ -194,7 +194,7 @@ class DropInLoader:
     def _part(self, name: str, part: Any) -> DataSet | Stream | None:
         if part is None:
             return None
-        if not is_stream(part) and (dataset := as_dataset(part)) is not None:
+        if not is_stream(part) and (dataset := as_dataset(part, self.config.seed)) is not None:
             return dataset if len(dataset) or name == "train" else None
         if not is_stream(part):
             raise ConfigError(
