@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from slurm.testbed.cluster import Testbed
@@ -37,6 +36,26 @@ SAME = (
 )
 """One epoch of the digits, 14 steps, whose result must not depend on the number of ranks."""
 
+DROP_IN = {
+    "lightning": (
+        "task._target_=tests.training.lightning.strangers.Plain",
+        "data._target_=tests.training.lightning.strangers.rows",
+    ),
+    "keras": (
+        "task._target_=tests.training.keras.strangers.OwnStep",
+        "data._target_=tests.training.keras.strangers.open_rows",
+    ),
+}
+STRANGERS = (
+    "data.batch_size=16",
+    "optimizer=sgd",
+    "optimizer.lr=0.05",
+    "schedule=constant",
+    "trainer.max_epochs=2",
+    *SAME[-4:],
+)
+"""A module with steps, metrics and data of its own, which knows nothing of this project: 12 steps."""
+
 CELLS = [
     (framework, strategy, launch)
     for framework, cells in SUPPORTED.items()
@@ -64,15 +83,19 @@ def _horovod(require: Callable[[object, str], None]) -> None:
         require(problem is None, str(problem))
 
 
-@pytest.fixture
-def single(login: Login) -> dict[str, dict[str, np.ndarray]]:
-    """The weights of one process with the whole batch, by framework."""
+Words = dict[str, tuple[str, ...]]
+NATIVE: Words = dict.fromkeys(SUPPORTED, SAME)
+STRANGE: Words = {framework: (*DROP_IN[framework], *STRANGERS) for framework in SUPPORTED}
 
-    def weights(framework: str) -> dict[str, np.ndarray]:
-        login.train(*SAME, f"framework={framework}", "strategy=single")
-        return final_weights((login.results / "latest").resolve())
 
-    return {framework: weights(framework) for framework in SUPPORTED}
+def single(login: Login, words: Words) -> dict[str, Path]:
+    """The run of one process with the whole batch, by framework."""
+
+    def trained(framework: str) -> Path:
+        login.train(*words[framework], f"framework={framework}", "strategy=single")
+        return (login.results / "latest").resolve()
+
+    return {framework: trained(framework) for framework in SUPPORTED}
 
 
 def test_the_covering_choice_has_all_strategies_and_launch_methods() -> None:
@@ -84,43 +107,71 @@ def test_the_covering_choice_has_all_strategies_and_launch_methods() -> None:
 @pytest.mark.parametrize(
     "chosen", [COVERING, pytest.param(CELLS, marks=pytest.mark.slow)], ids=["covering", "all"]
 )
-def test_matrix(
+def test_matrix(login: Login, capsys: pytest.CaptureFixture[str], chosen: list[tuple[str, str, str]]) -> None:
+    """All ranks have the same weights, those of one process to float32 rounding."""
+    agree(login, capsys, chosen, NATIVE, "digits, 14 steps", "test/acc")
+
+
+@pytest.mark.slow
+def test_matrix_of_drop_in_modules(login: Login, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any LightningModule and keras.Model: the same on two nodes with every strategy and launch method; dp is refused."""
+    refused = [cell for cell in CELLS if cell[1] == "dp"]
+    agree(login, capsys, [c for c in CELLS if c not in refused], STRANGE, "drop-in, 12 steps", "loss")
+    for framework, strategy, launch in refused:
+        done = login.command(
+            "train",
+            *STRANGE[framework],
+            f"strategy={strategy}",
+            "trainer.devices=2",
+            f"paths.results={login.results}",
+        )
+        said = done.stdout + done.stderr
+        with capsys.disabled():
+            print(f"{framework:<11}{strategy:<22}1      {launch:<12}{said.strip().splitlines()[-1]}")
+        assert done.returncode and "strategy=dp" in said and "Traceback" not in said, said
+
+
+def agree(
     login: Login,
-    single: dict[str, dict[str, np.ndarray]],
     capsys: pytest.CaptureFixture[str],
     chosen: list[tuple[str, str, str]],
+    same: Words,
+    what: str,
+    metric: str,
 ) -> None:
-    """All ranks have the same weights, those of one process to float32 rounding."""
+    """Run the cells and compare them with one process; `metric` names one that is shown, by the end of its name."""
+    alone = {framework: final_weights(run) for framework, run in single(login, same).items()}
 
     def result(cell: tuple[str, str, str]) -> Path:
         framework, strategy, launch = cell
         words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
         size = (f"trainer.nodes={nodes(cell)}", "trainer.devices=2")
-        return login.result("cluster=slurm", *SAME, *words, *size)
+        return login.result("cluster=slurm", *same[framework], *words, *size)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = dict(zip(chosen, pool.map(result, chosen), strict=True))
-    differences = {
-        cell: largest_difference(final_weights(run), single[cell[0]]) for cell, run in runs.items()
-    }
+    differences = {cell: largest_difference(final_weights(run), alone[cell[0]]) for cell, run in runs.items()}
     with capsys.disabled():
+        print(f"\n\n2 devices per node, {what}; one process with the same batch is the measure\n{'':-<93}")
         print(
-            f"\n\n2 devices per node, digits, 14 steps; one process with the same batch is the measure\n{'':-<93}"
-        )
-        print(
-            "framework  strategy              nodes  launch      largest difference  weights on ranks  test/acc"
+            f"framework  strategy              nodes  launch      largest difference  weights on ranks  {metric}"
         )
         for cell, run in runs.items():
             framework, strategy, launch = cell
             ranks = "in 4 shards" if strategy == "fsdp" else f"{len(fingerprints(log(run)))} version"
             print(
                 f"{framework:<11}{strategy:<22}{nodes(cell):<7}{launch:<12}{differences[cell]:<20.1e}{ranks:<18}"
-                f"{info(run)['metrics']['test/acc']:.4f}"
+                f"{shown(run, metric):.4f}"
             )
     for cell, run in runs.items():
         assert differences[cell] < 2e-6, cell
         assert len(fingerprints(log(run))) == (0 if cell[1] == "fsdp" else 1), log(run)
         assert len(set(re.findall(r"on node \d+ \((\S+)\), started by", log(run)))) == nodes(cell)
+
+
+def shown(run: Path, metric: str) -> float:
+    """The metric of the test."""
+    return next(v for k, v in info(run)["metrics"].items() if "test" in k and k.endswith(metric))
 
 
 def nodes(cell: tuple[str, str, str]) -> int:
