@@ -40,18 +40,19 @@ import numpy as np
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
 from src.data.order import BatchOrder
-from src.data.torch_loader import torch_loader
+from src.data.torch_loader import Batches, torch_loader
+from src.data.torch_samples import Reader
 
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train
 order = BatchOrder(8, seed=4, rank=1, world_size=2, train=True)
-loader = torch_loader(train, order, workers=2, start_epoch=1, start_batch=1)
+loader = torch_loader(Batches(Reader(train, 4), order, True), workers=2, start_epoch=1, start_batch=1)
 batches = list(loader)
 loader.sampler.set_epoch(2)
 batches += list(loader)
-image, label, weight = (np.stack(part) for part in zip(*batches))
+image, label, weight = (np.stack(part) for part in zip(*((*batch.rows, batch.weight) for batch in batches)))
 assert "tensorflow" not in sys.modules
-np.savez(out, image=image.transpose(0, 1, 3, 4, 2), label=label, weight=weight)
+np.savez(out, image=image, label=label, weight=weight)
 """
 
 
