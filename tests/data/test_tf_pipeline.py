@@ -46,11 +46,11 @@ from src.data.torch_samples import Reader
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train
 order = BatchOrder(8, seed=4, rank=1, world_size=2, train=True)
-loader = torch_loader(Batches(Reader(train, 4), order, train=True), workers=2, start_epoch=1, start_batch=1)
+loader = torch_loader(Batches(Reader(train, 4), order, True), workers=2, start_epoch=1, start_batch=1)
 batches = list(loader)
 loader.sampler.set_epoch(2)
 batches += list(loader)
-image, label, weight = (np.stack(part) for part in zip(*((*rows, w) for rows, w in batches)))
+image, label, weight = (np.stack(part) for part in zip(*((*batch.rows, batch.weight) for batch in batches)))
 assert "tensorflow" not in sys.modules
 np.savez(out, image=image, label=label, weight=weight)
 """
