@@ -42,10 +42,16 @@ def main(arguments: list[str]) -> int:
     if problem := unusable(name):
         print(f"error: NAME={name} {problem}", file=sys.stderr)
         return 2
-    texts = {ROOT / target.format(name=name): renamed(ROOT / source, name) for source, target in FILES.items() if (ROOT / source).exists()}
+    texts = {
+        ROOT / target.format(name=name): renamed(ROOT / source, name)
+        for source, target in FILES.items()
+        if (ROOT / source).exists()
+    }
     texts[ROOT / f"configs/experiment/{name}.yaml"] = EXPERIMENT.format(name=name)
     if there := [str(path.relative_to(ROOT)) for path in texts if path.exists()]:
-        print(f"error: {', '.join(there)} exists already; choose another name, or remove it.", file=sys.stderr)
+        print(
+            f"error: {', '.join(there)} exists already; choose another name, or remove it.", file=sys.stderr
+        )
         return 2
     for path, text in texts.items():
         path.write_text(text)

@@ -158,6 +158,9 @@ class FsdpStrategy:
     """Fully sharded data parallel: parameters, gradients and optimizer state are split over the ranks."""
 
     name: Literal["fsdp"]
+    blocks: list[
+        str
+    ]  # names of the classes of layers that are gathered one by one; none: each layer of the network, or of its lists
 
 
 Optimizer = Sgd | AdamW | OtherOptimizer

@@ -99,6 +99,12 @@ def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Op
         )
         return section
     supplied = {*SUPPLIED.get(type(section), ()), *(section.from_data if isinstance(section, Model) else ())}
+    if isinstance(section, Model) and definition.kind != "unreadable" and not definition.takes_any:
+        problems += [
+            f"{key}.from_data.{name}: {dotted} has no argument '{name}'{did_you_mean(name, definition.parameters)}"
+            for name in section.from_data
+            if name not in definition.parameters
+        ]
     own = [f.name for f in fields(section) if not f.metadata]
     arguments = _arguments(key, dotted, definition, section.arguments, {*supplied}, problems, own)
     section = replace(section, arguments=arguments)

@@ -41,9 +41,10 @@ def _ddp(config: Config, topology: Topology, device: torch.device, devices: int)
 
 
 def _fsdp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:
+    assert config.strategy.name == "fsdp"
     environment = TopologyEnvironment(topology)
     return FullyShardedStrategy(
-        blocks=getattr(config.strategy, "blocks", ()),
+        blocks=config.strategy.blocks,
         parallel_devices=[device],
         cluster_environment=environment,
     )
