@@ -68,7 +68,8 @@ def saved_lines(run: RunDir) -> list[str]:
     for line in lines:
         override = _parsed(line, str(run.overrides))
         key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
-        known = key not in choices or value is None or str(value) in choices[key]
+        chosen = value if isinstance(value, list) else [value]  # loggers=[wandb,mlflow]
+        known = key not in choices or all(v is None or str(v) in choices[key] for v in chosen)
         if override.is_sweep_override() or override.package or not known:
             problems.append(f"{run.overrides}: {line!r} is not a choice of this project, so it is not used.")
     if problems:

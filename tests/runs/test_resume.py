@@ -41,3 +41,8 @@ def test_the_rest_comes_after_what_the_run_was_made_with(make_run: Make, asked: 
     _, run = make_run("model.dropout=0.3")
     assert saved_overrides([f"resume={run.path}", *asked]) == ["model.dropout=0.3"]
     assert saved_overrides(asked) == []
+
+
+def test_several_choices_of_a_group_are_kept(make_run: Make) -> None:
+    _, run = make_run("loggers=[wandb,mlflow]", "callbacks=learning_rate")
+    assert saved_overrides([f"resume={run.path}"]) == ["loggers=[wandb,mlflow]", "callbacks=learning_rate"]
