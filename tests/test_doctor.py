@@ -17,6 +17,7 @@ def doctor(*words: str, timeout: float = 200) -> "subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
+@pytest.mark.slow
 def test_this_machine_with_two_ranks(tmp_path: Path) -> None:
     done = doctor("trainer.devices=2", "trainer.accelerator=cpu", f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr

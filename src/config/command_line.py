@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from src.config.compose import groups
 from src.config.open import CHOSEN, CUSTOM, LISTED, TARGET
 from src.errors import ConfigError, ProjectError
 
@@ -60,7 +61,11 @@ def split(arguments: Sequence[str]) -> CommandLine:
     _refuse_bytes(arguments)
     parser = _parser()
     parsed = parser.parse_intermixed_args(list(arguments))
-    if problems := [*_flag_problems(vars(parsed)), *_folder_problems(parsed.overrides)]:
+    if problems := [
+        *_flag_problems(vars(parsed)),
+        *_folder_problems(parsed.overrides),
+        *_name_problems(parsed.overrides),
+    ]:
         raise ConfigError(*problems)
     flags, overrides = [], list(parsed.overrides)
     waiting = list(overrides)
@@ -115,6 +120,16 @@ def _folder_problems(overrides: Sequence[str]) -> list[str]:
         f"'{o}' sets a folder of Hydra's own, which this project does not use; use paths.results=DIR."
         for o in overrides
         if o.lstrip("+~").startswith(HYDRA_FOLDERS)
+    ]
+
+
+def _name_problems(overrides: Sequence[str]) -> list[str]:
+    """`model.name=resnet18` would change a name alone."""
+    words = [override.lstrip("+").partition("=") for override in overrides]
+    return [
+        f"'{key}={value}' chooses nothing, it is a name; use {group}={value}."
+        for key, _, value in words
+        if (group := key.removesuffix(".name")) in CHOSEN and key != group and value in groups()[group]
     ]
 
 

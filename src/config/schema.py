@@ -90,6 +90,7 @@ class Monitor:
     tensorboard: bool
     csv: bool  # metrics.csv
     progress: Literal["auto", "bar", "plain", "none"]  # auto: a bar on a terminal, else plain lines
+    compare_weights_every_n_epochs: Count | None  # over ranks and devices; null: at the end alone
     ranks: bool  # each rank says at its start who and where it is, at its end which weights it has
 
 

@@ -106,8 +106,11 @@ def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Op
             if name not in definition.parameters
         ]
     own = [f.name for f in fields(section) if not f.metadata]
-    arguments = _arguments(key, dotted, definition, section.arguments, {*supplied}, problems, own)
-    section = replace(section, arguments=arguments)
+    wrong: list[str] = []
+    arguments = _arguments(key, dotted, definition, section.arguments, {*supplied}, wrong, own)
+    problems += wrong
+    # its check would be called with what is no value of its arguments
+    section = replace(section, arguments=arguments, check=None if wrong else section.check)
     return _described(section, definition) if isinstance(section, Task) else section
 
 

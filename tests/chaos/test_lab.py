@@ -81,6 +81,7 @@ def test_a_few_kills_of_other_strategies(framework: str, strategy: str, devices:
     assert result["kills"] >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["torn", "different"])
 def test_the_laboratory_notices(what: str, tmp_path: Path) -> None:
     """Checkpoints that are written in place are torn by some kills; other weights are seen."""

@@ -37,6 +37,7 @@ def keras_counts() -> dict[str, int]:
     return counts("keras")
 
 
+@pytest.mark.slow
 def test_both_sides_agree(keras_counts: dict[str, int]) -> None:
     assert counts("lightning") == keras_counts
 

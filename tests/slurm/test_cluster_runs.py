@@ -61,6 +61,7 @@ def test_other_launch_methods(login: Login, launch: str) -> None:
     assert info(run)["state"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "launch",
     [

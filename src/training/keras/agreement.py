@@ -1,32 +1,24 @@
-"""At the end of a run on several devices their weights are compared: ranks that have parted have trained something else."""
+"""Whether all ranks and devices have the same weights: those that have parted have trained something else."""
 
 import hashlib
 
-from src.distributed.topology import Topology
 from src.errors import RanksDifferError
-from src.runs.folder import RunDir
-from src.runs.ranks import report_weights
 from src.training.keras.module import Module
 
 PARTS = 4
 """A checksum travels as so many numbers of 16 bits, which any float holds exactly."""
 
 
-def check_replicas(module: Module, run: RunDir, topology: Topology, report: bool) -> None:
+def refuse_different_weights(module: Module) -> None:
     """Compare the weights of all replicas of all ranks; all processes call it.
-
-    Args:
-        report: each rank says its checksum.
 
     Raises:
         RanksDifferError: they are not the same everywhere; it names those that differ from the first.
     """
     strategy = module.strategy
-    variables = [v for v in module.weights().values() if v.name != "seed_generator_state"]
-    if report:
-        report_weights(run, topology, (v.numpy().tobytes() for v in module.model.trainable_variables))
     if strategy.replicas == 1:
         return
+    variables = [v for v in module.weights().values() if v.name != "seed_generator_state"]
     strategy.average_variables(module.moving_statistics())
     values = [strategy.local_values(v) for v in variables]
     here = len(strategy.local_values(variables[0]))
@@ -52,7 +44,7 @@ def refuse_difference(sums: list[tuple[float, ...]], what: str) -> None:
     others = [str(n) for n, one in enumerate(sums) if one != sums[0]]
     if others:
         raise RanksDifferError(
-            f"{what}{'s' if len(others) > 1 else ''} {', '.join(others)} of {len(sums)} ended with other weights than {what} 0: "
+            f"the weights of {what}{'s' if len(others) > 1 else ''} {', '.join(others)} of {len(sums)} are not those of {what} 0: "
             "something that each does by itself changes them (weights that are changed without an "
             "optimizer, or a state that depends on the rows); the "
             f"checkpoints hold those of {what} 0."

@@ -160,5 +160,6 @@ def others(model: keras.Model, applies: Sequence[AveragedApply], graphs: Sequenc
     found: dict[Any, tf.Variable] = {}
     for graph in graphs:
         found |= {v.ref(): v for v in graph.variables if v.ref() not in seen}
-    plain = [Plain(v, n) for n, v in enumerate(found.values())]
+    # in the order of their names: that in which a graph is traced is another one where the seed exists already
+    plain = [Plain(v, n) for n, v in enumerate(sorted(found.values(), key=lambda v: v.name))]
     return {v.path: v for v in plain}

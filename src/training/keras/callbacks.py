@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
+from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.checkpoint import StateWriter
 from src.training.keras.module import Module
 from src.training.keras.position import Position
@@ -110,6 +111,8 @@ class TrainingCallback:
         self.epoch_logs = in_words_of_keras(metrics)
         self.others.on_epoch_end(epoch, self.epoch_logs)
         self.look_at_others(agree=True)
+        if (every := self.config.monitor.compare_weights_every_n_epochs) and (epoch + 1) % every == 0:
+            refuse_different_weights(self.module)
         position.close_epoch(self.plan)
         over = position.over(self.plan, trainer.early_stopping)
         if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:

@@ -15,8 +15,9 @@ from src.distributed.topology import Topology
 from src.errors import ConfigError
 from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
+from src.runs.ranks import report_weights
 from src.tasks.base import Task
-from src.training.keras.agreement import check_replicas
+from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.callbacks import Loader, TrainingCallback
 from src.training.keras.checkpoint import StateWriter, restore, restore_weights
 from src.training.keras.dropin import open_dropin
@@ -92,7 +93,10 @@ def train_and_test(
         )
         with metrics.finishing(position):
             fit(callback)
-            check_replicas(module, run, topology, config.monitor.ranks)
+            if config.monitor.ranks:
+                weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
+                report_weights(run, topology, weights)
+            refuse_different_weights(module)
             if checkpointer:
                 checkpointer.finish()
                 newest = checkpointer.newest or newest

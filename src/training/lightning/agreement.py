@@ -1,12 +1,25 @@
-"""Whether all ranks have ended with the same weights."""
+"""Whether all ranks have the same weights."""
 
 import hashlib
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import Strategy
 from torch import nn
 
 from src.errors import RanksDifferError
+
+
+class CompareWeights(pl.Callback):
+    """Compares the weights of all ranks every few epochs."""
+
+    def __init__(self, every_n_epochs: int) -> None:
+        self.every_n_epochs = every_n_epochs
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raises RanksDifferError."""
+        if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
+            refuse_different_weights(pl_module, trainer.strategy)
 
 
 def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
@@ -27,6 +40,6 @@ def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
     if others:
         named = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(others)}"
         raise RanksDifferError(
-            f"{named} of {ranks} ended with other weights than rank 0: something that each rank does by itself changes them (a step that "
+            f"the weights of {named} of {ranks} are not those of rank 0: something that each rank does by itself changes them (a step that "
             "depends on the rank, or weights that are changed without a gradient); the checkpoints hold those of rank 0."
         )

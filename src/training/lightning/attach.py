@@ -15,6 +15,7 @@ from src.data.torch_foreign import Stream
 from src.errors import CheckpointError
 from src.runs.attempts import record_first_step
 from src.runs.folder import RunDir
+from src.training.lightning.agreement import CompareWeights
 from src.training.lightning.callbacks import EarlyStop, MetricsCallback
 from src.training.lightning.checkpoint import METADATA, CheckpointCallback, StateWriter
 from src.training.lightning.guests import (
@@ -70,11 +71,12 @@ def add_callbacks(
         devices: that share the global batch.
     """
     config, metrics = checkpoints.config, checkpoints.metrics
-    tell = metrics.progress.note
+    tell, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
     if not isinstance(module, TaskModule) and not brings_optimizer(module):
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
     trainer.callbacks += [
         *callbacks_of(config, module, trainer),
+        *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
         RandomState(config.seed, tell),
         RankState(training if isinstance(training, Stream) else None, tell),
         metrics,

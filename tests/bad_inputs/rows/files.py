@@ -68,13 +68,14 @@ AROUND = {
 }
 ON_A_CLUSTER = ("a-file", "closed", "unreadable", "dangling", "loop", "odd", "taken")
 
+TARGET = "name: cnn\n_target_: src.models.lightning.cnn.cnn\nfrom_data: {shape: shape, outputs: outputs}\n"
 ROWS = [
     *(Row("", rf"{g.split('/')[-1]}\.yaml", files={f"project/configs/{g}.yaml": BROKEN[what]}, name=f"{g}.yaml with {what}")
       for g in GROUPS for what in YAML),
     Row("", r"cnn\.yaml.*([Pp]ermission|can't be read)", files={"project/configs/model/cnn.yaml": unreadable}, name="cnn.yaml can't be read"),
     Row("", "cnn", files={CNN: gone}, name="cnn.yaml is gone"),
-    Row("", r"'?model\.depth'? is not a key", files={CNN: "name: cnn\nwidth: 8\ndropout: 0.1\ndepth: 3\n"}, name="cnn.yaml with one key more"),
-    Row("", r"'model\.dropout' is missing", files={CNN: "name: cnn\nwidth: 8\n"}, name="cnn.yaml with one key less"),
+    Row("", r"'model\.depth' is not an argument of", files={CNN: TARGET + "width: 8\ndropout: 0.1\ndepth: 3\n"}, name="cnn.yaml with one key more"),
+    Row("", r"'model\.dropout' is missing", files={CNN: TARGET + "width: 8\n"}, name="cnn.yaml with one key less"),
     Row("", "model", files={CNN: ""}, name="cnn.yaml is empty"),
     Row("", r"train(\.yaml)?", files={"project/configs/train.yaml": gone}, name="train.yaml is gone"),
     Row("", "configs", files={"project/configs": gone}, name="configs is gone"),

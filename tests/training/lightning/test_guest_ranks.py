@@ -66,7 +66,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dic
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("module", ["Plateau", "Measured"])
+@pytest.mark.parametrize("module", ["Plateau", pytest.param("Measured", marks=pytest.mark.slow)])
 def test_two_ranks_train_as_one(
     module: str, strategy: str, alone: Any, require: Callable[[object, str], None], tmp_path: Path
 ) -> None:
@@ -104,7 +104,7 @@ def test_weights_that_part_are_an_error(
     require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
     ranks = train(tmp_path, 2, "Drifting", "rows", f"strategy={strategy}", "trainer.devices=2")
     assert [rank["kind"] for rank in ranks] == ["RanksDifferError"] * 2
-    assert "rank 1 of 2 ended with other weights than rank 0" in ranks[0]["error"]
+    assert "the weights of rank 1 of 2 are not those of rank 0" in ranks[0]["error"]
 
 
 def test_a_loader_that_would_give_all_ranks_the_same_is_refused(tmp_path: Path) -> None:
@@ -113,6 +113,7 @@ def test_a_loader_that_would_give_all_ranks_the_same_is_refused(tmp_path: Path) 
     assert all("would give all 2 ranks the same batches" in rank["error"] for rank in ranks)
 
 
+@pytest.mark.slow
 def test_a_data_module_on_two_ranks_is_that_of_one(alone: Any, tmp_path: Path) -> None:
     """Its batch size is the one of a rank, and was told so."""
     one = train(tmp_path / "one", 1, "Plateau", "Module", "strategy=single")[0]
