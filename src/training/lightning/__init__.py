@@ -1,6 +1,6 @@
 """Training with PyTorch Lightning; `run.train` is the way in.
 
-In order: `run.make` makes what `task` names (`guests.py`), the strategy (`strategies/make.py`), a Trainer that leaves signals,
+In order: `run.make` makes what `task` names (`dropin.py`), the strategy (`strategies/make.py`), a Trainer that leaves signals,
 checkpoints and output to us (`trainer.py`), and the parts of the data (`parts.py`). A native task becomes a module of ours (`module.py`);
 a LightningModule of someone else is trained as it is. `attach.py` adds the callbacks, which Lightning calls in this order after each
 batch: the user's, `RandomState`, `RankState`, `MetricsCallback` (metrics, the agreement to stop), `EarlyStop`, `CheckpointCallback` (when

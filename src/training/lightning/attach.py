@@ -16,14 +16,15 @@ from src.errors import CheckpointError
 from src.runs.attempts import record_first_step
 from src.runs.folder import RunDir
 from src.training.lightning.agreement import CompareWeights
-from src.training.lightning.callbacks import EarlyStop, MetricsCallback
+from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.checkpoint import METADATA, CheckpointCallback, StateWriter
-from src.training.lightning.guests import (
+from src.training.lightning.dropin import (
     ConfiguredOptimizer,
     brings_optimizer,
     callbacks_of,
     loggers_of,
 )
+from src.training.lightning.early_stop import EarlyStop
 from src.training.lightning.module import TaskModule
 from src.training.lightning.random_state import RandomState
 from src.training.lightning.rank_state import RankState

@@ -1,6 +1,5 @@
 """What happens around the loop: metrics, display, early stopping, and the agreement of all ranks to stop."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +8,8 @@ import torch
 
 from src.checkpoints.interval import Interval
 from src.config.choices import OtherSchedule
-from src.config.schema import Config, EarlyStopping
+from src.config.schema import Config
 from src.tasks.base import Task
-from src.training.early_stopping import Patience
 from src.training.lightning.loggers import Received
 from src.training.lightning.module import TaskModule
 from src.training.lightning.position import steps_done
@@ -261,44 +259,6 @@ class MetricsCallback(pl.Callback):
         if self.csv:
             self.csv.write(step, epoch, self._aside | metrics)
         self._aside = {}
-
-
-class EarlyStop(pl.Callback):
-    """Ends the training when a metric has not improved for `patience` validations."""
-
-    def __init__(self, rule: EarlyStopping, metrics: MetricsCallback) -> None:
-        self.rule, self.metrics, self.patience = rule, metrics, Patience()
-        self._sign = 1 if rule.mode == "min" else -1
-
-    def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Judge the epoch, if it was validated."""
-        if self.rule.patience is None or self.rule.monitor is None:
-            return
-        measured = self.metrics.judged("trainer.early_stopping.monitor", self.rule.monitor)
-        if self.rule.monitor in measured:
-            self.patience.judge(measured[self.rule.monitor], self.rule)
-            self._end_if_over(trainer)
-
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """What a resumed run has to know; the best value is written as a cost: lower is better, infinity is none yet."""
-        best = self.patience.best
-        cost = math.inf if best is None else self._sign * best
-        checkpoint["early_stop"] = {"best": cost, "waited": self.patience.waited}
-
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Keep counting; a run that had stopped early is over."""
-        saved = checkpoint["early_stop"]
-        best = None if saved["best"] == math.inf else self._sign * saved["best"]
-        self.patience = Patience(best, saved["waited"])
-        self._end_if_over(trainer)
-
-    def _end_if_over(self, trainer: pl.Trainer) -> None:
-        if self.patience.over(self.rule):
-            trainer.should_stop = True
 
 
 def _plain(optimizer: Any) -> Any:

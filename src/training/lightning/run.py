@@ -24,7 +24,7 @@ from src.training.lightning.agreement import refuse_different_weights
 from src.training.lightning.attach import add_callbacks, add_loggers, attach
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
-from src.training.lightning.guests import lightning_refusals, make_task, without_evaluation
+from src.training.lightning.dropin import lightning_refusals, make_task, without_evaluation
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
 from src.training.lightning.parts import Parts, open_parts

@@ -11,7 +11,7 @@ from src.checkpoints.store import CheckpointStore
 from src.config.schema import Config
 from src.runs.folder import RunDir
 from src.training.early_stopping import Patience
-from src.training.lightning.callbacks import EarlyStop
+from src.training.lightning.early_stop import EarlyStop
 
 from .conftest import Fit
 

@@ -15,7 +15,7 @@ from tests.weights import final_weights, largest_difference
 
 from .test_ddp import places
 
-RANK = Path(__file__).with_name("guest_rank.py")
+RANK = Path(__file__).with_name("dropin_rank.py")
 HERE = "tests.training.lightning.strangers"
 WORDS = (
     "data.batch_size=10",  # 37 rows to validate: 7 in the last batch

@@ -1,7 +1,7 @@
 # ruff: noqa: E402
 """One rank of a stranger's module, which a test starts with torchrun's variables, or horovodrun's.
 
-    python guest_rank.py FOLDER OVERRIDE...
+    python dropin_rank.py FOLDER OVERRIDE...
 
 Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the weights where each rank has them whole.
 An error is its sentence, as {"error": ...}.

@@ -24,8 +24,8 @@ HERE = "tests.training.lightning.strangers"
 
 
 @pytest.fixture
-def guest(make_run: MakeRun) -> MakeRun:
-    """`guest("Plain", "rows", "seed=2")`: a run of a stranger's module and data set."""
+def stranger(make_run: MakeRun) -> MakeRun:
+    """`stranger("Plain", "rows", "seed=2")`: a run of a stranger's module and data set."""
 
     def make(module: str, data: str, *overrides: str) -> tuple[Config, RunDir]:
         names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
@@ -42,10 +42,10 @@ def guest(make_run: MakeRun) -> MakeRun:
 
 @pytest.mark.parametrize("module", [Cycle, Plateau, Measured, Adversaries])
 def test_the_weights_are_those_of_a_plain_trainer(
-    module: Any, guest: MakeRun, fit: Fit, tmp_path: Path
+    module: Any, stranger: MakeRun, fit: Fit, tmp_path: Path
 ) -> None:
     """With the same initial weights, and the same rows in the same order."""
-    config, run = guest(
+    config, run = stranger(
         module.__name__,
         "rows",
         "trainer.limit_test_batches=0",
@@ -129,16 +129,18 @@ STOPS = {"in an epoch": {"train": 15}, "in a validation": {"val": 5}, "at an epo
         ("Measured", "rows"),
     ],
 )
-def test_stop_and_resume_changes_no_bit(module: str, data: str, place: str, guest: MakeRun, fit: Fit) -> None:
+def test_stop_and_resume_changes_no_bit(
+    module: str, data: str, place: str, stranger: MakeRun, fit: Fit
+) -> None:
     """Every random number included: of dropout, of rows that are drawn anew, of a step."""
     options = ["data.noise=0.1"]
     if module in ("Plain", "Cycle", "Plateau", "Measured"):
         options.append("task.dropout=0.3")
     if module == "Plain":
         options.append("trainer.accumulate_grad_batches=2")
-    config, whole = guest(module, data, *options)
+    config, whole = stranger(module, data, *options)
     expected = fit(config, whole)
-    config, parts = guest(module, data, *options)
+    config, parts = stranger(module, data, *options)
     assert fit(config, parts, **STOPS[place]).state == "preempted"
     second = fit(config, parts)
     assert (second.state, second.step) == (expected.state, expected.step)
@@ -156,9 +158,9 @@ def last_rows(run: RunDir, count: int) -> list[dict[str, str]]:
     return list(csv.DictReader(run.metrics_csv.read_text().splitlines()))[-count:]
 
 
-def test_metrics_arrive_everywhere_under_their_names(guest: MakeRun, fit: Fit, tmp_path: Path) -> None:
+def test_metrics_arrive_everywhere_under_their_names(stranger: MakeRun, fit: Fit, tmp_path: Path) -> None:
     """metrics.csv, TensorBoard, every logger, the outcome, the best checkpoint."""
-    config, run = guest(
+    config, run = stranger(
         "Plain", "rows", "checkpoint.monitor=val_mae", "checkpoint.mode=min",
         "loggers.one._target_=lightning.pytorch.loggers.CSVLogger",
         "callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor",
@@ -208,9 +210,9 @@ def test_a_native_task_reaches_every_logger_and_callback(make_run: MakeRun, fit:
 
 
 def test_what_is_no_plain_value_is_left_out_of_checkpoints(
-    guest: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+    stranger: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config, run = guest("Plain", "rows", f"callbacks.watch._target_={HERE}.Watch")
+    config, run = stranger("Plain", "rows", f"callbacks.watch._target_={HERE}.Watch")
     fit(config, run, train=15)
     assert fit(config, run).state == "completed"
     out, err = capfd.readouterr()
@@ -239,31 +241,33 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
         ("Plain", "rows", [f"loggers.c._target_={HERE}.Nothing"], r"loggers.c is a Nothing, which has no log_metrics"),
     ],
 )  # fmt: skip
-def test_refusals(module: str, data: str, words: list[str], sentence: str, guest: MakeRun, fit: Fit) -> None:
+def test_refusals(
+    module: str, data: str, words: list[str], sentence: str, stranger: MakeRun, fit: Fit
+) -> None:
     with pytest.raises(ConfigError if "larger" not in sentence else Exception, match=sentence):
-        config, run = guest(module, data, *words)
+        config, run = stranger(module, data, *words)
         fit(config, run)
 
 
-def test_a_data_module_is_read_through_our_order(guest: MakeRun, fit: Fit) -> None:
+def test_a_data_module_is_read_through_our_order(stranger: MakeRun, fit: Fit) -> None:
     """Its own batch size and shuffling, its hooks; resume is exact."""
-    config, whole = guest("Plain", "Module", "task.dropout=0.3")
+    config, whole = stranger("Plain", "Module", "task.dropout=0.3")
     expected = fit(config, whole)
     assert expected.step == 30  # batch_size: the global one, on one rank
     assert "test_loss" not in expected.metrics
-    config, parts = guest(
+    config, parts = stranger(
         "Plain", "Module", "task.dropout=0.3", "checkpoint.every_n_steps=7", "checkpoint.keep_last=9"
     )
     fit(config, parts)
     assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
 
 
-def test_a_stream_is_skipped_to_where_it_was(guest: MakeRun, fit: Fit, stop: Any) -> None:
+def test_a_stream_is_skipped_to_where_it_was(stranger: MakeRun, fit: Fit, stop: Any) -> None:
     """Random rows without a length: the resumed epoch draws those that it would have drawn."""
     words = ("trainer.limit_train_batches=8", "task.dropout=0.3")
-    config, whole = guest("Plain", "endless", *words)
+    config, whole = stranger("Plain", "endless", *words)
     fit(config, whole)
-    config, parts = guest("Plain", "endless", *words)
+    config, parts = stranger("Plain", "endless", *words)
     assert fit(config, parts, val=3).state == "preempted"
     fit(config, parts)
     assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
