@@ -160,6 +160,7 @@ def test_both_disks_refuse(staging: Staging, tmp_path: Path) -> None:
     assert len(tries) == 3 and len(told) == 2
 
 
+@pytest.mark.slow
 def test_a_killed_training_leaves_no_event_behind(tmp_path: Path) -> None:
     """SIGKILL, then what the batch script runs: the run folder has every byte that was on the node's disk."""
     options = [

@@ -13,6 +13,7 @@ def test_all_members_are_checked_before_the_first_runs(train: Train, tmp_path: P
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.slow
 def test_a_member_that_fails_does_not_stop_the_next(train: Train, tmp_path: Path) -> None:
     results = tmp_path / "results"
     for split in ("train", "val"):

@@ -223,6 +223,10 @@ NOTED = {
         "the rule of thumb is 5 or 6, and the node has 12 per GPU",
     ),
     "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
+    "unread_targets": (
+        "cluster=slurm data._target_=math.sqrt",
+        "its arguments are checked when the ranks start",
+    ),
 }
 
 

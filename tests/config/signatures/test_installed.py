@@ -10,6 +10,8 @@ import pytest
 from src.config.signatures import read
 from src.files import ROOT
 
+pytestmark = pytest.mark.slow
+
 PACKAGES = {
     "torch": [
         "torch.optim",

@@ -281,7 +281,9 @@ def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) 
 
 
 @pytest.mark.horovod
-@pytest.mark.parametrize("strategy", ["horovod", "multiworker_mirrored"])
+@pytest.mark.parametrize(
+    "strategy", ["horovod", pytest.param("multiworker_mirrored", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("overrides", AGREE[:3])
 def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overrides, tmp_path: Path) -> None:
     from src.distributed.horovod_install import horovod_problem

@@ -25,7 +25,11 @@ WORDS = (
     "checkpoint.local=null",
     "monitor.progress=none",
 )
-STRATEGIES = ["ddp", "fsdp", pytest.param("horovod", marks=pytest.mark.horovod)]
+STRATEGIES = [
+    "ddp",
+    pytest.param("fsdp", marks=pytest.mark.slow),
+    pytest.param("horovod", marks=[pytest.mark.horovod, pytest.mark.slow]),
+]
 
 
 def train(folder: Path, ranks: int, module: str, data: str, *words: str) -> list[dict[str, Any]]:

@@ -94,6 +94,7 @@ def test_weights_are_those_of_one_process_with_the_whole_batch(trained, case):
     assert difference(trained("alone", case)[0], trained("horovodrun --gloo", case)[0]) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "rounding"), [("compressed", 1e-3), ("fp16", 1e-3), ("overflow", 1e-3), ("bf16", 1e-2)]
 )
@@ -108,6 +109,7 @@ def test_without_averaging_the_ranks_differ(trained):
     assert difference(first, trained("alone", "plain")[0]) > 0.01
 
 
+@pytest.mark.slow
 def test_overflow_on_one_rank_skips_the_step_on_all(trained):
     """One of six steps is skipped, so the weights differ from those without overflow."""
     assert (
