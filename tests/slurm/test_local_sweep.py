@@ -2,6 +2,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 Train = Callable[..., subprocess.CompletedProcess[str]]
 
 
