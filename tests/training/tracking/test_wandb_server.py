@@ -42,7 +42,11 @@ def test_offline_attempts_are_synced_to_one_run(attempt: Attempt, server: Server
     offline = [str(folder) for folder in run.glob("wandb/offline-run-*")]
     assert len(offline) == 3
     subprocess.run(
-        [sys.executable, "-m", "wandb", "sync", *offline], check=True, env=environment, timeout=120
+        [sys.executable, "-m", "wandb", "sync", *offline],
+        check=True,
+        env=environment,
+        timeout=120,
+        cwd=tmp_path,  # it writes logs where it is called
     )
     assert list(server.runs) == [ID]
     assert logged(server) == once(60)
