@@ -1,6 +1,7 @@
 """Every strategy on two nodes with two devices each, started by every launch method: `make matrix` prints the table."""
 
 import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from slurm.testbed.cluster import Testbed
 from src.config.strategies import SUPPORTED
 from src.distributed.horovod_install import horovod_problem
+from src.files import ROOT
 from tests.slurm.login import Login, log, wait_for
 from tests.weights import final_weights, fingerprints, info, largest_difference
 
@@ -38,12 +40,12 @@ SAME = (
 
 DROP_IN = {
     "lightning": (
-        "task._target_=tests.training.lightning.strangers.Plain",
-        "data._target_=tests.training.lightning.strangers.rows",
+        "task._target_=lightning_strangers.Plain",
+        "data._target_=lightning_strangers.rows",
     ),
     "keras": (
-        "task._target_=tests.training.keras.strangers.OwnStep",
-        "data._target_=tests.training.keras.strangers.open_rows",
+        "task._target_=keras_strangers.OwnStep",
+        "data._target_=keras_strangers.open_rows",
     ),
 }
 STRANGERS = (
@@ -113,10 +115,20 @@ def test_matrix(login: Login, capsys: pytest.CaptureFixture[str], chosen: list[t
 
 
 @pytest.mark.slow
-def test_matrix_of_drop_in_modules(login: Login, capsys: pytest.CaptureFixture[str]) -> None:
+def test_matrix_of_drop_in_modules(
+    login: Login, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any LightningModule and keras.Model: the same on two nodes with every strategy and launch method; dp is refused."""
+    brought = login.folder / "brought"  # in the environment, as an installed package is
+    brought.mkdir()
+    for framework in SUPPORTED:
+        source = ROOT / "tests" / "training" / framework / "strangers.py"
+        shutil.copy(source, brought / f"{framework}_strangers.py")
+    monkeypatch.setenv("PYTHONPATH", str(brought))
+    setup = f"cluster.setup=['export PYTHONPATH={brought}']"
     refused = [cell for cell in CELLS if cell[1] == "dp"]
-    agree(login, capsys, [c for c in CELLS if c not in refused], STRANGE, "drop-in, 12 steps", "loss")
+    cells = [c for c in CELLS if c not in refused]
+    agree(login, capsys, cells, STRANGE, "drop-in, 12 steps", "loss", setup)
     for framework, strategy, launch in refused:
         done = login.command(
             "train",
@@ -138,6 +150,7 @@ def agree(
     same: Words,
     what: str,
     metric: str,
+    *more: str,
 ) -> None:
     """Run the cells and compare them with one process; `metric` names one that is shown, by the end of its name."""
     alone = {framework: final_weights(run) for framework, run in single(login, same).items()}
@@ -146,7 +159,7 @@ def agree(
         framework, strategy, launch = cell
         words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
         size = (f"trainer.nodes={nodes(cell)}", "trainer.devices=2")
-        return login.result("cluster=slurm", *same[framework], *words, *size)
+        return login.result("cluster=slurm", *same[framework], *words, *size, *more)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = dict(zip(chosen, pool.map(result, chosen), strict=True))
