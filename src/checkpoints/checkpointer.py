@@ -27,8 +27,8 @@ class AsyncCheckpointer:
     Args:
         store: of the run folder.
         staging: on the node's disk; None: write straight into the run folder.
-        events: syncs TensorBoard's files from the same staging folder; closed with the checkpointer, which then removes
-            that folder.
+        events: syncs TensorBoard's files from a staging folder, the same if there are both; closed with the checkpointer,
+            which then removes that folder.
         tell: prints a line; called from the worker.
     """
 
@@ -98,8 +98,8 @@ class AsyncCheckpointer:
             self.finish()
         finally:
             synced = self.events.close()
-        if self.staging and synced:
-            self.staging.clear()
+        if self.events.staging and synced:
+            self.events.staging.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -118,14 +118,15 @@ def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
     files: Files = {}
     for name, known in read_manifest(source)["files"].items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        files[name] = _copy_file(source / name, target / name, pause)
+        files[name] = copy_file(source / name, target / name, pause)
         if files[name]["size"] != known["size"]:
             raise OSError(f"{source / name} has {files[name]['size']} bytes instead of {known['size']}")
     sync_folder(target)
     return files
 
 
-def _copy_file(source: Path, target: Path, pause: Callable[[], None]) -> dict[str, Any]:
+def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Copy one file to disk, and return its size and checksum. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     chunk = memoryview(bytearray(CHUNK))
     with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:

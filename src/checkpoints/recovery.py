@@ -11,7 +11,7 @@ from src.checkpoints.checkpointer import AsyncCheckpointer
 from src.checkpoints.disk import say
 from src.checkpoints.event_files import EventFileSync
 from src.checkpoints.info import SavedCheckpoint
-from src.checkpoints.staging import Staging, open_staging, read_record, write_record
+from src.checkpoints.staging import open_staging, read_record, write_record
 from src.checkpoints.store import CheckpointStore
 from src.errors import CheckpointError
 from src.runs.folder import RunDir, open_run
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from src.config.schema import Checkpoint
 
 
-def open_checkpointer(config: "Checkpoint", run: RunDir) -> AsyncCheckpointer:
+def open_checkpointer(config: "Checkpoint", run: RunDir, in_parts: bool = False) -> AsyncCheckpointer:
     """The checkpointer of a new or resumed run, after `recover`.
+
+    Args:
+        in_parts: the ranks bring their parts of each checkpoint to the run folder themselves; only event files are staged here.
 
     Raises:
         CheckpointError: see `recover`.
@@ -38,7 +41,7 @@ def open_checkpointer(config: "Checkpoint", run: RunDir) -> AsyncCheckpointer:
     if staging:
         with suppress(OSError):  # without it, what a crash leaves waits until the run resumes on this node
             write_record(run, staging, store.rule)
-    return _checkpointer(run, store, staging)
+    return AsyncCheckpointer(store, None if in_parts else staging, EventFileSync(staging, run.tensorboard))
 
 
 def recover(run: RunDir) -> SavedCheckpoint | None:
@@ -52,7 +55,7 @@ def recover(run: RunDir) -> SavedCheckpoint | None:
         return None
     staging, rule = record
     store = CheckpointStore(run.checkpoints, rule.mode, rule.keep_last, rule.keep_every_n_epochs)
-    checkpointer = _checkpointer(run, store, staging)
+    checkpointer = AsyncCheckpointer(store, staging, EventFileSync(staging, run.tensorboard))
     checkpointer.close()
     return checkpointer.newest
 
@@ -70,10 +73,6 @@ def recover_leftovers(run: RunDir) -> int:
     if saved:
         say(f"published the checkpoint of step {saved.step} that the ended ranks had left on this node.")
     return 0
-
-
-def _checkpointer(run: RunDir, store: CheckpointStore, staging: Staging | None) -> AsyncCheckpointer:
-    return AsyncCheckpointer(store, staging, EventFileSync(staging, run.tensorboard))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
                                       growing-<boot>/   TensorBoard's event files, see `src/checkpoints/event_files.py`
+<local disk>/<name>-<user id>/<run id>.rank-3/   rank 3's part of a checkpoint that all ranks write
 
 `stage.json` in the run folder records that place for the process that comes after a crash: the variables that named the
 local disk may have ended with the job. It is believed only if that path ends in the name, the user id and the run id of
@@ -95,9 +96,17 @@ class Staging:
         if step is None or not remove(self._checkpoint(step, path.name)):
             self._stays.add(path)
 
+    def part(self, rank: int) -> Place:
+        """A folder for one rank's part of a checkpoint that all ranks write; beside this one, which only one process makes."""
+        user, run = self._place.names
+        return Place(self._place.root, (user, f"{run}.rank-{rank}"), f"part of rank {rank} of run {run}")
+
     def clear(self) -> None:
-        """Remove the staging folder, once everything in it is in the run folder."""
+        """Remove the staging folder, once everything in it is in the run folder, and parts that killed ranks have left."""
         remove(self._place)
+        for path in self.folder.parent.glob(f"{self.folder.name}.rank-*"):
+            if (rank := path.name.rpartition("-")[2]).isdecimal():
+                remove(self.part(int(rank)))
 
     def owned(self) -> bool:
         """Whether the folder exists, and is this run's and this user's."""

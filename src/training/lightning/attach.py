@@ -1,6 +1,5 @@
 """What a Trainer is given before it trains: callbacks, loggers, and the checkpoint to resume from."""
 
-from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,6 +10,8 @@ from src.checkpoints.event_files import EventFileSync
 from src.checkpoints.info import SavedCheckpoint
 from src.checkpoints.interval import Interval
 from src.checkpoints.recovery import open_checkpointer
+from src.checkpoints.staging import open_staging
+from src.config.schema import Config
 from src.data.torch_foreign import Stream
 from src.errors import CheckpointError
 from src.runs.attempts import record_first_step
@@ -40,12 +41,11 @@ from src.training.tracking import Pair
 def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> CheckpointCallback:
     """Give the Trainer what writes and resumes the checkpoints of the run, from its newest good one.
 
-    With a sharded strategy each rank writes a part of the checkpoint, straight into the run folder that all of them see.
+    With a sharded strategy each rank writes a part of the checkpoint.
     """
     config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
-    rule = replace(config.checkpoint, local=None) if sharded else config.checkpoint
-    checkpointer = open_checkpointer(rule, run) if writes else None
+    checkpointer = open_checkpointer(config.checkpoint, run, in_parts=sharded) if writes else None
     saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
     if writes:
         record_first_step(run, saved.step if saved else 0)
@@ -57,9 +57,16 @@ def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> Checkpoin
         metrics.progress.note(resuming_at(saved.step, plan.total_steps))
     interval = Interval(config.checkpoint, trainer.world_size)
     metrics.interval = interval if writes else None
-    writer = StateWriter(checkpointer, Shards(run.checkpoints) if sharded else None, saved)
+    shards = open_shards(run, config, trainer.global_rank) if sharded else None
+    writer = StateWriter(checkpointer, shards, saved)
     trainer.strategy.checkpoint_io = writer
     return CheckpointCallback(config, plan, writer, metrics, saved, interval)
+
+
+def open_shards(run: RunDir, config: Config, rank: int) -> Shards:
+    """Writes this rank's parts of checkpoints, by way of its node's disk; all ranks call it together."""
+    staging = open_staging(run, config.checkpoint.local)
+    return Shards(run.checkpoints, staging.part(rank) if staging else None)
 
 
 def add_callbacks(

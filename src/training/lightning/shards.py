@@ -12,25 +12,28 @@ from torch import distributed
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from src.checkpoints.disk import say
 from src.errors import CheckpointError
 from src.files.marked import MARKER, Place, make
 from src.files.removal import remove
+from src.training.lightning.shard_writer import ShardWriter
 
 PREFIX = "shards-"
 """Of the names of their folders, beside the checkpoints; the step follows."""
 
 
 class Shards:
-    """Writes this rank's part of one checkpoint at a time, straight into the run folder that all ranks see.
+    """Writes this rank's part of one checkpoint at a time: to the node's disk, then into the run folder that all ranks see.
 
     The state is copied into memory that is kept from one checkpoint to the next. A thread writes it, and agrees with
     the threads of the other ranks over a process group of their own. All ranks call the constructor together.
 
     Args:
         checkpoints: folder of the run, the same for all ranks.
+        local: a folder of this rank's on the node's disk; None: write straight into the run folder.
     """
 
-    def __init__(self, checkpoints: Path) -> None:
+    def __init__(self, checkpoints: Path, local: Place | None = None) -> None:
         gpu = torch.cuda.is_initialized()
         self._stager = DefaultStager(
             StagingOptions(
@@ -41,7 +44,7 @@ class Shards:
             )
         )
         self._group = distributed.new_group(backend="gloo")
-        self._checkpoints, self._folder = checkpoints, checkpoints
+        self._checkpoints, self._folder, self._local = checkpoints, checkpoints, local
         self._written: Future[Any] | None = None
 
     def write(self, state: dict[str, Any], step: int) -> None:
@@ -51,7 +54,10 @@ class Shards:
             make(self._place(self._folder))
         shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
         written = dcp.async_save(
-            shards, checkpoint_id=self._folder, process_group=self._group, async_stager=self._stager
+            shards,
+            storage_writer=ShardWriter(self._folder, self._local, say),
+            process_group=self._group,
+            async_stager=self._stager,
         )
         assert isinstance(written, Future)
         self._written = written

@@ -26,16 +26,24 @@ def newest(run: Path) -> Path:
 
 
 def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
-    """Two ranks begin, three resume (AdamW's state is split too): the weights of one process that did it all."""
-    whole, parts = f"paths.results={tmp_path / 'whole'}", f"paths.results={tmp_path / 'parts'}"
+    """Two ranks begin, three resume (AdamW's state is split too): the weights of one process that did it all.
+
+    By way of the node's disk, where nothing is left.
+    """
+    local = tmp_path / "node"
+    whole = f"paths.results={tmp_path / 'whole'}"
+    parts = [f"paths.results={tmp_path / 'parts'}", f"checkpoint.local={local}"]
     assert train(*RUN, "strategy=single", "trainer.max_epochs=2", whole).returncode == 0
-    first = train(*RUN, "strategy=fsdp", "trainer.devices=2", "trainer.max_epochs=1", parts)
+    first = train(*RUN, "strategy=fsdp", "trainer.devices=2", "trainer.max_epochs=1", *parts)
     assert first.returncode == 0, first.stderr
+    assert [list(user.iterdir()) for user in local.iterdir()] == [[]]
     run = (tmp_path / "parts" / "latest").resolve()
     assert sorted(p.name for p in newest(run).iterdir()) == [
         ".metadata", ".run-marker", "__0_0.distcp", "__1_0.distcp", "manifest.json", "model.ckpt",
     ]  # fmt: skip
     assert not list((run / "checkpoints").glob("shards*"))
+    assert "no part of a checkpoint" not in first.stderr
+    assert list((run / "tensorboard").iterdir())
     second = train(f"resume={run}", "trainer.devices=3", "trainer.max_epochs=2")
     assert second.returncode == 0, second.stderr
     assert "resuming a 2-device checkpoint on 3" in second.stdout
