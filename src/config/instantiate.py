@@ -2,7 +2,8 @@
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from src.config.open import TARGET, Open
@@ -24,6 +25,23 @@ def instantiate(section: Open, where: str, framework: str, **supplied: Any) -> A
     dotted = section.target[framework]
     target = locate(dotted, f"{where}.{TARGET}")
     return call(target, dotted, where, _nested(section.arguments, where), supplied)
+
+
+@contextmanager
+def refusals(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn what a target raises at arguments that it can't use into a ConfigError.
+
+    Args:
+        what: of the configuration, for the message.
+        kinds: of exceptions, beside TypeError and ValueError.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, (TypeError, ValueError, *kinds)):
+            raise
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{what} can't be made: {said.rstrip('.')}.") from error
 
 
 def locate(dotted: str, key: str) -> Any:

@@ -1,13 +1,12 @@
 """A map-style data set, `__len__` and `__getitem__`, read as one of whole batches."""
 
-import random
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from src.data import draws
 from src.data.base import DataSet
 from src.data.tf_arrays import Structure
 from src.errors import DataError
@@ -30,29 +29,12 @@ class Samples:
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Structure:
         """The samples of `indices` (int64 [n]) as one batch."""
         samples = []
-        with self._drawing, _random_states_kept():
+        with self._drawing, draws.kept():
             for index in indices.tolist():
-                _seed(self.seed, epoch, index)
+                draws.begin(self.seed, epoch, index)
                 samples.append(self.dataset[index])
             collate = getattr(self.dataset, "collate_fn", None)
             return collate(samples) if collate else stack(samples)
-
-
-@contextmanager
-def _random_states_kept() -> Iterator[None]:
-    """What is drawn within the block changes no random number after it."""
-    states = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-
-
-def _seed(*numbers: int) -> None:
-    first, second = np.random.SeedSequence(numbers).generate_state(2)
-    random.seed(int(first))
-    np.random.seed(int(second))
 
 
 def stack(samples: list[Any]) -> Structure:

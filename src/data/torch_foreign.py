@@ -1,14 +1,12 @@
 """A loader that someone else made: what is known of it, and a stream of its batches that begins anywhere."""
 
-import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from src.data import torch_draws as draws
 from src.errors import DataError
 
 
@@ -106,7 +104,7 @@ class Stream:
     def position(self) -> dict[str, Any]:
         """What `restore` takes, after the batch that was given last."""
         return (
-            {"loader": self.loader.state_dict(), "random": _packed(self._random)}
+            {"loader": self.loader.state_dict(), "random": draws.packed(self._random)}
             if self.stateful and self._random
             else {}
         )
@@ -126,31 +124,31 @@ class Stream:
                 sampler.set_epoch(self.epoch)
         first = self.start[1] if self.epoch == self.start[0] else 0
         restored, self.state = (self.state, None) if first else (None, None)
-        outside = _states()
-        _begin(self.seed, self.epoch, self.rank)
+        outside = draws.states()
+        draws.begin(self.seed, self.epoch, self.rank)
         if restored:
             self.loader.load_state_dict(restored["loader"])
         inner = iter(self.loader)
         if restored:
-            _restore(_unpacked(restored["random"]))
+            draws.restore(draws.unpacked(restored["random"]))
         else:
             for _ in range(first):
                 next(inner, None)
-        self._random = _states()
-        _restore(outside)
+        self._random = draws.states()
+        draws.restore(outside)
         yield from self._rest(inner, first)
 
     def _rest(self, inner: Iterator[Any], given: int) -> Iterator[Any]:
         while self.batches is None or given < self.batches:
-            outside = _states()
-            _restore(self._random)
+            outside = draws.states()
+            draws.restore(self._random)
             try:
                 batch = next(inner)
             except StopIteration:
                 break
             finally:
-                self._random = _states()
-                _restore(outside)
+                self._random = draws.states()
+                draws.restore(outside)
             given += 1
             yield batch
         if self.batches is not None and given < self.batches:
@@ -158,31 +156,3 @@ class Stream:
                 f"the loader ended after {given} batches, and {self.batches} were expected; use "
                 f"trainer.limit_train_batches={given}."
             )
-
-
-def _begin(*numbers: int) -> None:
-    first, second, third = np.random.SeedSequence(numbers).generate_state(3)
-    random.seed(int(first))
-    np.random.seed(int(second))
-    torch.default_generator.manual_seed(int(third))
-
-
-def _states() -> tuple[Any, Any, Any]:
-    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-
-
-def _restore(states: tuple[Any, Any, Any]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.default_generator.set_state(states[2])
-
-
-def _packed(states: tuple[Any, Any, Any]) -> list[Any]:
-    """As plain lists and a tensor, which a checkpoint may hold."""
-    (version, words, spare), (kind, numbers, *position), own = states
-    return [[version, list(words), spare], [kind, numbers.tolist(), *position], own]
-
-
-def _unpacked(states: list[Any]) -> tuple[Any, Any, Any]:
-    (version, words, spare), (kind, numbers, *position), own = states
-    return (version, tuple(words), spare), (kind, np.array(numbers, np.uint32), *position), own

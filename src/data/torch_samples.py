@@ -1,15 +1,13 @@
 """Batches of a map-style data set (`__len__` and `__getitem__`): its samples, put together by its collate function."""
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset, default_collate
 
+from src.data import torch_draws as draws
 from src.data.base import DataSet
 from src.data.torch_arrays import check_rows, to_arrays, to_tensors
 
@@ -54,27 +52,8 @@ class Reader:
     def _samples(self, indices: list[int], epoch: int) -> Any:
         collate = self.collate or getattr(self.dataset, "collate_fn", None) or default_collate
         samples = []
-        with random_states_kept():
+        with draws.kept():
             for index in indices:
-                _seed(self.seed, epoch, index)
+                draws.begin(self.seed, epoch, index)
                 samples.append(self.dataset[index])
             return collate(samples)
-
-
-@contextmanager
-def random_states_kept() -> Iterator[None]:
-    """What is drawn within the block changes no random number after it."""
-    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.default_generator.set_state(states[2])
-
-
-def _seed(*numbers: int) -> None:
-    first, second, third = np.random.SeedSequence(numbers).generate_state(3)
-    random.seed(int(first))
-    np.random.seed(int(second))
-    torch.default_generator.manual_seed(int(third))

@@ -20,9 +20,8 @@ DRAWS = {
 }  # fmt: skip
 """Operations of TensorFlow whose state is hidden."""
 
-
-LATE = ("Unable to lift", "singleton tf.Variables", "variables on a non-first call", "Creating variables")
-"""Parts of what TensorFlow says where a variable is created within a step that runs on several devices."""
+LATE = ("singleton tf.Variables", "variables on a non-first call", "cannot add new elements of state")
+"""Parts of what TensorFlow and Keras say where a variable or a layer is created within a step."""
 
 
 class Plain:
@@ -73,6 +72,7 @@ def build(
     if test is not None:
         with explaining(config, model):
             graphs.append(look(model.test_step, test, applies))
+    refuse_empty(config, graphs)
     notes = [DRAWN] if any(draws(graph) for graph in graphs) else []
     return ({} if tf.distribute.has_strategy() else others(model, applies, graphs)), notes
 
@@ -113,9 +113,20 @@ def look(step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragedApply]
             apply.looking = False
 
 
+def refuse_empty(config: Config, graphs: Sequence[Any]) -> None:
+    """Raise ConfigError for a variable that only the first run of a step would give a value: a resumed run's has none to restore."""
+    if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
+        raise ConfigError(created_late(config.task.target["keras"]))
+
+
+def created_late(target: str) -> str:
+    """The sentence for it."""
+    return f"task._target_={target} creates layers or variables in its train_step; create them in the constructor."
+
+
 @contextmanager
 def explaining(config: Config, model: keras.Model) -> Iterator[None]:
-    """What a user can do about the two errors that are to be expected."""
+    """What a user can do about the errors that are to be expected."""
     target = config.task.target["keras"]
     try:
         yield
@@ -132,10 +143,7 @@ def explaining(config: Config, model: keras.Model) -> Iterator[None]:
                 "optimizer of this run, or give it a train_step."
             ) from error
         if any(part in str(error) for part in LATE):
-            raise ConfigError(
-                f"task._target_={target} creates variables within its train_step, which tf.distribute can't; create them in the "
-                "constructor (a Sequential by its Input), or use strategy=single or horovod."
-            ) from error
+            raise ConfigError(created_late(target)) from error
         raise
 
 

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from src.config.choices import NamedSchedule, OtherOptimizer, OtherSchedule
-from src.config.instantiate import instantiate, locate
+from src.config.instantiate import instantiate, locate, refusals
 from src.config.open import TARGET
 from src.config.schema import Config
 from src.errors import ConfigError
@@ -137,7 +137,8 @@ def make_schedule(
     if not isinstance(schedule, OtherSchedule):
         return LearningRate(lr, schedule, plan.steps_per_epoch, plan.total_steps)
     length = plan.max_epochs if schedule.interval == "epoch" else plan.total_steps
-    made = instantiate(schedule, "schedule", "keras", initial_learning_rate=lr, decay_steps=length)
+    with refusals(f"schedule.{TARGET}={schedule.target['keras']}"):
+        made = instantiate(schedule, "schedule", "keras", initial_learning_rate=lr, decay_steps=length)
     if not isinstance(made, keras.optimizers.schedules.LearningRateSchedule):
         raise ConfigError(
             f"schedule._target_={schedule.target['keras']} makes a {type(made).__name__}; Keras needs a "
@@ -196,7 +197,8 @@ def _other(o: OtherOptimizer, rate: Any, clip: float | None) -> keras.optimizers
             f"optimizer.{TARGET}={dotted} takes no {untaken[0]}, so {key} would have no effect."
         )
     section = replace(o, arguments={**{name: supplied[name] for name in untaken}, **o.arguments})
-    made = instantiate(section, "optimizer", "keras", **supplied)
+    with refusals(f"optimizer.{TARGET}={dotted}"):
+        made = instantiate(section, "optimizer", "keras", **supplied)
     if not isinstance(made, keras.optimizers.Optimizer):
         raise ConfigError(
             f"optimizer.{TARGET}={dotted} makes a {type(made).__name__}, which is no keras.optimizers.Optimizer."

@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 
-from src.config.instantiate import instantiate
+from src.config.instantiate import instantiate, refusals
+from src.config.open import TARGET
 from src.config.schema import Config
 from src.errors import ConfigError
 from src.training.keras.module import Module
@@ -26,8 +27,10 @@ def make_callbacks(
     """
     made = []
     for name, section in config.callbacks.items():
-        callback = instantiate(section, f"callbacks.{name}", "keras")
-        refuse_callback(f"callbacks.{name}", section.target["keras"], callback)
+        where, dotted = f"callbacks.{name}", section.target["keras"]
+        with refusals(f"{where}.{TARGET}={dotted}"):
+            callback = instantiate(section, where, "keras")
+        refuse_callback(where, dotted, callback)
         if module.strategy.rank == 0 or not _is_one_of(callback, WRITERS):
             made.append(callback)
     if made and position.step:

@@ -6,7 +6,7 @@ from typing import Literal
 import keras
 
 from src.checkpoints.recovery import open_checkpointer
-from src.config.instantiate import instantiate
+from src.config.instantiate import instantiate, refusals
 from src.config.schema import Config
 from src.data.sets import open_splits
 from src.data.tf_pipeline import plain_data_errors
@@ -112,14 +112,15 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
         ConfigError: the target makes neither a task nor a `keras.Model`.
     """
     splits = open_splits(config.data, "keras", config.seed)
-    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
+    named = f"task._target_={config.task.target['keras']}"
+    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), refusals(named):
         made = instantiate(config.task, "task", "keras")
     if isinstance(made, Task):
         return open_native(config, strategy, splits, made)
     if isinstance(made, keras.Model):
         return open_dropin(config, strategy, splits, made)
     raise ConfigError(
-        f"task._target_={config.task.target['keras']} makes a {type(made).__name__}, which is neither a task (a subclass of "
+        f"{named} makes a {type(made).__name__}, which is neither a task (a subclass of "
         "src.tasks.base.Task) nor a keras.Model; with framework=keras it has to be one of them."
     )
 

@@ -11,7 +11,7 @@ from src.checkpoints.checkpointer import AsyncCheckpointer
 from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
-from src.errors import CheckpointError
+from src.errors import CheckpointError, ConfigError
 from src.training.lightning.buffers import Buffers
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.plain import with_plain_values
@@ -62,6 +62,15 @@ class CheckpointCallback(pl.Callback):
     ) -> None:
         """Resume at the position that the manifest names."""
         set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches, steps_done(trainer))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Raise ConfigError for a schedule that Lightning moves on only after the checkpoint of a step."""
+        watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
+        if watching and pl_module.automatic_optimization:
+            raise ConfigError(
+                f"configure_optimizers gives a {type(watching[0].scheduler).__name__} that watches {watching[0].monitor} with "
+                "interval='step', and a checkpoint within an epoch would hold the schedule of the step before; use interval='epoch'."
+            )
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

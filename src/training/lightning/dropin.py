@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from src.config.choices import Logger as Section
-from src.config.instantiate import instantiate, locate
+from src.config.instantiate import instantiate, locate, refusals
 from src.config.load import as_tree
 from src.config.schema import Config
 from src.errors import ConfigError
@@ -21,7 +21,7 @@ from src.runs.folder import RunDir
 from src.tasks.base import Task
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import set_learning_rate
-from src.training.lightning.optim import apply_settings, configured_optimizer, refusals
+from src.training.lightning.optim import apply_settings, configured_optimizer
 from src.training.plan import Plan
 from src.training.tracking import Pair, make_logger, open_loggers
 
@@ -33,7 +33,7 @@ def make_task(config: Config) -> Task | pl.LightningModule:
         ConfigError: it is neither, or can't be made.
     """
     dotted = config.task.target["lightning"]
-    with refusals(f"task._target_={dotted}"):
+    with refusals(f"task._target_={dotted}", MisconfigurationException):
         made = instantiate(config.task, "task", "lightning")
     if isinstance(made, Task) and hasattr(made, "step"):
         return made
@@ -97,7 +97,7 @@ def callbacks_of(config: Config, module: pl.LightningModule, trainer: pl.Trainer
     chosen: list[pl.Callback] = []
     for name, section in config.callbacks.items():
         where, dotted = f"callbacks.{name}", section.target["lightning"]
-        with refusals(f"{where}._target_={dotted}"):
+        with refusals(f"{where}._target_={dotted}", MisconfigurationException):
             made = instantiate(section, where, "lightning")
         if not isinstance(made, pl.Callback):
             raise ConfigError(
@@ -152,7 +152,7 @@ def loggers_of(config: Config, run: RunDir, first: bool, step: int, seen: Iterab
         if not (inspect.isclass(target) and issubclass(target, Logger)):
             others[name] = section
             continue
-        with refusals(f"{where}._target_={dotted}"):
+        with refusals(f"{where}._target_={dotted}", MisconfigurationException):
             logger = make_logger(name, section, config, run, step, seen)
         logger.log_hyperparams(as_tree(config))
         made.append(logger)

@@ -1,15 +1,12 @@
 """Optimizers and torch's own schedules; a schedule of this project is applied at each step by `src.training.schedules`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from src.config.choices import AdamW, Optimizer, OtherOptimizer, OtherSchedule, Sgd
-from src.config.instantiate import instantiate
+from src.config.instantiate import instantiate, refusals
 from src.config.schema import Config
 from src.errors import ConfigError
 from src.training.plan import Plan
@@ -121,13 +118,3 @@ def _check_plateau(config: Config, schedule: OtherSchedule, scheduler: ReduceLRO
             f"ReduceLROnPlateau watches {watched}, of which the {mode} is best, and its own mode is {scheduler.mode}; use "
             f"schedule.mode={mode}."
         )
-
-
-@contextmanager
-def refusals(what: str) -> Iterator[None]:
-    """Turn what a target raises at arguments that it can't use into a ConfigError."""
-    try:
-        yield
-    except (TypeError, ValueError, MisconfigurationException) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{what} can't be made: {said.rstrip('.')}.") from error

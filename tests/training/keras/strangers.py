@@ -254,3 +254,72 @@ class Heard:
 
     def finalize(self, status: str) -> None:
         self.rows.append(status)
+
+
+class OwnCompile(OwnStep):
+    """Its `compile` needs more than an optimizer."""
+
+    def compile(self, optimizer: Any, alpha: float, **more: Any) -> None:
+        super().compile(optimizer=optimizer, **more)
+        self.alpha = alpha
+
+
+class OwnCompileAlone(OwnStep):
+    """Its `compile` is content with an optimizer, and is told when."""
+
+    def compile(self, optimizer: Any, alpha: float = 0.5, **more: Any) -> None:
+        super().compile(optimizer=optimizer, **more)
+        self.alpha = alpha
+
+    def train_step(self, data: Any) -> dict:
+        return super().train_step((data[0] * self.alpha, data[1]))
+
+
+class LateLayer(OwnStep):
+    """Adds a layer in its first step."""
+
+    late = None
+
+    def train_step(self, data: Any) -> dict:
+        self.late = self.late or keras.layers.Dense(COLUMNS)
+        return super().train_step((self.late(data[0]), data[1]))
+
+
+class LateVariable(OwnStep):
+    """Creates a bare variable of TensorFlow in its first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list = []
+
+    def train_step(self, data: Any) -> dict:
+        if not self.late:
+            self.late.append(tf.Variable(1.0, trainable=False))
+        self.late[0].assign(self.late[0] * 0.9)
+        return super().train_step((data[0] * self.late[0], data[1]))
+
+
+class NewVariables(OwnStep):
+    """Creates one in each step."""
+
+    def train_step(self, data: Any) -> dict:
+        return super().train_step((data[0] * tf.Variable(1.0, trainable=False), data[1]))
+
+
+def one_stream() -> Any:
+    """Nothing to validate with."""
+    return open_tf()[0]
+
+
+def read_once() -> tuple[Rows, Any]:
+    """A validation that can be read once."""
+    return Rows(), iter(open_tf()[1])
+
+
+class Picky(keras.optimizers.SGD):
+    """Takes anything, and refuses most of it."""
+
+    def __init__(self, **options: Any) -> None:
+        if "learning_rate" in options:
+            raise ValueError("learning_rate is not for me.\nSee the manual.")
+        super().__init__(**options)

@@ -22,6 +22,10 @@ BASE = (
     "trainer.accelerator=cpu", "trainer.max_epochs=3", "trainer.log_every_n_steps=2", "monitor.progress=plain",
 )  # fmt: skip
 NO_EVALUATION = ("trainer.limit_val_batches=0", "trainer.limit_test_batches=0")
+AVERAGED = (
+    "optimizer=custom", "optimizer._target_=keras.optimizers.Adam", "+optimizer.use_ema=true",
+    "+optimizer.ema_overwrite_frequency=4",
+)  # fmt: skip
 
 Make = Callable[..., tuple[Config, RunDir]]
 
@@ -86,9 +90,21 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
         (task("Gan"), *NO_EVALUATION),
         (task("BareVariable"),),
         (task("two_outputs"), "data.kind=dict"),
+        (task("OwnCompileAlone"),),
+        (task("OwnStep"), *AVERAGED),
         (task("OwnStep"), f"data._target_={HERE}.open_tf"),
     ],
-    ids=["own step", "compiled", "own optimizer", "gan", "bare variables", "two outputs", "tf.data"],
+    ids=[
+        "own step",
+        "compiled",
+        "own optimizer",
+        "gan",
+        "bare variables",
+        "two outputs",
+        "own compile",
+        "averaged",
+        "tf.data",
+    ],
 )
 def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch, overrides) -> None:
     expected, whole = trained(make_run, *overrides)
@@ -146,7 +162,18 @@ def test_what_is_given_up_is_said(make_run: Make, capsys) -> None:
 
 
 def test_the_best_is_kept_and_tested(make_run: Make) -> None:
-    trained(make_run, task("OwnStep"), "checkpoint.monitor=val/mae", "checkpoint.mode=min")
+    """A learning rate that destroys the model after its first epoch."""
+    options = (
+        "optimizer=sgd", "optimizer.lr=0.01", "schedule=custom", "schedule._target_=keras.optimizers.schedules.PiecewiseConstantDecay",
+        "+schedule.boundaries=[6]", "+schedule.values=[0.01,5.0]", "checkpoint.keep_last=1",
+    )  # fmt: skip
+    outcome, run = trained(
+        make_run, task("OwnStep"), *options, "checkpoint.monitor=val/mae", "checkpoint.mode=min"
+    )
+    values = [float(row["val/mae"]) for row in rows(run) if row["val/mae"]]
+    assert min(values) == values[0] < values[-1]
+    assert (run.checkpoints / "best").read_text().strip() == "00000006"
+    assert outcome.metrics["test/mae"] < values[-1] / 2
 
 
 def test_an_endless_stream_needs_a_length(make_run: Make) -> None:
@@ -167,6 +194,16 @@ def test_other_streams(make_run: Make, target: str) -> None:
 
 
 REFUSED = [
+    ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
+    ((task("OwnStep"), f"data._target_={HERE}.one_stream"), "one_stream returns a single .*; return a mapping, an object or a tuple"),
+    ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
+    ((task("OwnStep"), *AVERAGED[:3]), "add optimizer.ema_overwrite_frequency=100"),
+    (
+        (task("OwnStep"), "optimizer=custom", f"optimizer._target_={HERE}.Picky"),
+        r"^optimizer._target_=\S+Picky can't be made: learning_rate is not for me\.$",
+    ),
+    *(((task(name),), f"{name} creates layers or variables in its train_step") for name in ("LateVariable", "LateLayer", "NewVariables")),
+    ((task("no_task"), "+task.hidden=-1"), "^task._target_=.*no_task can't be made: .*units"),
     ((task("without_loss"),), "has neither a loss nor a train_step: compile it there"),
     ((task("Gan"),), "has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated"),
     ((task("no_task"),), r"makes a Dense, which is neither a task \(a subclass of src.tasks.base.Task\) nor a keras.Model"),

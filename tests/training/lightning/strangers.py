@@ -1,5 +1,6 @@
 """What people bring: modules and data sets that work with a plain Trainer, and know nothing of this project."""
 
+import signal
 from typing import Any
 
 import lightning.pytorch as pl
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data.distributed import DistributedSampler
 from torchmetrics import MeanSquaredError
 
 ROWS, VAL = 100, 37
@@ -214,3 +216,74 @@ class Steppless(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+class StepPlateau(Plain):
+    """A schedule that looks at the loss of each step."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.02)
+        schedule = ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=0.3)
+        watched = {"monitor": "train_loss", "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, **watched}}
+
+
+class Adding(Plain):
+    """Adds up the numbers of the rows that it was given."""
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        numbers = sum(float(name.removeprefix("row ")) for name in batch["name"])
+        self.log("rows", numbers, on_step=False, on_epoch=True, reduce_fx="sum")
+        return functional.mse_loss(self(batch["x"]), batch["y"])
+
+
+class Keeping:
+    """A loader that keeps its own position; with `stop_at` it sends SIGTERM with that batch of all.
+
+    Attributes:
+        given: batches, by all of this class.
+    """
+
+    given = 0
+
+    def __init__(self, stop_at: int = 0) -> None:
+        self.rows, self.at, self.order, self.stop_at = Rows(ROWS), 0, list(range(ROWS)), stop_at
+        self.loaded = False
+
+    def __len__(self) -> int:
+        return ROWS // 10
+
+    def __iter__(self) -> Any:
+        if not self.loaded:
+            self.at, self.order = 0, np.random.permutation(self.order).tolist()
+        self.loaded = False
+        while self.at < len(self):
+            chosen = self.order[10 * self.at : 10 * self.at + 10]
+            self.at, Keeping.given = self.at + 1, Keeping.given + 1
+            if Keeping.given == self.stop_at:
+                signal.raise_signal(signal.SIGTERM)
+            yield default_collate([self.rows[index] for index in chosen])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "order": list(self.order)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.order, self.loaded = state["at"], state["order"], True
+
+
+def keeping(stop_at: int = 0) -> tuple[Any, Any]:
+    """Trained from it."""
+    return Keeping(stop_at), Rows(VAL, 1)
+
+
+class Backwards(DistributedSampler[Any]):
+    """A sampler of someone's own: each rank has its part of the rows."""
+
+    def __iter__(self) -> Any:
+        return reversed(list(super().__iter__()))
+
+
+def shared() -> tuple[Any, Any]:
+    """A loader whose sampler shares the rows out."""
+    rows = Rows(ROWS)
+    return DataLoader(rows, batch_size=5, sampler=Backwards(rows, seed=3)), Rows(VAL, 1)

@@ -17,7 +17,7 @@ from src.errors import ConfigError
 from src.runs.folder import RunDir
 
 from .conftest import Fit, assert_equal, final_state
-from .strangers import ROWS, VAL, Adversaries, Cycle, Measured, Plateau, Rows
+from .strangers import ROWS, VAL, Adversaries, Cycle, Keeping, Measured, Plateau, Rows
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "tests.training.lightning.strangers"
@@ -134,7 +134,7 @@ def test_stop_and_resume_changes_no_bit(
 ) -> None:
     """Every random number included: of dropout, of rows that are drawn anew, of a step."""
     options = ["data.noise=0.1"]
-    if module in ("Plain", "Cycle", "Plateau", "Measured"):
+    if module != "Adversaries":
         options.append("task.dropout=0.3")
     if module == "Plain":
         options.append("trainer.accumulate_grad_batches=2")
@@ -226,6 +226,7 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
         ("Rows", "rows", ["task.length=3"], "made a Rows, which is neither"),
         ("Steppless", "rows", [], r"Lightning refuses: No `training_step\(\)` method defined"),
         ("Adversaries", "rows", ["trainer.gradient_clip_val=1.0"], "Lightning refuses: Automatic gradient clipping"),
+        ("StepPlateau", "rows", [], "ReduceLROnPlateau that watches train_loss with interval='step'"),
         ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain computes its loss itself, on one; use strategy=ddp"),
         (
             "Plain", "rows", ["checkpoint.monitor=val_los", "checkpoint.mode=min"],
@@ -271,3 +272,19 @@ def test_a_stream_is_skipped_to_where_it_was(stranger: MakeRun, fit: Fit, stop: 
     assert fit(config, parts, val=3).state == "preempted"
     fit(config, parts)
     assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
+
+
+def test_a_loader_that_keeps_its_position_goes_on_from_it(
+    stranger: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No batch is read again."""
+    words = ("task.dropout=0.3", "monitor.progress=plain")
+    config, whole = stranger("Plain", "keeping", *words)
+    expected = fit(config, whole)
+    interrupted, parts = stranger("Plain", "keeping", *words, "data.stop_at=15")
+    monkeypatch.setattr(Keeping, "given", 0)
+    assert (fit(interrupted, parts).state, Keeping.given) == ("preempted", 15)
+    assert fit(config, parts).step == expected.step
+    assert Keeping.given == expected.step
+    assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
+    assert "a resume asks the loader for its own position." in capfd.readouterr().out

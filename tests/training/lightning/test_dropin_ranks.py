@@ -124,3 +124,12 @@ def test_a_data_module_on_two_ranks_is_that_of_one(alone: Any, tmp_path: Path) -
     two = train(tmp_path / "two", 2, "Plateau", "Module", "strategy=ddp", "trainer.devices=2")
     assert (one["step"], two[0]["step"]) == (20, 20)
     assert largest_difference(final_weights(tmp_path / "one"), final_weights(tmp_path / "two")) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) -> None:
+    """Each row once in an epoch, over both ranks."""
+    ranks = train(tmp_path, 2, "Adding", "shared", "strategy=ddp", "trainer.devices=2")
+    assert [rank.get("error") for rank in ranks] == [None, None]
+    assert [rank["step"] for rank in ranks] == [20, 20]
+    assert ranks[0]["metrics"]["rows"] == sum(range(100))
