@@ -16,7 +16,7 @@ train: setup  ## train here: Lightning, on the bundled digits; ARGS='key=value .
 
 # In CI a missing tool is installed; on your machine its tests are skipped and say what to install.
 tools := $(if $(CI),system-packages horovod)
-pytest := $(bin)/python -m pytest -n 2 --dist worksteal
+pytest := $(bin)/python -m pytest -n 3 --dist worksteal
 
 test: setup $(tools)  ## test every part of the project, in minutes; ARGS='-k name' selects
 	@$(pytest) -m 'not slow' $(ARGS)

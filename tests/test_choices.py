@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from src.config.compose import groups
 from src.config.open import CUSTOM
@@ -33,8 +34,14 @@ def lines(slow: bool) -> list[str]:
     """Overrides, one choice each."""
     tried = ("task", "data", "model", "optimizer", "schedule", "callbacks", "loggers", "experiment")
     choices = [f"{g}={c}" for g in tried for c in groups().get(g, []) if c not in (CUSTOM, "debug")]
-    wanted = [c for c in choices if c not in BESIDES and any(word in c for word in SLOW) == slow]
-    return [f"{c} {NEEDS.get(c, '')}".strip() for c in wanted]
+    wanted = [c for c in choices if c not in {*BESIDES, *defaults()} and any(w in c for w in SLOW) == slow]
+    return [f"{c} {NEEDS.get(c, '')}".strip() for c in wanted] + ([] if slow else ["seed=1"])
+
+
+def defaults() -> set[str]:
+    """The choices that a run makes which is asked for nothing: one line tries them all."""
+    named = yaml.safe_load((ROOT / "configs" / "train.yaml").read_text())["defaults"]
+    return {f"{g}={c}" for entry in named if isinstance(entry, dict) for g, c in entry.items()}
 
 
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])

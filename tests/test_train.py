@@ -98,7 +98,8 @@ def idx_files(folder: Path, train_length: int, test_length: int) -> None:
             file.write(struct.pack(">II", 2049, length) + y.tobytes())
 
 
-@pytest.mark.parametrize("framework", ["keras", pytest.param("lightning", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["keras", "lightning"])
 def test_mnist_files(train: Train, tmp_path: Path, framework: str) -> None:
     idx_files(tmp_path / "data/MNIST/raw", 1200, 300)
     done = train(
@@ -114,7 +115,8 @@ def test_mnist_files(train: Train, tmp_path: Path, framework: str) -> None:
     assert run_json(tmp_path)["metrics"]["test/acc"] > 0.8
 
 
-@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
 def test_imagefolder(train: Train, tmp_path: Path, framework: str) -> None:
     generator = np.random.default_rng(0)
     for part, count in (("train", 40), ("val", 20)):
@@ -147,6 +149,7 @@ def test_missing_data_is_one_sentence(train: Train, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_latest_stays_at_the_run_before_one_that_fails_for_its_data(train: Train, tmp_path: Path) -> None:
     """An empty class is found when the data set is opened; a run of before is there."""
     before = tmp_path / "results" / "digits" / "before"
@@ -230,10 +233,7 @@ def test_resume_goes_on_with_what_the_new_command_names(train: Train, tmp_path: 
 
 @pytest.mark.parametrize(
     "experiment",
-    [
-        e if e in ("debug", "alvis_ddp") else pytest.param(e, marks=pytest.mark.slow)
-        for e in groups()["experiment"]
-    ],
+    [e if e == "alvis_ddp" else pytest.param(e, marks=pytest.mark.slow) for e in groups()["experiment"]],
 )
 def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) -> None:
     """One batch of each loop on this machine, of a size for it; framework and strategy are the experiment's own."""

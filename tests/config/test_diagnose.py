@@ -40,6 +40,7 @@ def test_misspelt_value(train: Train, tmp_path: Path) -> None:
     assert problem == "framework='kears' is not one of lightning, keras. Did you mean 'keras'?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argument, says",
     [

@@ -17,6 +17,7 @@ from tests.weights import info
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 
+@pytest.mark.slow
 def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
     words = ["cluster=slurm", "trainer.nodes=2", "trainer.devices=1", *SMALL]
     command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={login.results}"]
@@ -103,6 +104,7 @@ def test_hostile_values_survive_the_real_sbatch(testbed: Testbed, shared_dir: Pa
     assert not list(shared_dir.rglob("HACKED")) and not Path("HACKED").exists()
 
 
+@pytest.mark.slow
 def test_a_user_without_rights_submits_too(
     testbed: Testbed, shared_dir: Path, require: Callable[[object, str], None]
 ) -> None:

@@ -81,29 +81,26 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
     signal.signal(signal.SIGUSR1, before)
 
 
+SHOWN = {
+    "own step": (task("OwnStep"), "task.dropout=0.3"),
+    "tf.data": (task("OwnStep"), f"data._target_={HERE}.open_tf"),
+}
+ALSO = {
+    "compiled": (task("compiled"), "optimizer=sgd"),
+    "own optimizer": (task("compiled"), "task.optimizer=adam", "trainer.precision=16-mixed"),
+    "gan": (task("Gan"), *NO_EVALUATION),
+    "bare variables": (task("BareVariable"),),
+    "two outputs": (task("two_outputs"), "data.kind=dict"),
+    "own compile": (task("OwnCompileAlone"),),
+    "averaged": (task("OwnStep"), *AVERAGED),
+}
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
-        (task("OwnStep"), "task.dropout=0.3"),
-        (task("compiled"), "optimizer=sgd"),
-        (task("compiled"), "task.optimizer=adam", "trainer.precision=16-mixed"),
-        (task("Gan"), *NO_EVALUATION),
-        (task("BareVariable"),),
-        (task("two_outputs"), "data.kind=dict"),
-        (task("OwnCompileAlone"),),
-        (task("OwnStep"), *AVERAGED),
-        (task("OwnStep"), f"data._target_={HERE}.open_tf"),
-    ],
-    ids=[
-        "own step",
-        "compiled",
-        "own optimizer",
-        "gan",
-        "bare variables",
-        "two outputs",
-        "own compile",
-        "averaged",
-        "tf.data",
+        *(pytest.param(words, id=name) for name, words in SHOWN.items()),
+        *(pytest.param(words, id=name, marks=pytest.mark.slow) for name, words in ALSO.items()),
     ],
 )
 def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch, overrides) -> None:
@@ -240,11 +237,16 @@ def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: 
             (task("OwnStep"), f"data._target_={HERE}.open_tf"),
             "which 2 ranks or devices can't share: each would read all of it",
         ),
-        (
+        pytest.param(
             (task("summed"),),
             "the model is compiled with a loss of reduction='sum', and the gradients of 2 ranks",
+            marks=pytest.mark.slow,
         ),
-        ((task("OddMetric"),), "the metric 'largest' is a Largest with its own update_state"),
+        pytest.param(
+            (task("OddMetric"),),
+            "the metric 'largest' is a Largest with its own update_state",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["stream", "sum", "metric"],
 )
@@ -308,6 +310,7 @@ AGREE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", AGREE)
 def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) -> None:
     """In processes of their own: TensorFlow's devices are chosen once."""

@@ -103,12 +103,13 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
             (1, 1),
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             ("model=mlp", "trainer.precision=bf16-mixed", "schedule=step"),
             "on_train_batch_end",
             20,
             20,
             (3, 2),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed"],
@@ -203,6 +204,7 @@ def test_the_best_weights_are_tested(make_run) -> None:
     assert outcome.metrics["test/acc"] > 0.8
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
     from src.errors import CheckpointError
 

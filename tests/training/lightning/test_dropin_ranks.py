@@ -86,6 +86,7 @@ def test_two_ranks_train_as_one(
             assert value == pytest.approx(single["metrics"][name], rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_manual_optimization_of_two_optimizers_on_two_ranks(tmp_path: Path) -> None:
     """Random numbers differ between ranks, so there is no single run to compare with: but weights agree at the end."""
     ranks = train(tmp_path, 2, "Adversaries", "rows", "strategy=ddp", "trainer.devices=2")
@@ -111,6 +112,7 @@ def test_weights_that_part_are_an_error(
     assert "the weights of rank 1 of 2 are not those of rank 0" in ranks[0]["error"]
 
 
+@pytest.mark.slow
 def test_a_loader_that_would_give_all_ranks_the_same_is_refused(tmp_path: Path) -> None:
     words = ("strategy=ddp", "trainer.devices=2", "trainer.limit_train_batches=4")
     ranks = train(tmp_path, 2, "Plain", "endless", *words)

@@ -25,7 +25,9 @@ sys.exit(run_rank(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGINT", "SIGUSR1"))]
+)
 def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) -> None:
     """Ctrl-C and Slurm reach the workers as well; were they to die of it, no checkpoint could be saved."""
     overrides = ("model=mlp", "data.workers=2", "trainer.max_epochs=10000", "monitor.progress=plain")

@@ -58,6 +58,7 @@ def test_a_kill_and_a_resume_are_one_run(
     assert runs[0].data.tags["optimizer.lr"] == "0.5"  # MLflow keeps the first value of a parameter
 
 
+@pytest.mark.slow
 def test_a_kill_before_anything_is_on_the_disk(attempt: Attempt, tmp_path: Path) -> None:
     """What W&B had not written yet is sent by the next attempt, though metrics.csv has it."""
     run = tmp_path / ID
@@ -99,6 +100,7 @@ def test_nothing_is_written_outside_of_the_run_folder(attempt: Attempt, tmp_path
     assert outside == []
 
 
+@pytest.mark.slow
 def test_a_secret_stays_in_the_environment(attempt: Attempt, tmp_path: Path) -> None:
     run, key = tmp_path / ID, "5ec2e7" * 7
     attempt(run, 1, 3, "completed", BOTH, "+loggers.wandb.settings.api_key=${oc.env:MY_TOKEN}", MY_TOKEN=key)
@@ -122,6 +124,7 @@ def test_no_tracker_is_imported_unless_chosen(attempt: Attempt, tmp_path: Path) 
     assert "import 'mlflow'" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder, name", [("wandb", "wandb"), ("mlruns", "mlflow")])
 def test_a_folder_that_can_not_be_written(attempt: Attempt, tmp_path: Path, folder: str, name: str) -> None:
     """One line, and training goes on, the other tracker too."""
@@ -135,6 +138,7 @@ def test_a_folder_that_can_not_be_written(attempt: Attempt, tmp_path: Path, fold
     assert (run / "wandb").is_dir() != (run / "mlruns").is_dir()
 
 
+@pytest.mark.slow
 def test_no_server_answers(attempt: Attempt, tmp_path: Path) -> None:
     """W&B without a key is tracked in files, MLflow without its server not at all; a line for each, and no question."""
     run = tmp_path / ID

@@ -52,7 +52,8 @@ def test_offline_attempts_are_synced_to_one_run(attempt: Attempt, server: Server
     assert logged(server) == once(60)
 
 
-@pytest.mark.parametrize("settle", ["0.3", pytest.param("20", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("settle", ["0.3", "20"])
 def test_online_attempts_go_on_where_the_server_is(
     attempt: Attempt, server: Server, tmp_path: Path, settle: str
 ) -> None:

@@ -79,6 +79,7 @@ def test_weights_are_those_of_one_process_with_the_whole_batch(trained, case):
     assert difference(trained("alone", case)[0], trained("horovodrun", case)[0]) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["compressed", "fp16", "overflow"])
 def test_weights_in_16_bits_are_near_to_those_of_one_process(trained, case):
     assert difference(trained("alone", case)[0], trained("horovodrun", case)[0]) < 1e-3

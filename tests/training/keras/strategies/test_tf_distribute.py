@@ -110,6 +110,7 @@ def test_a_run_resumes_on_another_number_of_devices(train, single, tmp_path: Pat
     assert largest_difference(single, weights(tmp_path / "latest/checkpoints/00000026/weights.npz")) < 1e-6
 
 
+@pytest.mark.slow
 def test_two_processes(single, tmp_path: Path) -> None:
     first, second = trained(tmp_path, 2, "strategy=multiworker_mirrored", "trainer.devices=2")
     assert largest_difference(first, second) == 0
