@@ -13,7 +13,7 @@ class Task:
         sums: names of the sums over the rows of a batch.
         metrics: what is made of them, in the order in which they are written, and what is better of each.
         headline: the metric by which a checkpoint is the best.
-        unit: what a row is, in the plural: the speed is shown as images/s. If it is one of `sums`, the speed is of what that counts: tokens/s.
+        unit: what a row is, in the plural: the speed is shown as images/s. One of `sums`, if rows hold several: then that is counted.
     """
 
     sums: tuple[str, ...]

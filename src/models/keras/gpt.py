@@ -13,8 +13,17 @@ from keras import layers, ops
 from keras.initializers import RandomNormal
 
 from src.models.gpt import (
-    DEVIATION, EPSILON, THETA, Heads, Hidden, Layers, Length, Vocabulary, Width, hidden_width,
-)  # fmt: skip
+    DEVIATION,
+    EPSILON,
+    THETA,
+    Heads,
+    Hidden,
+    Layers,
+    Length,
+    Vocabulary,
+    Width,
+    hidden_width,
+)
 
 
 def gpt(

@@ -13,8 +13,17 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from src.models.gpt import (
-    DEVIATION, EPSILON, THETA, Heads, Hidden, Layers, Length, Vocabulary, Width, hidden_width,
-)  # fmt: skip
+    DEVIATION,
+    EPSILON,
+    THETA,
+    Heads,
+    Hidden,
+    Layers,
+    Length,
+    Vocabulary,
+    Width,
+    hidden_width,
+)
 
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine of each position's angles, float32 [t, head width / 2] each."""
