@@ -1,82 +1,58 @@
 """Every choice of every group trains a step in each framework that it has, and resumes as if it had not been stopped.
 
-The choices are read from configs/: a file more is one more that is tried here. Some fit only together, such as a task and its data: these
-are tried by the experiment that names them.
+The choices are read from configs/: a file more is one more that is tried here.
 """
 
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from src.config.compose import groups
-from src.config.open import CUSTOM
-from src.data.digits import open_digits
+from src.config.compose import CONFIGS, groups
+from src.config.open import CHOSEN, CUSTOM
+from src.config.yaml_files import names_in, read_mapping
 from src.files import ROOT
 
 BESIDES = {
     "data=mnist": "is tried with files of its own in tests/data",
     "data=imagefolder": "is tried with files of its own in tests/data",
-    "data=text": "is read in tests/data/text, by the loaders of both frameworks",
     "experiment=resnet50_mnist": "needs MNIST's files",
     "loggers=wandb": "tests/training/tracking",
     "loggers=mlflow": "tests/training/tracking",
 }
-"""Choices that can't be tried alone here, and why."""
+"""Choices that can't be tried alone here, and why; besides those of `with_others` and `in_other_numbers`."""
 
 SLOW = ("resnet", "experiment=alvis", "experiment=horovod")
 NEEDS = {"data=synthetic": "data.height=8 data.width=8 data.classes=10 data.length=64 data.val_length=16"}
 
 
-def content(choice: str) -> dict[str, Any]:
-    """The file of `group=choice`."""
-    loaded = yaml.safe_load((ROOT / "configs" / f"{choice.replace('=', '/')}.yaml").read_text())
-    return dict(loaded)
-
-
-def named() -> set[str]:
-    """Choices that an experiment with a task of its own names."""
-    found: set[str] = set()
-    for experiment in groups()["experiment"]:
-        defaults = [d for d in content(f"experiment={experiment}").get("defaults", ()) if isinstance(d, dict)]
-        choices = {
-            f"{key.removeprefix('override /')}={choice}" for d in defaults for key, choice in d.items()
+def with_others() -> set[str]:
+    """Choices that experiments take only together with a task: the experiment tries them."""
+    taken: dict[str, set[bool]] = {}
+    for name in groups()["experiment"]:
+        entries = read_mapping(CONFIGS / "experiment" / f"{name}.yaml").get("defaults", [])
+        chosen = {
+            key.removeprefix("override /"): choice for entry in entries for key, choice in entry.items()
         }
-        if any(choice.startswith("task=") for choice in choices):
-            found |= choices
-    return found
+        for group in chosen.keys() & {"task", "data", "model"}:
+            taken.setdefault(f"{group}={chosen[group]}", set()).add("task" in chosen)
+    return {choice for choice, with_task in taken.items() if with_task == {True}}
 
 
-def fits_alone(choice: str) -> bool:
-    """Whether the other groups' defaults go with it: a model that needs to know what digits do not say is for other data."""
-    group = choice.partition("=")[0]
-    if group == "model":
-        model = content(choice)
-        bases = [f"model={d}" for d in model.get("defaults", ()) if d != "_self_"]
-        return (
-            all(map(fits_alone, bases))
-            and set(model.get("from_data", {}).values()) <= open_digits().facts.keys()
-        )
-    return group not in ("task", "data") or choice not in named()
-
-
-def test_what_does_not_fit_alone_is_named_by_an_experiment() -> None:
-    models = [m for m in groups()["model"] if m != CUSTOM and "defaults" not in content(f"model={m}")]
-    assert {f"model={m}" for m in models if not fits_alone(f"model={m}")} <= named()
-    assert {"task=regression", "data=friedman"} <= named()
-    assert fits_alone("model=mlp") and not fits_alone("data=friedman")
+def in_other_numbers() -> set[str]:
+    """Choices that inherit from another of their group, such as larger models, which no test machine could hold."""
+    known = ((g, c, read_mapping(CONFIGS / g / f"{c}.yaml")) for g in CHOSEN for c in groups()[g])
+    return {f"{group}={choice}" for group, choice, tree in known if set(names_in(tree)) - {"_self_"}}
 
 
 def lines(slow: bool) -> list[str]:
     """Overrides, one choice each."""
     tried = ("task", "data", "model", "optimizer", "schedule", "callbacks", "loggers", "experiment")
     choices = [f"{g}={c}" for g in tried for c in groups().get(g, []) if c not in (CUSTOM, "debug")]
-    fitting = [c for c in choices if c not in BESIDES and fits_alone(c)]
-    wanted = [c for c in fitting if any(word in c for word in SLOW) == slow]
+    besides = {*BESIDES, *with_others(), *in_other_numbers()}
+    wanted = [c for c in choices if c not in besides and any(word in c for word in SLOW) == slow]
     return [f"{c} {NEEDS.get(c, '')}".strip() for c in wanted]
 
 
@@ -106,3 +82,16 @@ def right(answer: dict[str, object]) -> bool:
 def of_the_other_side(answer: dict[str, object]) -> bool:
     """A choice without a target for this framework."""
     return "has no target for framework=" in str(answer.get("refused", ""))
+
+
+def test_what_is_tried_by_an_experiment_is_read_from_the_files() -> None:
+    """A model that fits the default task is tried alone, though an experiment takes it for another one."""
+    assert {
+        "task=regression",
+        "data=friedman",
+        "task=language_model",
+        "data=text",
+        "model=gpt",
+    } == with_others()
+    assert {"model=gpt_10m", "model=gpt_125m", "model=gpt_1b", "model=gpt_7b"} == in_other_numbers()
+    assert {"experiment=regression", "experiment=gpt_text", "model=mlp"} <= {*lines(False)}
