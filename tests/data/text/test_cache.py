@@ -96,6 +96,23 @@ def test_other_settings_are_other_files(tmp_path: Path, sources: Sources) -> Non
     assert len(folders) == len(settings)
 
 
+def test_another_key_is_other_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "a {n}", "body": "b {n}"}}\n' for n in range(20)))
+    keys = ("text", "body")
+    folders = {token_files(tmp_path, Sources(tmp_path / "a.jsonl", (), key), BPE) for key in keys}
+    assert len(folders) == 2
+
+
+def test_a_text_that_was_just_written_may_be_written_again(tmp_path: Path, sources: Sources) -> None:
+    """Within the same tick of the clock: its time says nothing yet."""
+    assert sources.path
+    token_files(tmp_path / "old", sources, BPE)
+    assert list((tmp_path / "old").glob("contents-*.json"))
+    (sources.path / "00.txt").write_text("just now")
+    token_files(tmp_path / "new", sources, BPE)
+    assert not list((tmp_path / "new").glob("contents-*.json"))
+
+
 def test_texts_with_the_same_times_are_not_read_again(tmp_path: Path, sources: Sources) -> None:
     assert sources.path
     folder = token_files(tmp_path / "cache", sources, BPE)
