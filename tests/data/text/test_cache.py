@@ -178,12 +178,19 @@ def test_what_a_killed_process_left_goes_and_that_of_a_living_one_stays(
     folder = token_files(tmp_path / "first", sources, BPE)
     ended = subprocess.Popen(["true"])
     ended.wait()
-    marker = (folder / ".run-marker").read_text().strip()
-    names = [f".{folder.name}.{socket.gethostname()}.{pid}" for pid in (ended.pid, os.getppid())]
+    names = [
+        f".{folder.name}.{socket.gethostname()}.{ended.pid}",
+        f".bytes-another.{socket.gethostname()}.{ended.pid}",
+        f".{folder.name}.{socket.gethostname()}.{os.getppid()}",
+        f".{folder.name}.another-node.{ended.pid}",
+    ]
     for name in names:
-        make_empty(Place(tmp_path / "second", (name,), marker))
+        make_empty(Place(tmp_path / "second", (name,), f"tokens {name[1:].partition('.')[0]}"))
+    (tmp_path / "second" / f".mine.{socket.gethostname()}.{ended.pid}").mkdir()
+    (tmp_path / "second" / f".mine.{socket.gethostname()}.{ended.pid}" / "file").touch()
     token_files(tmp_path / "second", sources, BPE)
-    assert [(tmp_path / "second" / name).exists() for name in names] == [False, True]
+    assert [(tmp_path / "second" / name).exists() for name in names] == [False, False, True, True]
+    assert list((tmp_path / "second").glob(".mine*/file"))
 
 
 CODE = """
