@@ -60,7 +60,8 @@ def train(side: Any, words: list[str], run: RunDir, stop: Stop) -> Any:
 def judged(framework: str, typed: list[str], folder: Path) -> dict[str, Any]:
     """What became of a line."""
     side = importlib.import_module(f"src.training.{framework}.run")
-    words = opened([f"framework={framework}", *typed, *SHORT])
+    files = f"paths.data={folder.parent / 'data'}"
+    words = opened([f"framework={framework}", *typed, *SHORT, files])
     straight, resumed = create(folder, "straight"), create(folder, "resumed")
     whole = train(side, words, straight, Stop())
     first = train(side, words, resumed, StopAfter(4))

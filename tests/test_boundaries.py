@@ -16,7 +16,7 @@ TORCH = {"torch", "lightning", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
 FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
 TRACKERS = {"wandb", "mlflow"}
-HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL"}
+HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "sentencepiece"}
 
 GROUND = {"errors", "files"}
 LOWER = GROUND | {"config", "distributed", "runs"}
@@ -173,6 +173,7 @@ REASONS = {
     "numpy": "headers of a data set are read on the login node",
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",
+    "sentencepiece": "bytes are tokens without it",
     "wandb": "a tracker is imported where it is chosen",
     "mlflow": "a tracker is imported where it is chosen",
     "horovod": "Horovod is built by whoever wants it",

@@ -9,38 +9,56 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from src.config.compose import groups
-from src.config.open import CUSTOM
+from src.config.compose import CONFIGS, groups
+from src.config.open import CHOSEN, CUSTOM
+from src.config.yaml_files import names_in, read_mapping
 from src.files import ROOT
 
 BESIDES = {
     "data=mnist": "is tried with files of its own in tests/data",
     "data=imagefolder": "is tried with files of its own in tests/data",
-    "data=friedman": "needs task=regression: experiment=regression",
-    "task=regression": "needs data=friedman: experiment=regression",
     "experiment=resnet50_mnist": "needs MNIST's files",
     "loggers=wandb": "tests/training/tracking",
     "loggers=mlflow": "tests/training/tracking",
 }
-"""Choices that can't be tried alone here, and why."""
+"""Choices that can't be tried alone here, and why; besides those of `with_others` and `in_other_numbers`."""
 
 SLOW = ("resnet", "experiment=alvis", "experiment=horovod")
 NEEDS = {"data=synthetic": "data.height=8 data.width=8 data.classes=10 data.length=64 data.val_length=16"}
+
+
+def with_others() -> set[str]:
+    """Choices that experiments take only together with a task: the experiment tries them."""
+    taken: dict[str, set[bool]] = {}
+    for name in groups()["experiment"]:
+        entries = read_mapping(CONFIGS / "experiment" / f"{name}.yaml").get("defaults", [])
+        chosen = {
+            key.removeprefix("override /"): choice for entry in entries for key, choice in entry.items()
+        }
+        for group in chosen.keys() & {"task", "data", "model"}:
+            taken.setdefault(f"{group}={chosen[group]}", set()).add("task" in chosen)
+    return {choice for choice, with_task in taken.items() if with_task == {True}}
+
+
+def in_other_numbers() -> set[str]:
+    """Choices that inherit from another of their group, such as larger models, which no test machine could hold."""
+    known = ((g, c, read_mapping(CONFIGS / g / f"{c}.yaml")) for g in CHOSEN for c in groups()[g])
+    return {f"{group}={choice}" for group, choice, tree in known if set(names_in(tree)) - {"_self_"}}
 
 
 def lines(slow: bool) -> list[str]:
     """Overrides, one choice each."""
     tried = ("task", "data", "model", "optimizer", "schedule", "callbacks", "loggers", "experiment")
     choices = [f"{g}={c}" for g in tried for c in groups().get(g, []) if c not in (CUSTOM, "debug")]
-    wanted = [c for c in choices if c not in {*BESIDES, *defaults()} and any(w in c for w in SLOW) == slow]
+    besides = {*BESIDES, *defaults(), *with_others(), *in_other_numbers()}
+    wanted = [c for c in choices if c not in besides and any(word in c for word in SLOW) == slow]
     return [f"{c} {NEEDS.get(c, '')}".strip() for c in wanted] + ([] if slow else ["seed=1"])
 
 
 def defaults() -> set[str]:
     """The choices that a run makes which is asked for nothing: one line tries them all."""
-    named = yaml.safe_load((ROOT / "configs" / "train.yaml").read_text())["defaults"]
+    named = read_mapping(CONFIGS / "train.yaml")["defaults"]
     return {f"{g}={c}" for entry in named if isinstance(entry, dict) for g, c in entry.items()}
 
 
@@ -70,3 +88,16 @@ def right(answer: dict[str, object]) -> bool:
 def of_the_other_side(answer: dict[str, object]) -> bool:
     """A choice without a target for this framework."""
     return "has no target for framework=" in str(answer.get("refused", ""))
+
+
+def test_what_is_tried_by_an_experiment_is_read_from_the_files() -> None:
+    """A model that fits the default task is tried alone, though an experiment takes it for another one."""
+    assert {
+        "task=regression",
+        "data=friedman",
+        "task=language_model",
+        "data=text",
+        "model=gpt",
+    } == with_others()
+    assert {"model=gpt_10m", "model=gpt_125m", "model=gpt_1b", "model=gpt_7b"} == in_other_numbers()
+    assert {"experiment=regression", "experiment=gpt_text", "model=mlp"} <= {*lines(False)}

@@ -1,6 +1,6 @@
 """`${oc.env:NAME}` in a configuration: the name is written into run folders, never the value, which may be a secret.
 
-Each rank reads the value from its own environment. In `paths` and `data.dir` it is part of a folder's name, which is not
+Each rank reads the value from its own environment. In `paths`, `data.dir` and `data.cache` it is part of a folder's name, which is not
 secret and needed at once to make the run folder.
 """
 
@@ -16,6 +16,9 @@ NAMED = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
 
 EARLY = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
 """Keys that are used before the schema checks that they are there."""
+
+FOLDERS = ("dir", "cache")
+"""Keys of `data` that name folders."""
 
 WRITTEN = ("cluster", "container", "name")
 """Parts of a configuration that are written into the batch script, or name the run folder."""
@@ -43,7 +46,9 @@ def plain(config: Any) -> dict[str, Any]:
     if problems:
         raise ConfigError(*problems)
     tree["paths"] = _filled(tree["paths"], "paths", problems)
-    tree["data"] = {k: _filled(v, "data.dir", problems) if k == "dir" else v for k, v in tree["data"].items()}
+    tree["data"] = {
+        k: _filled(v, f"data.{k}", problems) if k in FOLDERS else v for k, v in tree["data"].items()
+    }
     if problems:
         raise ConfigError(*problems)
     return tree

@@ -29,7 +29,7 @@ def fetch(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _only_one(folder / ".download.lock") as had_to_wait:
+        with only_one(folder / ".download.lock") as had_to_wait:
             names = missing()
             if names and had_to_wait:
                 # A rank that waited for a failed attempt would only wait through the same time-outs again.
@@ -99,7 +99,7 @@ def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def _only_one(lock: Path) -> Iterator[bool]:
+def only_one(lock: Path) -> Iterator[bool]:
     """Hold an exclusive `lock`; yields whether another process held it before. It is released when the process dies.
 
     On a file system without locks several processes may fetch: wasted work, but files are renamed into place whole.

@@ -23,6 +23,7 @@ class BatchOrder:
         seed: of the shuffling.
         rank, world_size: the rank's part of each batch.
         train: whether samples are shuffled and augmented; else they come in the order of the set.
+        accumulate: batches of one optimizer step, whose mean loss is that of all their samples.
     """
 
     batch_size: int
@@ -30,6 +31,7 @@ class BatchOrder:
     rank: int = 0
     world_size: int = 1
     train: bool = False
+    accumulate: int = 1
 
     @property
     def batch_per_rank(self) -> int:
@@ -44,6 +46,7 @@ class BatchOrder:
         Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and
         its n real samples weigh B/n, so that the mean over rows of weight * loss, averaged over ranks, is the one
         over real samples. With `sizes`, a sample of size s weighs B * s / (the sizes of the whole batch) instead.
+        Of batches that make one step together, the mean is the one over the samples of them all.
 
         Args:
             length: samples of the set.
@@ -51,17 +54,20 @@ class BatchOrder:
             sizes: what each sample counts, from indices int64 [n] to numbers [n], all above 0; None: all the same.
         """
         size = self.batch_size
-        start, stop = batch * size, min((batch + 1) * size, length)
-        real = (
-            permutation(length, self.seed, epoch)[start:stop]
-            if self.train
-            else np.arange(start, stop, dtype=np.int64)
-        )
+        real = self._samples(length, epoch, batch, 1)
+        step = self._samples(length, epoch, batch - batch % self.accumulate, self.accumulate)
+        share = np.full(len(real), 1 / len(step)) if sizes is None else sizes(real) / np.sum(sizes(step))
         weights = np.zeros(size, dtype=np.float32)
-        share = np.full(len(real), 1 / len(real)) if sizes is None else sizes(real) / np.sum(sizes(real))
-        weights[: len(real)] = size * share
+        weights[: len(real)] = self.accumulate * size * share
         own = slice(self.rank * self.batch_per_rank, (self.rank + 1) * self.batch_per_rank)
         return np.resize(real, size)[own], weights[own]
+
+    def _samples(self, length: int, epoch: int, batch: int, count: int) -> np.ndarray:
+        """Those of `count` batches, without padding."""
+        start, stop = batch * self.batch_size, min((batch + count) * self.batch_size, length)
+        if self.train:
+            return permutation(length, self.seed, epoch)[start:stop]
+        return np.arange(start, stop, dtype=np.int64)
 
 
 def batches_per_epoch(length: int, batch_size: int) -> int:

@@ -29,3 +29,18 @@ def _too_large(key: str, weights: int, shape: tuple[int, ...]) -> str:
         return ""
     of = "x".join(map(str, shape))
     return f"{key} with images of {of} is a layer of {weights:,} weights, more than memory; use less."
+
+
+def gpt(heads: int, kv_heads: int, width: int) -> str:
+    """Heads share the width evenly, and queries the keys."""
+    if width % heads:
+        return f"model.heads={heads} do not share model.width={width} evenly; use model.width={-(-width // (2 * heads)) * 2 * heads}."
+    if width // heads % 2:
+        return (
+            f"model.heads={heads} of model.width={width} are {width // heads} wide, and RoPE turns pairs of numbers; use "
+            f"model.width={2 * width}, or another model.heads."
+        )
+    if heads % kv_heads:
+        fitting = max(n for n in range(1, min(heads, kv_heads) + 1) if heads % n == 0)
+        return f"model.kv_heads={kv_heads} are not shared evenly by model.heads={heads}; use model.kv_heads={fitting}."
+    return ""

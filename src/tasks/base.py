@@ -13,7 +13,7 @@ class Task:
         sums: names of the sums over the rows of a batch.
         metrics: what is made of them, in the order in which they are written, and what is better of each.
         headline: the metric by which a checkpoint is the best.
-        unit: what a row is, in the plural: the speed is shown as images/s.
+        unit: what a row is, in the plural: the speed is shown as images/s. One of `sums`, if rows hold several: then that is counted.
     """
 
     sums: tuple[str, ...]
@@ -28,6 +28,10 @@ class Task:
             sums: by `sums`, over all ranks; something was counted.
         """
         raise NotImplementedError
+
+    def units(self, sums: Sequence[float]) -> float | None:
+        """How many of `unit` the sums hold; None: the task does not count them, and each is a row."""
+        return sums[self.sums.index(self.unit)] if self.unit in self.sums else None
 
     def report(self, part: str, sums: Sequence[float]) -> dict[str, float]:
         """The metrics of a part, one of `PARTS`: {"val/loss": 0.1}; none where nothing was counted."""

@@ -47,7 +47,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
     if uneven := uneven_batch(batch, world_size, "ranks"):
         problems.append(uneven)
     train = limited(train, t.limit_train_batches, t.fast_dev_run)
-    accumulate = 1 if t.fast_dev_run else t.accumulate_grad_batches
+    accumulate = batches_per_step(t)
     if train < accumulate:
         problems.append(
             f"an epoch has {train} batches, fewer than trainer.accumulate_grad_batches={accumulate}: no step would be "
@@ -68,6 +68,11 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         val_batches=limited(val, t.limit_val_batches, t.fast_dev_run),
         test_batches=limited(test, t.limit_test_batches, t.fast_dev_run),
     )
+
+
+def batches_per_step(config: Trainer) -> int:
+    """Batches whose gradients make one optimizer step."""
+    return 1 if config.fast_dev_run else config.accumulate_grad_batches
 
 
 def validation_due(config: Trainer, plan: Plan, epoch: int, step: int) -> bool:

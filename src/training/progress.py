@@ -23,6 +23,7 @@ class Progress:
         plan: the size of the run.
         world_size: devices that share the global batch, for the speed.
         unit: what a row of a batch is, in the plural.
+        counted: rows hold several of them, and each report of metrics says how many there were.
     """
 
     def __init__(
@@ -31,12 +32,15 @@ class Progress:
         plan: Plan,
         world_size: int = 1,
         unit: str = "samples",
+        counted: bool = False,
     ) -> None:
         if kind == "auto":
             kind = "bar" if sys.stdout.isatty() else "plain"
         self.kind, self.plan = kind, plan
         self.unit = unit
-        self.rows = plan.batch_per_rank * world_size  # per batch, over all ranks
+        # per batch, over all ranks; 0: not known yet
+        self.rows = 0.0 if counted else plan.batch_per_rank * world_size
+        self._unreported = 0
         self.throughput = Throughput(self.rows, world_size, unit)
         self.metrics: dict[str, float] = {}
         self.bar = _Bar(plan) if kind == "bar" else None
@@ -57,10 +61,25 @@ class Progress:
         if rates:
             self.note(f"training speed: {rates}")
 
-    def batch(self, epoch: int, batch: int, metrics: Mapping[str, float] | None = None) -> None:
-        """A training batch is done; both numbers count from 0. Costs next to nothing between two displays."""
+    def batch(
+        self,
+        epoch: int,
+        batch: int,
+        metrics: Mapping[str, float] | None = None,
+        units: float | None = None,
+    ) -> None:
+        """A training batch is done; both numbers count from 0. Costs next to nothing between two displays.
+
+        Args:
+            metrics: where they are reported.
+            units: over all ranks since the last report; None: each is a row.
+        """
         if self.kind == "none":
             return
+        self._unreported += 1
+        if units is not None:
+            self.rows = self.throughput.rows = units / self._unreported
+        self._unreported = 0 if metrics else self._unreported
         self.metrics.update(metrics or {})
         self.throughput.batch(waited=bool(metrics))
         self._batches += 1
@@ -93,7 +112,7 @@ class Progress:
         step = min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
         parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", f"step {step}/{self.plan.total_steps}"]
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
-        if self._last > self._began:
+        if self._last > self._began and self.rows:
             parts.append(f"{self._batches * self.rows / (self._last - self._began):.0f} {self.unit}/s")
         return "  ".join(parts)
 

@@ -13,12 +13,12 @@ class Throughput:
     The first interval is left out: it holds compilation, memory set-up and the start of the input pipeline.
 
     Args:
-        rows: of one batch, over all ranks.
+        rows: of one batch, over all ranks; set before each report where they differ.
         unit: what a row is, in the plural.
         world_size: ranks that train together.
     """
 
-    def __init__(self, rows: int, world_size: int, unit: str) -> None:
+    def __init__(self, rows: float, world_size: int, unit: str) -> None:
         self.rows, self.world_size, self.unit = rows, world_size, unit
         self.rates: list[float] = []
         self.seconds = 0.0

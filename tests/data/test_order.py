@@ -83,3 +83,25 @@ def test_batch_larger_than_the_training_split() -> None:
 def test_batch_must_be_positive() -> None:
     with pytest.raises(DataError, match="not a positive number"):
         check_batch(100, 0, 1, train=True)
+
+
+def sizes_of(indices: np.ndarray) -> np.ndarray:
+    return 1.0 + indices % 7
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("sizes", [None, sizes_of])
+def test_accumulated_batches_are_the_mean_over_all_their_samples(world_size: int, sizes) -> None:
+    """Three batches of 8 on any number of ranks, the last of them not whole, as one of 24 on one rank."""
+    loss = np.random.default_rng(0).random(45)
+    for step in range(2):
+        means = []
+        for rank in range(world_size):
+            order = BatchOrder(8, 7, rank, world_size, train=True, accumulate=3)
+            for batch in range(3 * step, 3 * step + 3):
+                rows, weights = order.rows(45, 1, batch, sizes)
+                means.append((loss[rows] * weights).mean())
+        samples, weights = BatchOrder(24, 7, train=True).rows(45, 1, step, sizes)
+        count = np.ones(24) if sizes is None else sizes_of(samples)
+        expected = np.average(loss[samples], weights=count * (weights > 0))
+        assert np.mean(means) == pytest.approx(expected)

@@ -20,6 +20,9 @@ for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "res
         config = load(compose(["framework={side}", "model=" + model.split()[0], *model.split()[1:]]))
         facts = {{"shape": (28, 28, channels), "outputs": 10}}
         counts[f"{{model}} {{channels}}"] = parameter_count(build_network(config, facts))
+for numbers in ("", "model.kv_heads=1", "model.hidden=100 model.layers=1"):
+    config = load(compose(["framework={side}", "task=language_model", "model=gpt", *numbers.split()]))
+    counts[f"gpt {{numbers}}"] = parameter_count(build_network(config, {{"vocabulary": 257, "length": 16}}))
 print(json.dumps(counts))
 """
 

@@ -60,6 +60,26 @@ def test_a_plain_line_for_an_epoch(
     ]
 
 
+def test_units_that_rows_hold_several_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tokens are known where metrics are read: 5,000 of 10 batches in a second; before that there is no speed."""
+    clock = Clock(monkeypatch)
+    with Progress("plain", PLAN, unit="tokens", counted=True) as progress:
+        clock.now += 10
+        progress.batch(0, 0)
+        progress.validated(0, {})
+        for batch in range(9):
+            clock.now += 0.1
+            progress.batch(1, batch)
+        clock.now += 0.1
+        progress.batch(1, 9, {"train/loss": 0.5}, 11 * 500.0)  # since the last report, which there was none
+        progress.validated(1, {})
+    first, _, last = capsys.readouterr().out.splitlines()
+    assert first == "epoch 1/3  step 0/15"
+    assert last == "epoch 2/3  step 10/15  train/loss 0.5  5000 tokens/s"
+
+
 def test_a_long_epoch_shows_life_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ class TrainingCallback:
         self.batch_logs: dict[str, float] = {}
         self.epoch_logs: dict[str, float] = {}
         self.nan = NanWatch(config.trainer.detect_nan, module.strategy.rank == 0)
+        self.units: float | None = None
 
     def on_train_batch_end(self, batch: int) -> None:
         """After each optimizer step."""
@@ -81,7 +82,7 @@ class TrainingCallback:
         self.batch_logs = in_words_of_keras(fresh or {})
         for number in range(before, position.batch):
             newest = fresh if number + 1 == position.batch else None
-            self.metrics.progress.batch(position.epoch, number, newest)
+            self.metrics.progress.batch(position.epoch, number, newest, self.units if newest else None)
         self.look_at_flag()
         due = self.save_requested or self.interval.by_step(position.step)
         if due and not (position.pending or position.preempted):
@@ -164,6 +165,7 @@ class TrainingCallback:
         self.position.preempted |= to_stop > 0
         self.save_requested = to_save > 0
         self.position.ended |= to_end > 0
+        self.units = self.module.units(sums)
         return self.module.report(part, sums)
 
     def look_at_flag(self) -> None:

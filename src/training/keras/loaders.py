@@ -1,5 +1,6 @@
 """The batches of training and evaluation, shared out by the strategy."""
 
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -46,7 +47,7 @@ class TaskLoader:
         def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
             batches = tf_dataset(
                 dataset,
-                self._order(rank, world_size, train=True),
+                replace(self._order(rank, world_size, train=True), accumulate=plan.accumulate),
                 prepare=self.prepare,
                 workers=self.config.data.workers,
                 start_epoch=position.epoch,

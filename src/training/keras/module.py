@@ -53,11 +53,13 @@ class Module:
         optimizers: all that train it.
         rate: the learning rate of an optimizer step, which counts from 0.
         unit: what a row is, in the plural.
+        counts_units: rows hold several of them, which `units` knows.
         known: metrics that are known beforehand.
         notes: lines for people, printed once.
     """
 
     unit = "samples"
+    counts_units = False
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self.model, self.strategy = model, strategy
@@ -80,6 +82,10 @@ class Module:
     def report(self, part: str, sums: list[float]) -> dict[str, float]:
         """The metrics of a part, from what `take` gave, summed."""
         raise NotImplementedError
+
+    def units(self, sums: list[float]) -> float | None:
+        """How many of `unit` the sums hold; None: each is a row."""
+        return None
 
     def weights(self) -> Saved:
         """Everything that the model is, by name: weights, moving statistics, states of seed generators."""
@@ -139,6 +145,7 @@ class TaskModule(Module):
         super().__init__(network, strategy)
         self.task, self.accumulate = task, accumulate
         self.unit, self.known = task.unit, task.names("train", "val", "test")
+        self.counts_units = task.unit in task.sums
         self.sums = RunningSums(len(task.sums))
         self.train_function, self.test_function = (
             self.function(self.train_step),
@@ -190,3 +197,7 @@ class TaskModule(Module):
         """The task's metrics."""
         metrics: dict[str, float] = self.task.report(part, sums)
         return metrics
+
+    def units(self, sums: list[float]) -> float | None:
+        """What the task counts."""
+        return self.task.units(sums)  # type: ignore[no-any-return]

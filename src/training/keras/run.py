@@ -71,7 +71,8 @@ def train_and_test(
     if checkpointer:
         run.steps_done = lambda: position.step
     kind = config.monitor.progress if strategy.rank == 0 else "none"
-    with checkpointer or nullcontext(), Progress(kind, plan, strategy.replicas, module.unit) as progress:
+    display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units)
+    with checkpointer or nullcontext(), display as progress:
         if newest:
             progress.note(resuming_at(position.step, plan.total_steps))
         if before != strategy.replicas:

@@ -57,6 +57,7 @@ class MetricsCallback(pl.Callback):
         self.stopping = self.saving = False
         self.received = Received(self._logged)
         self._lr: Any = None
+        self._units: float | None = None
         self._aside: dict[str, float] = {}
         self._unlogged: dict[str, float] = {}
         self._epoch_ending = self._validated = False
@@ -100,7 +101,8 @@ class MetricsCallback(pl.Callback):
         """After a batch, and so perhaps after an optimizer step."""
         stepped = (batch_idx + 1) % self.plan.accumulate == 0
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
-        self.progress.batch(trainer.current_epoch, batch_idx, fresh)
+        units, self._units = self._units, None
+        self.progress.batch(trainer.current_epoch, batch_idx, fresh, units)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What is logged from here on is of the epoch; of one that resumed with its validation, this comes first."""
@@ -232,6 +234,7 @@ class MetricsCallback(pl.Callback):
         *sums, to_stop, to_save = trainer.strategy.reduce(own, reduce_op="sum").tolist()
         self._agree([to_stop, to_save])
         fresh = module.task.report(part, sums)
+        self._units = module.task.units(sums) if part == "train" else None
         self.metrics |= fresh
         return fresh
 

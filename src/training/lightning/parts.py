@@ -1,7 +1,7 @@
 """The parts of the data that a run reads, and in which order: our own wherever rows can be taken by number."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,6 +22,7 @@ from src.distributed.topology import Topology
 from src.errors import ConfigError
 from src.tasks.base import Task
 from src.training.lightning.loaders import OtherOrder, OwnOrder, Part, Several
+from src.training.plan import batches_per_step
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class Opener:
             self.tell(
                 f"each epoch leaves out {left} of {length} rows, in a new order: the last batch would not be whole."
             )
-        return OwnOrder(Batches(reader, order if self.weighted else bare, train), workers, starts)
+        weighted = replace(order, accumulate=batches_per_step(self.config.trainer)) if train else order
+        return OwnOrder(Batches(reader, weighted if self.weighted else bare, train), workers, starts)
 
     def _other(self, split: Any, name: str) -> Part:
         """A loader of which nothing is known."""

@@ -76,7 +76,8 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     trainer, module, plan = made.trainer, made.module, made.plan
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     task = module.task if isinstance(module, TaskModule) else None
-    with Progress(kind, plan, made.devices, task.unit if task else "samples") as progress:
+    unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
+    with Progress(kind, plan, made.devices, unit, counted) as progress:
         metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
         checkpoints = attach(trainer, run, metrics)
         writer = checkpoints.writer

@@ -19,10 +19,39 @@ RUN = (
     "trainer.accelerator=cpu",
     "checkpoint.keep_last=9",
 )
+GPT = (
+    "task=language_model",
+    "model=gpt",
+    "model.layers=2",
+    "model.heads=2",
+    "model.kv_heads=1",
+    "model.width=20",  # its 29 tokens are no multiple of the ranks
+    "data._target_=tests.tasks.sentences.open_sentences",
+    "data.batch_size=12",
+    "strategy.blocks=[Block]",
+)
+"""Weights that two layers share, blocks by their class, rows that do not count the same."""
 
 
 def newest(run: Path) -> Path:
     return run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
+
+
+@pytest.mark.slow
+def test_a_language_model_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
+    """Four ranks begin, two resume: the weights of one process that did it all."""
+    whole, parts = f"paths.results={tmp_path / 'whole'}", f"paths.results={tmp_path / 'parts'}"
+    run = (*GPT[:-1], "schedule=constant", "trainer.accelerator=cpu", "optimizer.eps=1e-4")
+    assert train(*run, "strategy=single", "trainer.max_epochs=2", whole).returncode == 0
+    first = train(*run, GPT[-1], "strategy=fsdp", "trainer.devices=4", "trainer.max_epochs=1", parts)
+    assert first.returncode == 0, first.stderr
+    begun = (tmp_path / "parts" / "latest").resolve()
+    assert len(list(newest(begun).glob("__*"))) == 4
+    second = train(f"resume={begun}", "trainer.devices=2", "trainer.max_epochs=2")
+    assert second.returncode == 0, second.stderr
+    assert "resuming a 4-device checkpoint on 2" in second.stdout
+    assert len(list(newest(begun).glob("__*"))) == 2
+    assert largest_difference(final_weights(begun), final_weights(tmp_path / "whole" / "latest")) < 1e-5
 
 
 def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) -> None:

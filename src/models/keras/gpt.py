@@ -1,0 +1,195 @@
+"""A decoder for language, as most are built today: RoPE, RMSNorm, SwiGLU, grouped-query attention, tied embeddings.
+
+x = embedding(tokens)
+in each block:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
+logits = embedding(norm(x)) in reverse, with the same weights
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import layers, ops
+from keras.initializers import RandomNormal
+
+from src.models.gpt import (
+    DEVIATION,
+    EPSILON,
+    THETA,
+    Heads,
+    Hidden,
+    Layers,
+    Length,
+    Vocabulary,
+    Width,
+    hidden_width,
+)
+
+
+def gpt(
+    vocabulary: Vocabulary,
+    length: Length,
+    layers: Layers,
+    heads: Heads,
+    kv_heads: Heads,
+    width: Width,
+    hidden: Hidden | None,
+    checkpoint_activations: bool,
+) -> keras.Model:
+    """Tokens to the logits of the tokens that follow.
+
+    The model takes {"tokens": int32 [b, t], "documents": int32 [b, t]}, the number of the document that each token belongs to: a token sees
+    those of its own document only. It gives [b, t, vocabulary].
+
+    Args:
+        vocabulary: tokens are 0 .. vocabulary - 1.
+        length: tokens of a row in training; what is generated from sees no more of them.
+        layers: number of blocks.
+        heads: of the attention; each is width / heads wide.
+        kv_heads: keys and values are computed for so many heads, each of them shared by heads / kv_heads queries.
+        width: of the vectors between the blocks.
+        hidden: width within the feed-forward part; None: see `hidden_width`.
+        checkpoint_activations: forget what the blocks compute and compute it again in the backward pass: less memory, a third more time.
+    """
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    documents = keras.Input((None,), dtype="int32", name="documents")
+    embedding = keras.layers.ReversibleEmbedding(
+        vocabulary, width, embeddings_initializer=RandomNormal(0, DEVIATION), name="embedding"
+    )
+    x = embedding(tokens)
+    visible = OwnPast(name="own_past")(documents)
+    for number in range(layers):
+        block = Block(
+            heads,
+            kv_heads,
+            width,
+            hidden or hidden_width(width),
+            # what is added to x is smaller, or x would grow with the number of blocks
+            DEVIATION / math.sqrt(2 * layers),
+            checkpoint_activations,
+            name=f"block_{number}",
+        )
+        x = block(x, visible)
+    x = norm("norm")(x)
+    network = keras.Model({"tokens": tokens, "documents": documents}, embedding(x, reverse=True), name="gpt")
+    network.length = length
+    return network
+
+
+@keras.saving.register_keras_serializable("gpt")
+class OwnPast(layers.Layer):
+    """What each token may see: itself and what comes before it in its document."""
+
+    def call(self, documents: Any) -> Any:
+        """Documents int32 [b, t] to bool [b, 1, t, t]."""
+        positions = ops.arange(ops.shape(documents)[1])
+        same = documents[:, :, None] == documents[:, None, :]
+        return (same & (positions[:, None] >= positions[None, :]))[:, None]
+
+
+@keras.saving.register_keras_serializable("gpt")
+class Block(layers.Layer):
+    """Attention, then a feed-forward part; each adds to what it sees.
+
+    Args:
+        deviation: of the initial weights of what is added.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        width: int,
+        hidden: int,
+        deviation: float,
+        checkpoint_activations: bool,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.settings = {
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "width": width,
+            "hidden": hidden,
+            "deviation": deviation,
+            "checkpoint_activations": checkpoint_activations,
+        }
+        self.width, self.hidden, self.head_width = width, hidden, width // heads
+        self.attention_norm = norm("attention_norm")
+        self.query = linear("query", width)
+        self.key = linear("key", kv_heads * self.head_width)
+        self.value = linear("value", kv_heads * self.head_width)
+        self.output_ = linear("output", width, deviation)
+        self.feed_forward_norm = norm("feed_forward_norm")
+        self.gate, self.up = linear("gate", hidden), linear("up", hidden)
+        self.down = linear("down", width, deviation)
+        self.checkpoint_activations = checkpoint_activations
+
+    def build(self, x_shape: Any, visible_shape: Any = None) -> None:
+        """Create the weights, in the order in which they are used."""
+        for layer in (self.attention_norm, self.query, self.key, self.value, self.output_):
+            layer.build((None, None, self.width))
+        for layer in (self.feed_forward_norm, self.gate, self.up):
+            layer.build((None, None, self.width))
+        self.down.build((None, None, self.hidden))
+
+    def call(self, x: Any, visible: Any) -> Any:
+        """[b, t, width] to the same shape; `visible` as of `OwnPast`."""
+        if self.checkpoint_activations:  # a tensor of bools has no gradient, so it is no argument
+            return keras.remat(lambda x: self.forward(x, visible))(x)
+        return self.forward(x, visible)
+
+    def forward(self, x: Any, visible: Any) -> Any:
+        """See `call`."""
+        x = x + self.attention(self.attention_norm(x), visible)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+    def attention(self, x: Any, visible: Any) -> Any:
+        """Each token takes a mean of earlier ones' values, weighed by how well its query suits their keys, in several heads."""
+        length = ops.shape(x)[1]
+        query, key, value = (
+            ops.reshape(layer(x), (-1, length, layer.units // self.head_width, self.head_width))
+            for layer in (self.query, self.key, self.value)
+        )
+        shared = query.shape[2] // key.shape[2]
+        key, value = ops.repeat(rotate(key), shared, axis=2), ops.repeat(value, shared, axis=2)
+        seen = ops.dot_product_attention(rotate(query), key, value, mask=visible)
+        return self.output_(ops.reshape(seen, (-1, length, self.width)))
+
+    def feed_forward(self, x: Any) -> Any:
+        """SwiGLU: a gate that opens, for each hidden number, as far as the token needs it."""
+        return self.down(ops.silu(self.gate(x)) * self.up(x))
+
+    def compute_output_shape(self, x_shape: Any, visible_shape: Any = None) -> Any:
+        """That of x."""
+        return x_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """What it is made of, for a saved model."""
+        return {**super().get_config(), **self.settings}
+
+
+def linear(name: str, width: int, deviation: float = DEVIATION) -> keras.layers.Dense:
+    """A matrix."""
+    return layers.Dense(width, use_bias=False, kernel_initializer=RandomNormal(0, deviation), name=name)
+
+
+def norm(name: str) -> keras.layers.RMSNormalization:
+    """Vectors of mean square 1, times a learnt scale."""
+    return layers.RMSNormalization(epsilon=EPSILON, name=name)
+
+
+def rotate(x: Any) -> Any:
+    """RoPE: turn pairs of numbers of x [b, t, heads, head width] by angles that grow with the position.
+
+    Number i of a head makes a pair with number i + head width / 2. Attention becomes a function of distances, so positions need not begin
+    anew with each document.
+    """
+    width = x.shape[-1]
+    pairs = ops.arange(0, width, 2, dtype="float32") / width
+    positions = ops.arange(ops.shape(x)[1], dtype="float32")
+    angles = positions[:, None] * THETA**-pairs
+    cosine, sine = ops.cos(angles)[:, None], ops.sin(angles)[:, None]
+    first, second = ops.split(ops.cast(x, "float32"), 2, axis=-1)
+    turned = ops.concatenate((first * cosine - second * sine, second * cosine + first * sine), axis=-1)
+    return ops.cast(turned, x.dtype)

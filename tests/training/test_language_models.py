@@ -1,0 +1,71 @@
+"""A language model by every strategy: rows that do not count the same, and yet the weights of one process."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.config.strategies import SUPPORTED
+from src.distributed.horovod_install import horovod_problem
+from tests.weights import final_weights, info, largest_difference
+
+SAME = (
+    "task=language_model",
+    "model=gpt",
+    "model.layers=2",
+    "model.heads=2",
+    "model.kv_heads=1",
+    "model.width=16",
+    "data._target_=tests.tasks.sentences.open_sentences",
+    "data.batch_size=8",  # 54 rows: the last batch is not whole, and its second half nothing but padding
+    "optimizer=sgd",
+    "schedule=constant",
+    "trainer.max_epochs=1",
+    "trainer.gradient_clip_val=0.5",
+    "trainer.accelerator=cpu",
+)
+
+CASES = [
+    *((framework, name, ()) for framework, cells in SUPPORTED.items() for name in cells if name != "single"),
+    ("lightning", "fsdp", ("strategy.blocks=[Block]", "model.checkpoint_activations=true")),
+    ("lightning", "ddp", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
+    ("keras", "mirrored", ("model.checkpoint_activations=true",)),
+    ("keras", "multiworker_mirrored", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
+]
+QUICK = [("lightning", "ddp", ())]
+
+
+@pytest.fixture(scope="module")
+def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
+    """`single("keras")`: the weights of one process with the whole batch."""
+    known: dict[str, dict[str, np.ndarray]] = {}
+
+    def weights(framework: str) -> dict[str, np.ndarray]:
+        if framework not in known:
+            folder = tmp_path_factory.mktemp(framework)
+            done = train(*SAME, f"framework={framework}", "strategy=single", f"paths.results={folder}")
+            assert done.returncode == 0, done.stderr
+            known[framework] = final_weights(folder / "latest")
+        return known[framework]
+
+    return weights
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize(
+    ("framework", "strategy", "besides"),
+    [c if c in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
+)
+def test_two_devices_train_as_one(
+    framework, strategy, besides, train, single, require, tmp_path: Path
+) -> None:
+    if strategy == "horovod":
+        module = "torch" if framework == "lightning" else "tensorflow"
+        require(not horovod_problem(module), "run `make horovod`")
+    options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2", *besides)
+    done = train(*SAME, *options, f"paths.results={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert info(tmp_path / "latest")["strategy"] == strategy
+    assert "tokens/s" in done.stdout
+    assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
