@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from src.config.compose import groups
 from src.config.diagnose import diagnose
 from src.errors import ConfigError
 from src.files import ROOT
@@ -108,7 +109,7 @@ def test_help_is_a_page_for_people(train: Train) -> None:
     assert done.returncode == 0
     for part in (
         "Six commands to try",
-        "data: custom, digits, friedman, imagefolder, mnist, synthetic",
+        f"data: {', '.join(groups()['data'])}",
         "max_epochs: 15",
         "Exit codes",
     ):
@@ -131,7 +132,7 @@ def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
 
 def test_a_list_where_a_name_belongs() -> None:
     found = diagnose(["data=[]"], ConfigError()).problems
-    assert "data=[] is not a choice. Known: custom, digits, friedman, imagefolder, mnist, synthetic." in found
+    assert f"data=[] is not a choice. Known: {', '.join(groups()['data'])}." in found
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
+from src.config.compose import compose, groups
 from src.config.diagnose import diagnose
 from src.config.refusal import LONGEST, refusal, shortened
 from src.errors import ConfigError, DataError
@@ -51,7 +51,7 @@ def test_bugs_keep_their_traceback() -> None:
         ("hydra/launcher=nope", "Could not find 'hydra/launcher/nope' Available options in 'hydra/launcher'"),
         (
             "data=null",
-            "data=null: a run needs one of custom, digits, friedman, imagefolder, mnist, synthetic.",
+            f"data=null: a run needs one of {', '.join(groups()['data'])}.",
         ),
         (
             "+experiment=debug",

@@ -51,9 +51,7 @@ def token_files(cache: Path, sources: Sources, settings: Settings) -> Path:
             contents = _contents(sources, cache)
             place = _place(cache, contents, sources.key, settings)
             if not _usable(place):
-                _publish(place, sources, settings)
-                if _contents(sources, cache) != contents:
-                    raise DataError(f"{sources} changed while it was read; start again when it is complete.")
+                _publish(place, sources, settings, contents)
             return place.path
     except OSError as error:
         raise DataError(
@@ -108,8 +106,8 @@ def _recently(stamp: Path, times: dict[str, list[int]]) -> bool:
     return False
 
 
-def _publish(place: Place, sources: Sources, settings: Settings) -> None:
-    """Make the files, and give them their name if no other node was first."""
+def _publish(place: Place, sources: Sources, settings: Settings, contents: str) -> None:
+    """Make the files of these `contents`, and give them their name if no other node was first."""
     name, host = place.names[-1], socket.gethostname()
     for left in place.root.glob(f".{name}.{host}.*"):
         if not _alive(left.name.rpartition(".")[2]):
@@ -118,6 +116,8 @@ def _publish(place: Place, sources: Sources, settings: Settings) -> None:
     make_empty(own)
     try:
         build(own.path, sources, settings)
+        if _contents(sources, place.root) != contents:
+            raise DataError(f"{sources} changed while it was read; start again when it is complete.")
         with suppress(FileExistsError):
             _rename(own.path, place.path)
     finally:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from src.config.limits import Probability, Range
+from src.config.limits import Items, Probability, Range
 from src.config.paths import AbsoluteFolder, here
 from src.data.base import Splits
 from src.data.text.build import Settings
@@ -23,7 +23,7 @@ Length = Annotated[int, Range(at_least=2, at_most=1_048_576)]
 
 def open_text(
     dir: AbsoluteFolder | None,
-    files: list[str],
+    files: Annotated[list[str], Items(example="['*.txt']")],
     text_key: str,
     cache: AbsoluteFolder,
     tokenizer: Literal["bytes", "bpe"],

@@ -11,7 +11,6 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -122,14 +121,8 @@ def train_bpe(texts: Iterable[str], vocabulary: int, most: int) -> bytes:
     Raises:
         DataError: there is nothing to learn from, or sentencepiece is not installed.
     """
-    lines, left = [], most
-    for text in texts:
-        lines += [
-            line[i : i + LONGEST] for line in text[:left].split("\n") for i in range(0, len(line), LONGEST)
-        ]
-        left -= len(text)
-        if left <= 0:
-            break
+    sample = _without_rare("\n".join(texts)[:most], (vocabulary - BYTES) // 2)
+    lines = [line[i : i + LONGEST] for line in sample.split("\n") for i in range(0, len(line), LONGEST)]
     model = io.BytesIO()
     try:
         _sentencepiece().SentencePieceTrainer.train(
@@ -138,7 +131,6 @@ def train_bpe(texts: Iterable[str], vocabulary: int, most: int) -> bytes:
             model_type="bpe",
             vocab_size=vocabulary,
             hard_vocab_limit=False,  # a short text has fewer pairs
-            character_coverage=_coverage(lines, (vocabulary - BYTES) // 2),
             byte_fallback=True,
             normalization_rule_name="identity",
             add_dummy_prefix=False,
@@ -160,11 +152,11 @@ def train_bpe(texts: Iterable[str], vocabulary: int, most: int) -> bytes:
     return model.getvalue()
 
 
-def _coverage(lines: list[str], most: int) -> float:
-    """The share of the text that its `most` frequent characters make up: rarer ones are written as bytes, to leave room for pairs."""
-    counts = Counter(c for line in lines for c in line)
-    frequent = sum(count for _, count in islice(counts.most_common(), most))
-    return min(0.9995, frequent / max(1, counts.total()))
+def _without_rare(text: str, most: int) -> str:
+    """The text cut at all but its `most` frequent characters, which become bytes: with a token for each there'd be no room for pairs."""
+    counts = Counter(text)
+    frequent = {c for c, _ in counts.most_common(most)} - {SPACE}
+    return text.translate(dict.fromkeys(map(ord, counts.keys() - frequent), "\n"))
 
 
 def _bytes_of(model, token: int) -> bytes:  # type: ignore[no-untyped-def]  # its type is in a package that may be missing

@@ -1,0 +1,106 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+
+from src.data.text.sources import Sources
+from src.errors import DataError
+
+
+def sources(path: Path | None, *files: str, key: str = "text") -> Sources:
+    return Sources(path, files or ("*.txt", "*.jsonl"), key)
+
+
+def texts(path: Path | None, *files: str, key: str = "text") -> list[str]:
+    return [text for _, text in sources(path, *files, key=key).documents()]
+
+
+def test_files_come_in_one_order_and_empty_hidden_and_other_ones_are_left_out(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.txt", "a/y.txt", ".hidden.txt", ".git/c.txt", "picture.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "empty.txt").touch()
+    assert texts(tmp_path) == ["a/y.txt", "a/z.txt", "b.txt"]
+    assert texts(tmp_path, "*.png") == ["picture.png"]
+    assert texts(tmp_path / "b.txt") == ["b.txt"]
+
+
+def test_ends_of_lines_and_marks_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\rthree\n\0".encode())
+    assert texts(tmp_path) == ["\ufeffone\r\ntwo\rthree\n\0"]
+
+
+def test_each_line_of_json_is_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"body": "one\\ntwo", "id": 3}\n\n{"body": ""}\n  {"body": "\\u2028 \u2028"}'
+    )
+    assert texts(tmp_path, key="body") == ["one\ntwo", "\u2028 \u2028"]
+
+
+def test_without_a_folder_the_help_of_python() -> None:
+    assert texts(None) == [topics[name] for name in sorted(topics)]
+
+
+def latin(folder: Path) -> None:
+    (folder / "a.txt").write_bytes(b"caf\xe9")
+
+
+def line(text: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "a.jsonl").write_text(text)
+
+    return write
+
+
+BAD = {
+    "latin 1": (latin, r"a\.txt is not UTF-8: byte 3 is 0xe9; convert it"),
+    "latin 1 in JSON": (
+        lambda f: (f / "a.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xe9"}'),
+        r"a\.jsonl, line 2 is not UTF-8: byte 10",
+    ),
+    "no JSON": (line('{"text": "a"}\n{text}'), r"a\.jsonl, line 2 is not JSON"),
+    "half of a line": (line('{"text": "a'), r"line 1 is not JSON"),
+    "deep": (line("[" * 100_000), r"line 1 is not JSON"),
+    "a list": (line('["text"]'), r'line 1 holds a list, not an object like {"text": ...}'),
+    "another key": (
+        line('{"body": "a", "id": 1}'),
+        r"line 1 has no 'text', it has body, id; use data\.text_key=NAME",
+    ),
+    "an empty object": (line("{}"), r"has no 'text', it has nothing"),
+    "a number": (line('{"text": 3}'), r"'text' holds a int, not a text"),
+    "half a character": (line('{"text": "\\ud800"}'), r"half of a surrogate pair"),
+    "a pipe": (lambda f: os.mkfifo(f / "a.txt"), r"a\.txt is a pipe or a device"),
+    "a link to nothing": (
+        lambda f: (f / "a.txt").symlink_to("nothere"),
+        r"a\.txt, a link to nothere, can't be read \(No such file",
+    ),
+    "a link to itself": (lambda f: (f / "a.txt").symlink_to("a.txt"), r"a link to a\.txt, .*symbolic links"),
+    "a loop of folders": (
+        lambda f: (f / "in").mkdir() or (f / "in" / "up").symlink_to(".."),
+        r"in/up is a link to a folder that it is in, a loop; remove the link",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_strange_files_are_one_sentence(tmp_path: Path, what: str) -> None:
+    make, says = BAD[what]
+    make(tmp_path)
+    with pytest.raises(DataError, match=says) as caught:
+        texts(tmp_path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_folder_that_is_linked_twice_is_read_twice(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.txt").write_text("x")
+    (tmp_path / "b").symlink_to("a")
+    assert texts(tmp_path) == ["x", "x"]
+
+
+@pytest.mark.parametrize("path, says", [("none", "No such file"), ("/dev/null", "is a pipe or a device")])
+def test_no_folder(tmp_path: Path, path: str, says: str) -> None:
+    with pytest.raises(DataError, match=rf"data\.dir: .*{says}.*data\.dir=FOLDER"):
+        texts(tmp_path / path)
