@@ -5,6 +5,7 @@ facts for the model. `order.BatchOrder` says which rows a rank gets in batch b o
 and rank. The `torch_*` and `tf_*` files read these rows, in workers or threads, and yield them with their weights (padding has
 weight 0); or, for a module that knows nothing of weights, the bare rows. What someone brings is read alike if it is map-style,
 else as it comes (`torch_foreign`, `tf_samples`).
-Known without reading data, for checks before a run starts: `checks`, by way of `batch`, `class_folders`, `idx.read_header`,
-`mnist_files`. A new data set: a function here or anywhere else that returns `Splits`, and configs/data/NAME.yaml, which names it.
+Known without reading data, for checks before a run starts: `checks` and `text.checks`, by way of `batch`, `class_folders`,
+`idx.read_header`, `mnist_files`. A new data set: a function here or anywhere else that returns `Splits`, and configs/data/NAME.yaml,
+which names it.
 """

@@ -61,7 +61,12 @@ def token_files(cache: Path, sources: Sources, settings: Settings) -> Path:
 
 def _place(cache: Path, contents: str, text_key: str, settings: Settings) -> Place:
     key = _sha256([FORMAT, contents, text_key, asdict(settings)])[:24]
-    return Place(cache, (f"{settings.tokenizer}-{key}",), f"tokens {key}")
+    name = f"{settings.tokenizer}-{key}"
+    return Place(cache, (name,), _marker(name))
+
+
+def _marker(name: str) -> str:
+    return f"tokens {name}"
 
 
 def _usable(place: Place) -> bool:
@@ -108,11 +113,8 @@ def _recently(stamp: Path, times: dict[str, list[int]]) -> bool:
 
 def _publish(place: Place, sources: Sources, settings: Settings, contents: str) -> None:
     """Make the files of these `contents`, and give them their name if no other node was first."""
-    name, host = place.names[-1], socket.gethostname()
-    for left in place.root.glob(f".{name}.{host}.*"):
-        if not _alive(left.name.rpartition(".")[2]):
-            remove(Place(place.root, (left.name,), place.marker))
-    own = Place(place.root, (f".{name}.{host}.{os.getpid()}",), place.marker)
+    _remove_left(place.root)
+    own = Place(place.root, (f".{place.names[-1]}.{socket.gethostname()}.{os.getpid()}",), place.marker)
     make_empty(own)
     try:
         build(own.path, sources, settings)
@@ -123,6 +125,13 @@ def _publish(place: Place, sources: Sources, settings: Settings, contents: str) 
     finally:
         if own.path.exists():
             remove(own)
+
+
+def _remove_left(cache: Path) -> None:
+    """Remove what processes of this node left that were killed."""
+    for left in cache.glob(f".*.{socket.gethostname()}.*"):
+        if left.is_dir() and not _alive(left.name.rpartition(".")[2]):
+            remove(Place(cache, (left.name,), _marker(left.name[1:].partition(".")[0])))
 
 
 def _alive(process: str) -> bool:

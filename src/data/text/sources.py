@@ -11,6 +11,17 @@ from pydoc_data.topics import topics
 
 from src.errors import DataError
 
+IN_WORDS = {
+    dict: "an object",
+    list: "a list",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+    str: "a text",
+}
+"""Values of JSON."""
+
 LINES = ".jsonl"
 """The ending of files with a document on each line; any other file is one document."""
 
@@ -127,7 +138,7 @@ def _text_of(line: bytes, where: str, key: str) -> str:
         ) from error
     if not isinstance(found, dict):
         raise DataError(
-            f"{where} holds a {type(found).__name__}, not an object like {{{json.dumps(key)}: ...}}."
+            f"{where} holds {IN_WORDS[type(found)]}, not an object like {{{json.dumps(key)}: ...}}."
         )
     if key not in found:
         names = ", ".join(map(str, list(found)[:8])) or "nothing"
@@ -135,7 +146,7 @@ def _text_of(line: bytes, where: str, key: str) -> str:
     text = found[key]
     if not isinstance(text, str):
         raise DataError(
-            f"{where}: {key!r} holds a {type(text).__name__}, not a text; use data.text_key=NAME of a text."
+            f"{where}: {key!r} holds {IN_WORDS[type(text)]}, not a text; use data.text_key=NAME of a text."
         )
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise DataError(f"{where}: {key!r} holds half of a surrogate pair, which is no character; mend it.")

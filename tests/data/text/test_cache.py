@@ -96,6 +96,23 @@ def test_other_settings_are_other_files(tmp_path: Path, sources: Sources) -> Non
     assert len(folders) == len(settings)
 
 
+def test_another_key_is_other_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "a {n}", "body": "b {n}"}}\n' for n in range(20)))
+    keys = ("text", "body")
+    folders = {token_files(tmp_path, Sources(tmp_path / "a.jsonl", (), key), BPE) for key in keys}
+    assert len(folders) == 2
+
+
+def test_a_text_that_was_just_written_may_be_written_again(tmp_path: Path, sources: Sources) -> None:
+    """Within the same tick of the clock: its time says nothing yet."""
+    assert sources.path
+    token_files(tmp_path / "old", sources, BPE)
+    assert list((tmp_path / "old").glob("contents-*.json"))
+    (sources.path / "00.txt").write_text("just now")
+    token_files(tmp_path / "new", sources, BPE)
+    assert not list((tmp_path / "new").glob("contents-*.json"))
+
+
 def test_texts_with_the_same_times_are_not_read_again(tmp_path: Path, sources: Sources) -> None:
     assert sources.path
     folder = token_files(tmp_path / "cache", sources, BPE)
@@ -161,12 +178,19 @@ def test_what_a_killed_process_left_goes_and_that_of_a_living_one_stays(
     folder = token_files(tmp_path / "first", sources, BPE)
     ended = subprocess.Popen(["true"])
     ended.wait()
-    marker = (folder / ".run-marker").read_text().strip()
-    names = [f".{folder.name}.{socket.gethostname()}.{pid}" for pid in (ended.pid, os.getppid())]
+    names = [
+        f".{folder.name}.{socket.gethostname()}.{ended.pid}",
+        f".bytes-another.{socket.gethostname()}.{ended.pid}",
+        f".{folder.name}.{socket.gethostname()}.{os.getppid()}",
+        f".{folder.name}.another-node.{ended.pid}",
+    ]
     for name in names:
-        make_empty(Place(tmp_path / "second", (name,), marker))
+        make_empty(Place(tmp_path / "second", (name,), f"tokens {name[1:].partition('.')[0]}"))
+    (tmp_path / "second" / f".mine.{socket.gethostname()}.{ended.pid}").mkdir()
+    (tmp_path / "second" / f".mine.{socket.gethostname()}.{ended.pid}" / "file").touch()
     token_files(tmp_path / "second", sources, BPE)
-    assert [(tmp_path / "second" / name).exists() for name in names] == [False, True]
+    assert [(tmp_path / "second" / name).exists() for name in names] == [False, False, True, True]
+    assert list((tmp_path / "second").glob(".mine*/file"))
 
 
 CODE = """

@@ -100,3 +100,11 @@ def test_folders_are_absolute_in_the_run_folder_and_may_be_null(make_config: Cal
     assert tree["data"]["dir"] is None and tree["data"]["cache"] == str(ROOT / "tokens")
     again = as_tree(load(as_tree(make_config("data=text", "data.dir=a\\$b"))))
     assert again["data"]["dir"] == f"{ROOT}/a\\$b"
+
+
+def test_a_variable_in_the_cache_s_folder_is_read_where_the_command_is_typed(
+    make_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH_HERE", "/scratch/ada")
+    tree = as_tree(make_config("data=text", "paths.data='${oc.env:SCRATCH_HERE}'"))
+    assert tree["data"]["cache"] == "/scratch/ada/text"

@@ -69,7 +69,7 @@ BAD = {
         r"line 1 has no 'text', it has body, id; use data\.text_key=NAME",
     ),
     "an empty object": (line("{}"), r"has no 'text', it has nothing"),
-    "a number": (line('{"text": 3}'), r"'text' holds a int, not a text"),
+    "a number": (line('{"text": 3}'), r"'text' holds a number, not a text"),
     "half a character": (line('{"text": "\\ud800"}'), r"half of a surrogate pair"),
     "a pipe": (lambda f: os.mkfifo(f / "a.txt"), r"a\.txt is a pipe or a device"),
     "a link to nothing": (

@@ -69,6 +69,12 @@ def test_a_part_shorter_than_a_row_is_one_padded_row(open_corpus: Callable[..., 
         assert len(test) == 1 and rows["tokens"].shape == (1, 5001) and rows["documents"].min() == -1
 
 
+def test_more_tokens_than_two_bytes_can_count(open_corpus: Callable[..., Splits]) -> None:
+    few, many = (open_corpus(tokenizer="bpe", vocabulary=n).train for n in (2**16, 2**16 + 1))
+    assert [part.tokens.array.itemsize for part in (few, many)] == [2, 4]
+    np.testing.assert_array_equal(few.tokens.array, many.tokens.array)
+
+
 def test_without_a_test(open_corpus: Callable[..., Splits]) -> None:
     assert open_corpus(test_fraction=0.0).test is None
 
