@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from src.config import strategies
-from src.config.choices import Sgd
+from src.config.choices import FsdpStrategy, Sgd
 from src.config.schema import Config
 
 Check = Callable[[Config], list[str]]
@@ -20,6 +20,7 @@ def cross_checks(config: Config) -> list[str]:
         _early_stopping,
         _name,
         _strategy,
+        _within_node,
     )
     return [problem for check in checks for problem in check(config)]
 
@@ -27,6 +28,22 @@ def cross_checks(config: Config) -> list[str]:
 def _strategy(c: Config) -> list[str]:
     devices = c.trainer.total_devices or c.trainer.devices
     return strategies.contradictions(c.framework, c.strategy.name, c.trainer.nodes, devices)
+
+
+def _within_node(c: Config) -> list[str]:
+    total, nodes = c.trainer.total_devices, c.trainer.nodes
+    if (
+        not isinstance(c.strategy, FsdpStrategy)
+        or not c.strategy.shard_within_node
+        or not total
+        or total % nodes == 0
+    ):
+        return []
+    return [
+        f"strategy.shard_within_node=true splits the model in the same way on each node, and trainer.nodes={nodes} can't have the "
+        f"same number each of trainer.total_devices={total}; use trainer.total_devices={-(-total // nodes) * nodes}, or "
+        "strategy.shard_within_node=false."
+    ]
 
 
 def _from_scratch(c: Config) -> list[str]:

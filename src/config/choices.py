@@ -161,6 +161,9 @@ class FsdpStrategy:
     blocks: list[
         str
     ]  # names of the classes of layers that are gathered one by one; none: each layer of the network, or of its lists
+    shard_within_node: (
+        bool  # each node holds the whole model between its ranks, and nodes average their gradients
+    )
 
 
 Optimizer = Sgd | AdamW | OtherOptimizer

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from src.config.limits import Range
 
-Layers = Annotated[int, Range(at_least=1, at_most=2**10)]
-Heads = Annotated[int, Range(at_least=1, at_most=2**10)]
-Length = Annotated[int, Range(at_least=1, at_most=2**20)]
-Vocabulary = Annotated[int, Range(at_least=2, at_most=2**22)]
-Width = Annotated[int, Range(at_least=2, at_most=2**16)]
-Hidden = Annotated[int, Range(at_least=1, at_most=2**18)]
+Layers = Annotated[int, Range(at_least=1, at_most=1024)]
+Heads = Annotated[int, Range(at_least=1, at_most=1024)]
+Length = Annotated[int, Range(at_least=1, at_most=1_048_576)]
+Vocabulary = Annotated[int, Range(at_least=2, at_most=4_194_304)]
+Width = Annotated[int, Range(at_least=2, at_most=65_536)]
+Hidden = Annotated[int, Range(at_least=1, at_most=262_144)]
 
 EPSILON = 1e-6
 """Added to a mean square before its root is divided by."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from src.errors import DataError
 from src.tasks import base
 
 IGNORED = -100
@@ -38,7 +39,14 @@ def shifted(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     Returns:
         "tokens", "documents" and "targets" [b, t], and "bytes". A target is `IGNORED` if it begins another document, or is padding.
+
+    Raises:
+        DataError: the rows are not such.
     """
+    if not isinstance(batch, Mapping) or not {"tokens", "documents", "bytes"} <= batch.keys():
+        raise DataError(
+            "task=language_model needs rows of tokens, documents and bytes, as data=text gives them; use data=text, or another task."
+        )
     tokens, documents = batch["tokens"], batch["documents"]
     counts = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)
     return {

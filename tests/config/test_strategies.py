@@ -57,6 +57,15 @@ def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
         (["strategy=mirrored"], "use strategy=auto|single|dp|ddp"),
         (["strategy=dp", "trainer.nodes=2"], "use strategy=ddp|fsdp|horovod"),
         (["framework=keras", "strategy=fsdp"], "or framework=lightning"),
+        (
+            [
+                "strategy=fsdp",
+                "strategy.shard_within_node=true",
+                "trainer.total_devices=3",
+                "trainer.nodes=2",
+            ],
+            "use trainer.total_devices=4, or",
+        ),
     ],
 )
 def test_refused_with_what_works(overrides: list[str], says: str) -> None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from src.errors import DataError
 from src.tasks.language_model import IGNORED, LanguageModel, continued, shifted
 
 
@@ -34,6 +35,11 @@ def test_a_target_is_the_next_token_of_the_same_document() -> None:
     assert rows["tokens"].tolist() == [[5, 6, 7, 8], [1, 2, 3, 0]]
     assert rows["targets"].tolist() == [[6, IGNORED, 8, IGNORED], [2, 3, IGNORED, IGNORED]]
     assert rows["documents"].tolist() == [[0, 0, 1, 1], [0, 0, 0, -1]]
+
+
+def test_rows_of_another_kind() -> None:
+    with pytest.raises(DataError, match="use data=text"):
+        shifted((np.zeros((2, 8, 8, 1)), np.zeros(2)))  # type: ignore[arg-type]
 
 
 def test_text_is_continued() -> None:

@@ -72,7 +72,17 @@ class _Reader:
         bound = self.module.scope.get(node.id) if isinstance(node, ast.Name) else None
         if bound and len(bound) == 1 and bound[0].value:  # Width = Annotated[int, ...], in this file
             return self.read(bound[0].value, depth)
+        if bound and len(bound) == 1 and isinstance(bound[0].node, ast.ImportFrom) and bound[0].alias:
+            return self._elsewhere(bound[0].node, bound[0].alias.name, depth)
         raise _NotKnown
+
+    def _elsewhere(self, node: ast.ImportFrom, name: str, depth: int) -> Any:
+        """What a name means in the file of this project that it is imported from; the environment's are large, and seldom say more."""
+        origin = self.module.origin_of(node)
+        source = self.names.modules.find(origin) if origin else None
+        if source is None or not source.own or source.text is None:
+            raise _NotKnown
+        return _Reader(self.names, source).read(ast.Name(name), depth)
 
     def _subscript(self, node: ast.Subscript, depth: int) -> Any:
         kind = (self.names.origin(self.module, node.value) or "").rpartition(".")

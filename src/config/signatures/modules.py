@@ -182,7 +182,7 @@ class Modules:
     def _inside(self, spec: ModuleSpec) -> bool:
         """Whether a file is below the project, and not of an environment inside it."""
         file = spec.origin or ""
-        if any(file.startswith(f"{folder}/") for folder in _environment()):
+        if any(file.startswith(f"{folder}/") for folder in _environment() if folder not in self._roots):
             return False
         return any(file.startswith(f"{root}/") for root in self._roots)
 

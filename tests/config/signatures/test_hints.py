@@ -1,5 +1,6 @@
 """Annotations become types that `strict` can check, or nothing."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -131,3 +132,29 @@ def test_nothing_of_a_hint_runs(project: Project, capsys: pytest.CaptureFixture[
     assert hint(project, "print('run')") is None
     assert hint(project, "Annotated[int, Range(print('run'))]") is None
     assert capsys.readouterr().out == ""
+
+
+def test_an_alias_of_another_file_of_the_project(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the project's folder is one that Python searches; of a circle of imports nothing is known."""
+    numbers = f"{HEAD}\nLayers = Annotated[int, Range(at_least=2)]\nfrom mine import Twice\n"
+    mine = "from numbers_of_mine import Layers as Deep, Twice\ndef f(x: Deep | None, y: Twice): ...\n"
+    for searched in (False, True):
+        if searched:
+            monkeypatch.syspath_prepend(str(tmp_path))
+        found = project(mine, numbers_of_mine=numbers)("mine.f").parameters
+        assert found["x"].hint == (Annotated[int, Range(at_least=2)] | None)
+        assert found["y"].hint is None
+
+
+def test_an_alias_of_another_package_of_the_project(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    numbers = (
+        "from typing import Annotated\nfrom src.config.limits import Range\nLayers = Annotated[int, Range(2)]"
+    )
+    files = {"ours__in__numbers": numbers, "ours__in____init__": ""}
+    found = project("from ours.numbers import Layers\ndef f(x: Layers): ...\n", **files)("mine.f")
+    assert found.parameters["x"].hint == Annotated[int, Range(2)]

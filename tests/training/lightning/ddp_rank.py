@@ -3,7 +3,7 @@
 
     python ddp_rank.py FOLDER OVERRIDE...
 
-Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the network's weights.
+Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the network's weights, or of this rank's part.
 With SIGNAL_AT=<rank>:<n>, that rank gets SIGTERM while it reads its n-th batch.
 """
 
@@ -18,6 +18,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).res
 
 import torch
 from conftest import SignalAt
+from torch.distributed.tensor import DTensor
 
 from src.config.compose import compose
 from src.config.load import load
@@ -48,5 +49,6 @@ def with_signal(*arguments: Any, **named: Any) -> Any:
 side.build_network, side.open_splits = remember, with_signal
 folder = Path(sys.argv[1])
 outcome = side.train(load(compose(sys.argv[2:])), RunDir(folder), topology, Stop().install())
-weights = [p.flatten().tolist() for p in networks[0].parameters()]
+own = [p.to_local() if isinstance(p, DTensor) else p for p in networks[0].parameters()]
+weights = [p.flatten().tolist() for p in own]
 (folder / f"rank-{topology.rank}.json").write_text(json.dumps({**asdict(outcome), "weights": weights}))

@@ -16,18 +16,25 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 """What only holds other layers: a list is never called, and the layers of a chain can be gathered one after another."""
 
 
-def shard(network: nn.Module, device: torch.device, names: Sequence[str] = ()) -> None:
+def shard(
+    network: nn.Module, device: torch.device, names: Sequence[str] = (), group: int | None = None
+) -> None:
     """Split every layer or block of the network over all ranks, each to be gathered by itself.
 
     Normalisations between them are small; they are gathered together, with the network, and so are weights that two blocks share.
 
     Args:
         names: classes of the blocks; none: see `blocks_of`.
+        group: so many ranks in a row share a whole network, and gradients are averaged over the groups; None: all ranks share one.
 
     Raises:
         ConfigError: no layer is of such a class.
     """
-    mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
+    ranks = distributed.get_world_size()
+    if group in (None, ranks):
+        mesh = init_device_mesh(device.type, (ranks,))
+    else:
+        mesh = init_device_mesh(device.type, (ranks // group, group), mesh_dim_names=("replicate", "shard"))
     # torch's caches keep the mesh for ever, and it the process group, which must end before Python does
     weakref.finalize(network, mesh._pg_registry.clear)
     for block in blocks_of(network, names):

@@ -36,15 +36,16 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     Args:
         blocks: names of the classes of layers that are gathered by themselves; none: see `blocks_of`.
+        group: ranks in a row that share a whole model; None: all of them share one.
     """
 
     strategy_name = "fsdp"
     restore_checkpoint_after_setup = True  # shards go into a model that is split already
     lightning_restore_optimizer = False  # `load_checkpoint` does it
 
-    def __init__(self, *, blocks: Sequence[str] = (), **options: Any) -> None:
+    def __init__(self, *, blocks: Sequence[str] = (), group: int | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.blocks = blocks
+        self.blocks, self.group = blocks, group
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Rank 0's weights to all ranks, then each keeps its part."""
@@ -55,7 +56,7 @@ class FullyShardedStrategy(OneDevicePerRank):
         if not isinstance(self.network, FSDPModule):
             self._broadcast(self.network.parameters())
             self._broadcast(self.network.buffers())
-            shard(self.network, self.root_device, self.blocks)
+            shard(self.network, self.root_device, self.blocks, self.group)
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             self.setup_optimizers(trainer)

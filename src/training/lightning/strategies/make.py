@@ -5,6 +5,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
+from src.errors import ConfigError
 from src.training.lightning.strategies.ddp import OneDevicePerRank
 from src.training.lightning.strategies.dp import DataParallel, devices_of
 from src.training.lightning.strategies.environment import TopologyEnvironment
@@ -43,11 +44,27 @@ def _ddp(config: Config, topology: Topology, device: torch.device, devices: int)
 def _fsdp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:
     assert config.strategy.name == "fsdp"
     environment = TopologyEnvironment(topology)
+    within = config.strategy.shard_within_node
     return FullyShardedStrategy(
         blocks=config.strategy.blocks,
+        group=ranks_of_each_node(topology) if within else None,
         parallel_devices=[device],
         cluster_environment=environment,
     )
+
+
+def ranks_of_each_node(topology: Topology) -> int:
+    """The number that all nodes have.
+
+    Raises:
+        ConfigError: they have different ones.
+    """
+    if topology.local_world_size * topology.nodes != topology.world_size:
+        raise ConfigError(
+            f"strategy.shard_within_node=true splits the model in the same way on each node, and {topology.nodes} nodes have "
+            f"{topology.world_size} ranks; use the same number on each, or strategy.shard_within_node=false."
+        )
+    return topology.local_world_size
 
 
 def _horovod(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:

@@ -6,6 +6,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from tests.training.lightning.test_ddp import train as train_ranks
 from tests.weights import final_weights, info, largest_difference
 
 Train = Callable[..., "CompletedProcess[str]"]
@@ -79,6 +80,31 @@ def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) 
     assert len(list(newest(run).glob("__*"))) == 3
     assert info(run)["step"] == info(tmp_path / "whole" / "latest")["step"]
     assert largest_difference(final_weights(run), final_weights(tmp_path / "whole" / "latest")) < 1e-5
+
+
+@pytest.mark.slow
+def test_nodes_that_hold_a_whole_model_each(tmp_path: Path) -> None:
+    """Two nodes of two ranks: parts differ within a node and are the same on both; the run resumes as one model over two ranks."""
+    run = (
+        *GPT,
+        "data=custom",
+        "optimizer=sgd",
+        "schedule=constant",
+        "trainer.accelerator=cpu",
+        "trainer.limit_test_batches=0",
+        "monitor.progress=none",
+        "strategy=fsdp",
+    )
+    whole = tmp_path / "whole"
+    ranks = train_ranks(tmp_path, (2, 2), *run, "strategy.shard_within_node=true", "trainer.max_epochs=1")
+    parts = [rank["weights"] for rank in ranks]
+    assert parts[0] == parts[2] != parts[1] == parts[3]
+    assert sum(map(len, parts[0])) < 0.6 * sum(map(len, [*parts[0], *parts[1]]))
+    train_ranks(whole, (1,), *run, "trainer.max_epochs=1")
+    assert largest_difference(final_weights(tmp_path), final_weights(whole)) < 1e-6
+    train_ranks(tmp_path, (2,), *run, "trainer.max_epochs=2")
+    train_ranks(whole, (1,), *run, "trainer.max_epochs=2")
+    assert largest_difference(final_weights(tmp_path), final_weights(whole)) < 1e-6
 
 
 @pytest.mark.slow
