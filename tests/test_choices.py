@@ -98,6 +98,6 @@ def test_what_is_tried_by_an_experiment_is_read_from_the_files() -> None:
         "task=language_model",
         "data=text",
         "model=gpt",
-    } == with_others()
-    assert {"model=gpt_10m", "model=gpt_125m", "model=gpt_1b", "model=gpt_7b"} == in_other_numbers()
+    } <= with_others()
+    assert {"model=gpt_10m", "model=gpt_125m", "model=gpt_1b", "model=gpt_7b"} <= in_other_numbers()
     assert {"experiment=regression", "experiment=gpt_text", "model=mlp"} <= {*lines(False)}
