@@ -15,7 +15,7 @@ from src.config.strict import build
 from src.config.targets import checked
 from src.errors import ConfigError
 
-FOLDERS = ("paths.results", "paths.data", "data.dir")
+FOLDERS = ("paths.results", "paths.data", "data.dir", "init.run")
 """Folders of the machine where the command is typed."""
 
 
@@ -45,7 +45,7 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
 def as_tree(config: Config) -> dict[str, Any]:
     """The configuration as plain dicts and lists, which `load` turns into it again."""
     flat = flatten(_plain(config))
-    folders = {key: unexpanded(flat[key]) for key in FOLDERS if key in flat}
+    folders = {key: unexpanded(flat[key]) for key in FOLDERS if isinstance(flat.get(key), str)}
     return unflatten(flat | dict(config.written) | folders)
 
 
