@@ -1,5 +1,6 @@
 """The weights in a checkpoint, whole or in shards, read by one process without running what the files hold."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,11 @@ def _gathered(folder: Path) -> dict[str, Tensor]:
     if sum(m.size.numel() * m.properties.dtype.itemsize for m in wanted.values()) > room:
         raise CheckpointError(f"{folder / METADATA} names more weights than its files hold; it is not read.")
     weights = {name: torch.empty(m.size, dtype=m.properties.dtype) for name, m in wanted.items()}
-    dcp.load({WEIGHTS: weights}, storage_reader=reader, planner=ShardPlanner(), no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="torch.distributed is disabled"
+        )  # one process is what is meant
+        dcp.load({WEIGHTS: weights}, storage_reader=reader, planner=ShardPlanner(), no_dist=True)
     return weights
 
 
