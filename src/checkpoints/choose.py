@@ -25,6 +25,15 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
+    try:
+        return _chosen(run, which, checksums)
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoints in {run.checkpoints} can't be read ({error.strerror or error})."
+        ) from error
+
+
+def _chosen(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
     store = _store(run)
     if isinstance(which, int) or which.isdigit():
         return _of_step(run, store, int(which), checksums)

@@ -3,10 +3,21 @@
 import os
 
 from tests.bad_inputs.row import Row
-from tests.bad_inputs.rows import clusters, files, good, numbers, resume, schedulers, targets, together, words
+from tests.bad_inputs.rows import (
+    after,
+    clusters,
+    files,
+    good,
+    numbers,
+    resume,
+    schedulers,
+    targets,
+    together,
+    words,
+)
 
 ROWS: list[Row] = [
-    *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *targets.ROWS, *good.ROWS
+    *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *targets.ROWS, *after.ROWS, *good.ROWS
 ]  # fmt: skip
 """All of them."""
 
