@@ -171,3 +171,17 @@ def test_a_run_of_two_ranks(strategy: str, train, evaluated: Evaluate, tmp_path:
     assert metrics_of(said) == pytest.approx(known, rel=1e-6)
     begun = train_a_run(tmp_path / "begun", *SHORT, f"init={run.path}", "optimizer.lr=1e-9")
     assert evaluated(begun.path)[1]
+
+
+def test_a_text_is_continued(trained: Trained, evaluated: Evaluate) -> None:
+    speakers = "tests.after.speakers"
+    run = trained(
+        f"task._target_={speakers}.Speaker",
+        f"data._target_={speakers}.open_letters",
+        "data.batch_size=96",
+        *SHORT[1:],
+        "model=mlp",
+        "trainer.max_epochs=1",
+    )
+    words = ("--generate", "xy", "--tokens", 3, "--temperature", 0.5, "--seed", 3)
+    assert evaluated(run.path, *words) == (0, "xyzab\n", "")

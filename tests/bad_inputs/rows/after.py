@@ -57,7 +57,7 @@ INIT = {
     "init={run} framework=keras": "framework=lightning, and its weights fit that alone",
     "init.runn=x": r"'init\.runn' is not a key.*init\.run",
     "resume={run} init={row}/none": r"init\.run=.*can't be changed by resume=",
-    "cluster=slurm init={row}/none dry_run=true": "none is not a run folder",
+    "cluster=slurm init={row}/none": "none is not a run folder",
 }
 THERE: dict[str, Damage] = {"row/there.csv": "mine", "row/loop.csv": link("loop.csv")}
 
