@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from src.data.sets import open_splits
 from src.distributed.topology import Topology
 from src.errors import CheckpointError, ConfigError
 from src.tasks.base import Task
+from src.training.lightning.answers import Answers, arrays_of, joined
 from src.training.lightning.dropin import lightning_refusals, make_task
 from src.training.lightning.loaders import Part
 from src.training.lightning.module import TaskModule
@@ -149,7 +149,7 @@ class Trained:
         if not predicting:
             return metrics, None
         loader = given.get("dataloaders") or getattr(given["datamodule"], f"{split}_dataloader")()
-        return metrics, joined([_arrays(answer) for answer in trainer.predict(module, loader) or []])
+        return metrics, joined([arrays_of(answer) for answer in trainer.predict(module, loader) or []])
 
     def _open(self, split: str) -> tuple[Trainer, Part, pl.LightningDataModule | None]:
         """A Trainer on one device, and the part of the data."""
@@ -228,44 +228,3 @@ class Trained:
 
 def _on_cpu(value: Any) -> Any:
     return value.detach().cpu().clone() if isinstance(value, Tensor) else value  # no tensor of inference mode
-
-
-class Answers(pl.Callback):
-    """Collects what a network returns, without the rows that are padding."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self.newest: Any = None
-        self.kept: list[Any] = []
-        self.hook = network.register_forward_hook(self._seen)
-
-    def _seen(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        self.newest = output
-
-    def on_test_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Rows of weight 0 are padding."""
-        real = batch.weight > 0
-        self.kept.append(
-            _arrays(pytree.tree_map(lambda t: t[real] if isinstance(t, Tensor) else t, self.newest))
-        )
-
-    def arrays(self) -> Any:
-        """All rows, in their order."""
-        return joined(self.kept)
-
-
-def _arrays(tree: Any) -> Any:
-    """Tensors as arrays; bfloat16, which numpy does not have, as float32."""
-
-    def array(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
-
-    return pytree.tree_map(array, tree)
-
-
-def joined(batches: list[Any]) -> Any:
-    """Trees of arrays [b, ...] as one of arrays [n, ...]."""
-    if not batches:
-        raise ConfigError("there is no row to predict.")
-    return pytree.tree_map(lambda *arrays: np.concatenate([np.atleast_1d(a) for a in arrays]), *batches)
