@@ -1,4 +1,4 @@
-"""Who may import whom, in twelve rows, read from the source; and what a start really loads, by `-X importtime`."""
+"""Who may import whom, in thirteen rows, read from the source; and what a start really loads, by `-X importtime`."""
 
 import ast
 import re
@@ -23,8 +23,8 @@ LOWER = GROUND | {"config", "distributed", "runs"}
 CONTENT = {"models", "data", "tasks"}
 LOOPS = LOWER | CONTENT | {"checkpoints", "training"}
 LOOP = {"training.lightning", "training.keras"}
-COMMANDS = {"train", "jobs", "doctor"}
-EVERYTHING = LOOPS | LOOP | {"launch", "slurm"}
+COMMANDS = {"train", "jobs", "doctor", "evaluate"}
+EVERYTHING = LOOPS | LOOP | {"launch", "after", "slurm"}
 
 
 class Row(NamedTuple):
@@ -47,6 +47,7 @@ ROWS = {
     "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
     "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch"}, {"hydra", "omegaconf"}),
+    "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "12 the commands are the roof": Row(COMMANDS, EVERYTHING, {"hydra", "omegaconf"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""

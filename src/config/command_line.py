@@ -35,8 +35,9 @@ def opened(words: Sequence[str]) -> list[str]:
     """Overrides as Hydra takes them where a key need not be in a file: arguments of a target (`task.hidden=64` as `++task.hidden=64`).
 
     A target that is typed begins without the arguments of the one in the chosen file: `data._target_=mine.rows` stands for
-    `data=custom` too.
+    `data=custom` too. `init=RUN` stands for `init.run=RUN`.
     """
+    words = [f"init.run={word.removeprefix('init=')}" if word.startswith("init=") else word for word in words]
     typed = [word.lstrip("+").partition("=")[0] for word in words]
     begun = [g for g in CHOSEN if any(k.startswith(f"{g}.{TARGET}") for k in typed) and g not in typed]
     sections = tuple(f"{group}." for group in (*CHOSEN, *LISTED))

@@ -15,7 +15,7 @@ from src.config.strict import build
 from src.config.targets import checked
 from src.errors import ConfigError
 
-FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache")
+FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run")
 """Folders of the machine where the command is typed."""
 
 

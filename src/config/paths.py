@@ -108,5 +108,8 @@ Folder = Annotated[str, _Expanded(expand)]
 AbsoluteFolder = Annotated[str, _Expanded(lambda text: str(absolute(expand(text))))]
 """A folder of the machine where the command is typed; a relative one is below the project's folder."""
 
+RunFolder = Annotated[str, _Expanded(lambda text: os.path.realpath(absolute(expand(text))))]
+"""A folder that is there when the command is typed: a link such as results/latest will lead to another one."""
+
 NodeFolder = Annotated[str, _Expanded(expand_home)]
 """A path on the node: its variables are those of the job."""

@@ -13,7 +13,7 @@ from src.config.choices import Callback, Data, Logger, Model, Optimizer, Schedul
 from src.config.cluster import Cluster, Container, Gpus
 from src.config.limits import MOST, Count, Range
 from src.config.open import DERIVED
-from src.config.paths import AbsoluteFolder, NodeFolder
+from src.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 from src.config.strict import Choice
 
 _LIMIT = "use a number of batches (10) or a fraction of them (0.1)"
@@ -84,6 +84,15 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Init:
+    """Another run whose weights the training begins with; `init=RUN` is short for `init.run=RUN`."""
+
+    run: RunFolder | None
+    checkpoint: Literal["best", "newest"] | Count  # a step
+    strict: bool  # false: take those weights whose names and shapes fit
+
+
+@dataclass(frozen=True)
 class Monitor:
     """What is written for people to look at."""
 
@@ -132,6 +141,7 @@ class Config:
     loggers: Mapping[str, Logger]
     trainer: Trainer
     checkpoint: Checkpoint
+    init: Init
     monitor: Monitor
     paths: Paths
     written: Mapping[str, Any] = field(default_factory=dict, metadata=DERIVED)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from src.checkpoints.initial import init_problems
 from src.checkpoints.usable import refuse_unreadable
 from src.config.instantiate import locate
 from src.config.open import CHECK
@@ -49,7 +50,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     length = known.length
     sentences = [too_large(length, config.data.batch_size, devices)] if length else []
     sentences += [*known.problems, _too_much_memory(config, known, devices), _no_such_model(config, known)]
-    found = [s for s in sentences if s] + _missing_packages(config)
+    found = [s for s in sentences if s] + _missing_packages(config) + init_problems(config)
     if length and not found and config.data.batch_size % devices == 0:
         found += _no_step(config, length, devices)
     return found

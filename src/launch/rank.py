@@ -5,6 +5,7 @@ import sys
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from src.config.load import load
 from src.config.schema import Config
@@ -73,9 +74,13 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
 
 def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
     """Import the training loop of one framework, and of no other, and train."""
-    loop = importlib.import_module(f"src.training.{config.framework}.run")
-    outcome: Outcome = loop.train(config, run, topology, stop)
+    outcome: Outcome = side(config.framework, "run").train(config, run, topology, stop)
     return outcome
+
+
+def side(framework: str, name: str) -> Any:
+    """A module of the training loop of one framework, such as its `run`."""
+    return importlib.import_module(f"src.training.{framework}.{name}")
 
 
 def _try_to_record_failure(run: RunDir) -> None:

@@ -22,6 +22,7 @@ FIXED = (
     "data._target_",
     "data.batch_size",
     "name",
+    "init.",
     "paths.results",
 )
 """Keys that a checkpoint depends on: with another value it would be another run."""

@@ -17,6 +17,7 @@ SCRIPTS = {
     "train": "src/train.py",
     "jobs": "src/jobs.py",
     "doctor": "src/doctor.py",
+    "evaluate": "src/evaluate.py",
     "new_cluster": "slurm/new_cluster.py",
 }
 
@@ -30,7 +31,7 @@ class Row:
             `{job}` one that was submitted as job 4001.
         says: regular expression of one line on stderr; for exit code 0 also on stdout.
         code: exit code.
-        command: train, jobs, doctor or new_cluster.
+        command: train, jobs, doctor, evaluate or new_cluster.
         files: paths below row/ or project/, and what is done to them before the command starts.
         programs: shell lines of programs that are first on PATH.
         environ: changes to the environment; "" removes a variable.

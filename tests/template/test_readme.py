@@ -41,7 +41,7 @@ ALL = [(page.name, c) for page in PAGES for c in commands(page) if c]
 
 @pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/train.py")])
 def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: str, command: str) -> None:
-    arguments = [a for a in shlex.split(command)[2:] if not a.startswith("resume=") and a != "-m"]
+    arguments = [a for a in shlex.split(command)[2:] if not a.startswith(("resume=", "init=")) and a != "-m"]
     arguments = [a.split(",")[0] if a.startswith(("optimizer.lr=", "seed=")) else a for a in arguments]
     for split in ("train", "val"):
         (tmp_path / "pictures" / split / "cat").mkdir(parents=True)
@@ -71,6 +71,7 @@ def test_every_other_command_is_known() -> None:
         "python src/train.py",
         "make ",
         "python src/jobs.py",
+        "python src/evaluate.py",
         "python src/doctor.py",
         "python slurm/new_cluster.py",
     )

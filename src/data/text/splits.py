@@ -35,7 +35,7 @@ def open_text(
 ) -> Splits:
     """The documents below `dir` as `Rows`; without a folder, the help of Python itself.
 
-    Facts: `vocabulary`, `length`, `end` (the end symbol), and `tokenizer`: the folder, for `read_tokenizer`.
+    Facts: `vocabulary`, `length`, `text` (the Tokenizer), and `tokenizer`: its folder, for `read_tokenizer`.
 
     Args:
         files: patterns of the names that are read.
@@ -59,8 +59,8 @@ def open_text(
     facts = {
         "vocabulary": size,
         "length": length,
-        "end": known.end,
         "tokenizer": str(folder),
+        "text": known,
     }
     return Splits(**parts, facts=facts)
 

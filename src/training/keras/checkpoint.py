@@ -117,6 +117,11 @@ def restore_weights(folder: Path, weights: Saved) -> None:
     _assign(weights, folder / "weights.npz", "model")
 
 
+def read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """The weights of the checkpoint in `folder`, by name. Raises CheckpointError."""
+    return _read(folder / "weights.npz")
+
+
 def _assign(variables: Saved, file: Path, what: str) -> None:
     stored = _read(file)
     if {name: tuple(v.shape) for name, v in variables.items()} != {

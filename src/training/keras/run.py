@@ -1,6 +1,7 @@
 """Train one rank with Keras, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Literal
 
 import keras
@@ -21,6 +22,7 @@ from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.callbacks import Loader, TrainingCallback
 from src.training.keras.checkpoint import StateWriter, restore, restore_weights
 from src.training.keras.dropin import open_dropin
+from src.training.keras.initial import begin_with
 from src.training.keras.loop import fit
 from src.training.keras.make import POLICIES, dtype_policy, open_native
 from src.training.keras.module import Module
@@ -65,6 +67,9 @@ def train_and_test(
     newest = checkpointer.store.newest_good() if checkpointer else None
     if checkpointer:
         record_first_step(run, newest.step if newest else 0)
+    shows = config.monitor.progress != "none"
+    if strategy.rank == 0 and newest is None:
+        begin_with(config, module, partial(print, flush=True) if shows else lambda line: None)
     position, before = restore(newest, module) if newest else (Position(), strategy.replicas)
     position = broadcast_state(position, module)
     part_seeds(module)

@@ -162,7 +162,7 @@ def open_parts(
     opener = Opener(config, topology, task is not None, getattr(task, "prepare", None), tell)
     module = splits.train if isinstance(splits.train, pl.LightningDataModule) else None
     if module:
-        splits = _from_module(module, splits, topology, strategy)
+        splits = from_module(module, splits, topology, strategy)
     elif splits.train is splits.val is splits.test:
         raise ConfigError(
             f"data._target_={config.data.target['lightning']} made a {type(splits.train).__qualname__}, which has no train and val "
@@ -173,7 +173,7 @@ def open_parts(
     return Parts(opener.part(splits.train, "train"), val, test, module)
 
 
-def _from_module(
+def from_module(
     module: pl.LightningDataModule, splits: Splits, topology: Topology, strategy: Strategy
 ) -> Splits:
     """Prepare and set up a LightningDataModule, once, and ask for its loaders."""

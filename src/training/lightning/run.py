@@ -25,6 +25,7 @@ from src.training.lightning.attach import add_callbacks, add_loggers, attach
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
 from src.training.lightning.dropin import lightning_refusals, make_task, without_evaluation
+from src.training.lightning.initial import begin_with
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
 from src.training.lightning.parts import Parts, open_parts
@@ -180,6 +181,8 @@ def fit_and_test(
 def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
     """Train from the newest checkpoint, or from the start. Raises Stopped at a signal, after a checkpoint."""
     parts, newest = made.parts, checkpoints.writer.newest
+    if newest is None:
+        begin_with(checkpoints.config, made.module, checkpoints.metrics.progress.note)
     training = parts.train.loader(checkpoints.start)
     add_callbacks(made.trainer, made.module, checkpoints, training, made.devices)
     add_loggers(made.trainer, run, checkpoints)

@@ -4,6 +4,7 @@ import os
 
 from tests.bad_inputs.row import Row
 from tests.bad_inputs.rows import (
+    after,
     clusters,
     files,
     good,
@@ -17,7 +18,8 @@ from tests.bad_inputs.rows import (
 )
 
 ROWS: list[Row] = [
-    *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *targets.ROWS, *texts.ROWS, *good.ROWS
+    *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *targets.ROWS, *texts.ROWS, *after.ROWS,
+    *good.ROWS
 ]  # fmt: skip
 """All of them."""
 

@@ -40,7 +40,7 @@ def test_each_document_is_in_one_part_and_comes_back_exactly(
     assert [len(texts) for texts in found] == [14, 4, 2]
     assert sorted(t for texts in found for t in texts) == sorted(f.read_text() for f in corpus.rglob("*.*"))
     assert splits.facts["vocabulary"] == (257 if kind == "bytes" else 320) == len(tokenizer.widths)
-    assert splits.facts["length"] == 16 and splits.facts["end"] == tokenizer.end
+    assert splits.facts["length"] == 16 and splits.facts["text"].end == tokenizer.end
 
 
 @pytest.mark.parametrize("documents", ["packed", "apart"])

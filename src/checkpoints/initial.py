@@ -1,0 +1,72 @@
+"""`init=RUN`: a training that begins with the weights of another run, never with its optimizer or its position."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from src.checkpoints.choose import choose
+from src.config.schema import Config
+from src.errors import CheckpointError, ProjectError
+from src.runs.folder import open_run
+from src.runs.frozen import read_frozen
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of weights by name."""
+
+SHOWN = 5
+"""Names in one sentence."""
+
+
+def init_problems(config: Config) -> list[str]:
+    """What is wrong with `init`, before anything is submitted: no run, no checkpoint, or another framework's."""
+    init = config.init
+    if init.run is None or config.resume is not None:
+        return []
+    try:
+        run = open_run(init.run)
+        framework = read_frozen(run)["framework"]
+        if framework != config.framework:
+            return [
+                f"init.run={init.run} was trained with framework={framework}, and its weights fit that alone; "
+                f"use framework={framework}, or another run."
+            ]
+        choose(run, init.checkpoint, checksums=False)
+    except ProjectError as error:
+        return [f"init.run={init.run}: {error}"]
+    return []
+
+
+def fitting(own: Shapes, stored: Shapes, config: Config, tell: Callable[[str], None]) -> list[str]:
+    """The names of the weights to take; a line says which, and how many.
+
+    Args:
+        own: of the model that is to be trained.
+        stored: of the other run.
+
+    Raises:
+        CheckpointError: they differ, and `init.strict` is on.
+    """
+    taken = [name for name, shape in own.items() if stored.get(name) == shape]
+    left = [f"{n} {_shape(s)}" for n, s in own.items() if n not in taken]
+    unused = [f"{n} {_shape(s)}" for n, s in stored.items() if own.get(n) != s]
+    if (left or unused) and config.init.strict:
+        raise CheckpointError(
+            f"init.run={config.init.run} has other weights than this model: "
+            f"here {_listed(left)}, there {_listed(unused)}; use the same task and model, or init.strict=false to take what fits."
+        )
+    if not taken:
+        raise CheckpointError(
+            f"init.run={config.init.run} has no weight that fits this model by name and shape: "
+            f"here {_listed(left)}, there {_listed(unused)}; leave init out."
+        )
+    tell(f"init: {len(taken)} of {len(own)} weights are those of {config.init.run}.")
+    if left or unused:
+        tell(f"init: not taken, here {_listed(left)}; there {_listed(unused)}.")
+    return taken
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"{list(shape)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more if names else "nothing else"

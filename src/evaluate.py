@@ -1,0 +1,40 @@
+"""Measure, use or export what a run has learnt. It may still be training: its folder is read, and nothing of it is changed.
+
+    python src/evaluate.py RUN                                  its metrics on the test split, printed and kept in the run folder
+    python src/evaluate.py RUN --split val --checkpoint newest
+    python src/evaluate.py RUN --predict answers.csv            what it answers to each row
+    python src/evaluate.py RUN --generate "Once upon" --tokens 200 --temperature 0.8
+    python src/evaluate.py RUN --export torch                   its weights as a file of plain tensors
+
+RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 2 refused (nothing was written).
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from src.after.command import evaluate, parser  # noqa: E402
+from src.errors import INTERRUPTED, ProjectError  # noqa: E402
+from src.files.output import escape_characters  # noqa: E402
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code; a refusal is one message."""
+    parsed = parser(__doc__ or "").parse_intermixed_args(arguments)
+    escape_characters()
+    try:
+        return evaluate(parsed)
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `| head`
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

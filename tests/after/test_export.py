@@ -1,0 +1,71 @@
+"""What is exported is read by the framework alone, and answers as the model does."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.after import load_model
+from src.data.digits import open_digits
+from src.errors import CheckpointError
+from src.runs.folder import RunDir
+
+from .conftest import Evaluate
+
+Runs = dict[str, RunDir]
+
+
+def images(count: int = 3) -> np.ndarray:
+    return open_digits().test.read(np.arange(count), 0, False)[0]
+
+
+def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
+    import torch
+
+    model = load_model(runs["lightning"].path)
+    assert isinstance(model, torch.nn.Module) and not model.training
+    for file in (tmp_path / "weights.pt", tmp_path / "model.pt2"):
+        format = {".pt": "torch", ".pt2": "torch.export"}[file.suffix]
+        code, _, error = evaluated(runs["lightning"].path, "--export", format, "--to", file)
+        assert code == 0, error
+    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+    x = torch.from_numpy(images()).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        answer = torch.export.load(tmp_path / "model.pt2").module()(
+            x
+        )  # of another number of rows than the example
+        assert torch.allclose(answer, model(x), atol=1e-6)
+    code, _, error = evaluated(runs["lightning"].path, "--export", "torch", "--to", tmp_path / "weights.pt")
+    assert code == 2 and "is not overwritten" in error
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("onnxscript") is not None, reason="onnx and onnxscript are installed"
+)
+def test_onnx_says_what_to_install(runs: Runs, evaluated: Evaluate) -> None:
+    code, _, error = evaluated(runs["lightning"].path, "--export", "onnx")
+    assert code == 2
+    assert "pip install onnx" in error
+
+
+def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    model = load_model(runs["keras"].path)
+    assert isinstance(model, keras.Model)
+    for format, file in (("keras", tmp_path / "model.keras"), ("savedmodel", tmp_path / "served")):
+        code, _, error = evaluated(runs["keras"].path, "--export", format, "--to", file)
+        assert code == 0, error
+    expected = np.asarray(model(images(), training=False))
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert np.allclose(np.asarray(loaded(images())), expected, atol=1e-6)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    assert np.allclose(np.asarray(served.serve(images())), expected, atol=1e-6)
+
+
+def test_load_model_refuses_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not a run folder"):
+        load_model(tmp_path)

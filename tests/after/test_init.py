@@ -1,0 +1,85 @@
+"""`init=RUN`: equal weights at step 0, a part of them where asked, and refusals before anything is trained."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.config.load import as_tree
+from src.errors import CheckpointError, ConfigError
+from src.launch.local import local_problems
+from src.runs.folder import RunDir
+from tests.weights import final_weights, largest_difference
+
+from .conftest import SHORT, Trained
+
+BOTH = pytest.mark.parametrize("framework", ["lightning", "keras"])
+Runs = dict[str, RunDir]
+STILL = ("optimizer=sgd", "optimizer.lr=1e-30", "trainer.max_steps=1", "seed=9")
+"""One step that changes no weight."""
+
+
+@BOTH
+def test_it_begins_with_the_weights_of_the_other_run(framework: str, runs: Runs, trained: Trained) -> None:
+    old = runs[framework]
+    new = trained(f"framework={framework}", *SHORT, *STILL, f"init={old.path}")
+    other = trained(f"framework={framework}", *SHORT, *STILL)
+    assert largest_difference(final_weights(new.path), final_weights(old.path)) == 0
+    assert largest_difference(final_weights(other.path), final_weights(old.path)) > 0
+    earlier = trained(f"framework={framework}", *SHORT, *STILL, f"init={old.path}", "init.checkpoint=14")
+    assert largest_difference(final_weights(earlier.path), final_weights(old.path)) > 0
+
+
+@BOTH
+def test_a_part_of_the_weights(
+    framework: str, runs: Runs, trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (f"framework={framework}", *SHORT, *STILL, f"init={runs[framework].path}", "model.hidden=[8,6]")
+    with pytest.raises(CheckpointError, match=r"other weights than this model: here .*\[.*init.strict=false"):
+        trained(*words)
+    new = trained(*words, "init.strict=false", "monitor.progress=plain")
+    said = capsys.readouterr().out
+    assert "not taken" in said
+    old, got = final_weights(runs[framework].path), final_weights(new.path)
+    same = [n for n in got if n in old and got[n].shape == old[n].shape and np.array_equal(got[n], old[n])]
+    assert 0 < len(same) < len(got)
+
+
+def test_a_resumed_run_does_not_begin_again(runs: Runs, trained: Trained, monkeypatch) -> None:
+    """Its own checkpoint counts: the other run may be gone."""
+    from src.distributed.topology import Topology
+    from src.training.lightning import run as side
+    from src.training.stop import Stop
+
+    new = trained(*SHORT, f"init={runs['lightning'].path}", "trainer.max_epochs=1")
+    monkeypatch.setattr(side, "begin_with", lambda *arguments: pytest.fail("it began again"))
+    from src.launch.rank import frozen
+
+    assert side.train(frozen(new), new, Topology(), Stop()).state == "completed"
+
+
+def test_a_link_is_followed_when_the_command_is_typed(runs: Runs, make_config, tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(runs["lightning"].path)
+    config = make_config(f"init={tmp_path / 'latest'}")
+    assert as_tree(config)["init"]["run"] == str(runs["lightning"].path.resolve())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("init={tmp}/none",), "none is not a run folder"),
+        (("init={keras}",), "framework=keras, and its weights fit that alone"),
+        (("init={lightning}", "init.checkpoint=5"), "has no checkpoint of step 5"),
+    ],
+)
+def test_refused_at_submission(
+    words: tuple[str, ...], says: str, runs: Runs, make_config, tmp_path: Path
+) -> None:
+    paths = {name: run.path for name, run in runs.items()}
+    config = make_config(*(word.format(tmp=tmp_path, **paths) for word in words))
+    assert [p for p in local_problems(config) if says in p]
+
+
+def test_a_word_that_is_no_checkpoint(make_config) -> None:
+    with pytest.raises(ConfigError, match=r"init\.checkpoint='bets'"):
+        make_config("init=x", "init.checkpoint=bets")
