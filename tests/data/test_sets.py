@@ -9,8 +9,8 @@ import pytest
 
 from src.config.choices import Data
 from src.config.compose import groups
+from src.config.instantiate import locate
 from src.config.schema import Config
-from src.data import checks
 from src.data.sets import open_splits
 from src.errors import ConfigError
 
@@ -51,7 +51,7 @@ def test_every_choice_keeps_the_promises_of_a_data_set(config: Config) -> None:
 def test_what_is_known_beforehand_is_so(config: Config) -> None:
     if config.data.check is None:
         pytest.skip("it has no _check_")
-    check = getattr(checks, config.data.check.rpartition(".")[2])
+    check = locate(config.data.check, "data._check_")
     arguments = {**config.data.arguments, "look": True}
     names = check.__code__.co_varnames[: check.__code__.co_argcount]
     known = check(**{name: arguments[name] for name in names})

@@ -50,6 +50,7 @@ def test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login: Login, wo
     assert steps(run) == sorted(steps(run))  # one curve
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_stays_away(login: Login) -> None:
     job, run = login.submit("cluster=slurm", "trainer.max_epochs=500", "monitor.tensorboard=false")
     wait_for(lambda: "epoch 2/500" in log(run), run, 90)

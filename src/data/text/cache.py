@@ -20,7 +20,7 @@ from src.data.text.build import Settings, build, checksum, say
 from src.data.text.sources import Sources, unreadable
 from src.data.text.vocabulary import MANIFEST
 from src.errors import DataError
-from src.files.atomic import read_text, write_atomic
+from src.files.atomic import move, read_text, write_atomic
 from src.files.marked import Place
 from src.files.plain_json import dumps
 from src.files.removal import make_empty, remove
@@ -120,8 +120,11 @@ def _publish(place: Place, sources: Sources, settings: Settings, contents: str) 
         build(own.path, sources, settings)
         if _contents(sources, place.root) != contents:
             raise DataError(f"{sources} changed while it was read; start again when it is complete.")
-        with suppress(FileExistsError):
-            _rename(own.path, place.path)
+        try:
+            move(own.path, place.path)
+        except OSError:
+            if not place.path.is_dir():
+                raise  # else another process was first: a folder with something in it is never replaced
     finally:
         if own.path.exists():
             remove(own)
@@ -143,16 +146,6 @@ def _alive(process: str) -> bool:
     except OSError:
         return True
     return True
-
-
-def _rename(folder: Path, name: Path) -> None:
-    """Raises FileExistsError if another one has that name: a folder with something in it is never replaced."""
-    try:
-        folder.rename(name)
-    except OSError as error:
-        if name.is_dir():
-            raise FileExistsError(str(name)) from error
-        raise
 
 
 def _contents(sources: Sources, cache: Path) -> str:

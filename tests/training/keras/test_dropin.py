@@ -230,6 +230,7 @@ def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: 
         trained(make_run, *overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides, says",
     [
@@ -237,16 +238,11 @@ def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: 
             (task("OwnStep"), f"data._target_={HERE}.open_tf"),
             "which 2 ranks or devices can't share: each would read all of it",
         ),
-        pytest.param(
+        (
             (task("summed"),),
             "the model is compiled with a loss of reduction='sum', and the gradients of 2 ranks",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
-            (task("OddMetric"),),
-            "the metric 'largest' is a Largest with its own update_state",
-            marks=pytest.mark.slow,
-        ),
+        ((task("OddMetric"),), "the metric 'largest' is a Largest with its own update_state"),
     ],
     ids=["stream", "sum", "metric"],
 )

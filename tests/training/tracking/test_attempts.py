@@ -151,6 +151,7 @@ def test_no_server_answers(attempt: Attempt, tmp_path: Path) -> None:
     assert logged_by_wandb(run) == once(10)
 
 
+@pytest.mark.slow
 def test_the_process_of_wandb_dies(attempt: Attempt, tmp_path: Path) -> None:
     run = tmp_path / ID
     done = attempt(run, 1, 10, "completed", "loggers=wandb", KILL_CHILDREN="1")

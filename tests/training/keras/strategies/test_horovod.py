@@ -85,6 +85,7 @@ def test_weights_in_16_bits_are_near_to_those_of_one_process(trained, case):
     assert difference(trained("alone", case)[0], trained("horovodrun", case)[0]) < 1e-3
 
 
+@pytest.mark.slow
 def test_without_averaging_the_ranks_differ(trained):
     """The tests above can fail: this is what they would see."""
     first, second = trained("horovodrun", "not_averaged")

@@ -55,6 +55,7 @@ def test_a_language_model_resumes_on_another_number_of_ranks(train: Train, tmp_p
     assert largest_difference(final_weights(begun), final_weights(tmp_path / "whole" / "latest")) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
     """Two ranks begin, three resume (AdamW's state is split too): the weights of one process that did it all.
 
