@@ -43,6 +43,7 @@ class Job:
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
         framework, strategy: for people to read.
+        program: what one process runs instead of a training, below the code, with its arguments; quoted for the shell.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Job:
     batch: int
     framework: str
     strategy: str
+    program: str = ""
 
     @property
     def nodes(self) -> int:

@@ -5,18 +5,24 @@
     python src/evaluate.py RUN --predict answers.csv            what it answers to each row
     python src/evaluate.py RUN --generate "Once upon" --tokens 200 --temperature 0.8
     python src/evaluate.py RUN --export torch                   its weights as a file of plain tensors
+    python src/evaluate.py RUN cluster=neuron                   the same as a job with one device
 
 RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 2 refused (nothing was written).
 """
 
+import argparse
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from src.after.command import evaluate, parser  # noqa: E402
+from slurm import evaluation  # noqa: E402
+from slurm.presets import name_current  # noqa: E402
+from src.after.asked import ask, parser  # noqa: E402
+from src.after.job import job_config, of_the_job, words_of  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError  # noqa: E402
 from src.files.output import escape_characters  # noqa: E402
+from src.launch.ahead import data_problems  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser(__doc__ or "").parse_intermixed_args(arguments)
     escape_characters()
     try:
-        return evaluate(parsed)
+        if job := of_the_job(parsed.words):
+            return submit(parsed, job)
+        from src.after.command import evaluate  # imports numpy, which a submission does without
+
+        return evaluate(ask(parsed, parsed.words))
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -34,6 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
+
+
+def submit(parsed: argparse.Namespace, job: list[str]) -> int:
+    """Submit the same as a job with one device; `job` are the words that say where and how it runs."""
+    asked = ask(parsed, [word for word in parsed.words if word not in job])
+    where = name_current(job) if "cluster=current" in job else job
+    return evaluation.start(job_config(asked, where), asked.run, words_of(asked), data_problems)
 
 
 if __name__ == "__main__":

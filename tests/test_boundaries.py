@@ -171,6 +171,7 @@ REASONS = {
     "omegaconf": "a rank does without Hydra",
     "jinja2": "a run on this machine renders no script",
     "rich": "a bar is drawn on a terminal only",
+    "src.after.command": "an evaluation that is submitted imports no numpy",
     "numpy": "headers of a data set are read on the login node",
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",

@@ -103,11 +103,7 @@ def read_config(run: RunDir, words: Sequence[str]) -> Config:
 def _changes(words: Sequence[str]) -> dict[str, Any]:
     changes, problems = {}, []
     for key, _, value in (word.partition("=") for word in words):
-        if key == "cluster":
-            problems.append(
-                f"cluster={value}: an evaluation is not submitted yet; type it in an interactive job (salloc, qsub -I)."
-            )
-        elif key not in CHANGEABLE:
+        if key not in CHANGEABLE:
             problems.append(
                 f"{key}={value} can't be changed for a run that exists; only {', '.join(CHANGEABLE)} can."
             )

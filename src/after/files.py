@@ -1,13 +1,9 @@
-"""Files of what was measured or predicted, each under a name that is free."""
+"""Names of the files that come after training, each of them free, and the file of the metrics."""
 
-import csv
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from src.checkpoints.info import SavedCheckpoint
 from src.errors import CheckpointError
@@ -77,10 +73,10 @@ def prediction_file(named: str) -> Path:
     return free(Path(named))
 
 
-def export_file(run: RunDir, saved: SavedCheckpoint, named: str | None, ending: str) -> Path:
+def export_file(run: RunDir, saved: SavedCheckpoint, named: Path | None, ending: str) -> Path:
     """The file named, or RUN/exports/model-<step><ending>. Raises CheckpointError: it is there already."""
     if named:
-        return free(Path(named))
+        return free(named)
     folder = run.path / EXPORTS
     try:
         folder.mkdir(exist_ok=True)
@@ -89,42 +85,3 @@ def export_file(run: RunDir, saved: SavedCheckpoint, named: str | None, ending: 
             f"{folder} can't be made ({error.strerror}); name a file with --to FILE."
         ) from error
     return free(folder / f"model-{saved.path.name}{ending}")
-
-
-def write_predictions(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """One row for each row of the split, in its order.
-
-    Args:
-        path: .npz holds the arrays [n, ...] by name, .csv a column for each number of a row.
-
-    Raises:
-        CheckpointError: the disk refuses.
-    """
-    try:
-        if path.suffix == ".npz":
-            with open(path, "xb") as file:
-                np.savez(file, **arrays)
-        else:
-            write_atomic(path, _table(arrays))
-    except OSError as error:
-        raise CheckpointError(f"{path} can't be written ({error.strerror or error}).") from error
-
-
-def _table(arrays: Mapping[str, np.ndarray]) -> str:
-    flat = {name: a.reshape(len(a), -1) for name, a in arrays.items()}
-    header = ["row", *(f"{n}_{k}" for n, a in flat.items() for k in range(a.shape[1]))]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for number, rows in enumerate(zip(*flat.values(), strict=True)):
-        writer.writerow([number, *(repr(v) for row in rows for v in row.tolist())])
-    return text.getvalue()
-
-
-def named_arrays(tree: Any, name: str = "predictions") -> dict[str, np.ndarray]:
-    """Arrays of a tree of tuples and dicts by name: a single one is "predictions", others go by key or number."""
-    if isinstance(tree, Mapping):
-        return {k: v for key, value in tree.items() for k, v in named_arrays(value, str(key)).items()}
-    if isinstance(tree, list | tuple):
-        return {k: v for n, value in enumerate(tree) for k, v in named_arrays(value, f"{name}_{n}").items()}
-    return {name: np.asarray(tree)}
