@@ -145,7 +145,6 @@ REFUSED = {
     "--checkpoint 5": "has no checkpoint of step 5; it has 14, 28",
     "--predict a.json": r"must end in .npz or .csv",
     "--predict nowhere/a.csv": "nowhere is no folder",
-    "cluster=neuron": "cluster=neuron: an evaluation is not submitted",
     "model.hidden=[9]": r"model.hidden=\[9\] can't be changed",
     "--to a.pt": "--to names the file of an export",
 }

@@ -1,6 +1,6 @@
 """What is exported is read by the framework alone, and answers as the model does."""
 
-import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +41,26 @@ def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_p
     assert code == 2 and "is not overwritten" in error
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("onnxscript") is not None, reason="onnx and onnxscript are installed"
-)
-def test_onnx_says_what_to_install(runs: Runs, evaluated: Evaluate) -> None:
+def test_onnxruntime_answers_as_the_model_does(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
+    import onnxruntime
+    import torch
+
+    file = tmp_path / "model.onnx"
+    code, _, error = evaluated(runs["lightning"].path, "--export", "onnx", "--to", file)
+    assert code == 0, error
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # with its weights
+    session = onnxruntime.InferenceSession(file)
+    x = np.moveaxis(images(), -1, 1)  # of another number of rows than the example
+    (answer,) = session.run(None, {session.get_inputs()[0].name: x})
+    with torch.no_grad():
+        assert np.allclose(answer, load_model(runs["lightning"].path)(torch.from_numpy(x)), atol=1e-6)
+
+
+def test_onnx_says_what_to_install(runs: Runs, evaluated: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)  # as if it were not there
     code, _, error = evaluated(runs["lightning"].path, "--export", "onnx")
     assert code == 2
-    assert "pip install onnx" in error
+    assert "--export onnx needs onnxscript: pip install onnxscript" in error
 
 
 def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:

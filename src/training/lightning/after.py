@@ -31,6 +31,9 @@ from src.training.lightning.weights import WEIGHTS, read_checkpoint
 from src.training.network import build_network
 from src.training.plan import Plan, limited
 
+LARGEST_ONNX = 2**30
+"""Bytes of weights that are put into the file itself, which a protobuf of 2 GiB at most is; larger ones are beside it."""
+
 
 def open_trained(config: Config, folder: Path) -> "Trained":
     """The model of a run with the weights in the folder of a checkpoint. The configuration is one for a single device.
@@ -195,7 +198,17 @@ class Trained:
         network = self.network.cpu().eval()
         try:
             if format == "onnx":
-                torch.onnx.export(network, arguments, path, kwargs=named, dynamo=True, verbose=False)
+                size = sum(t.nbytes for t in network.state_dict().values() if isinstance(t, Tensor))
+                torch.onnx.export(
+                    network,
+                    arguments,
+                    path,
+                    kwargs=named,
+                    dynamic_shapes=(*sizes[0], *sizes[1].values()),
+                    dynamo=True,
+                    verbose=False,
+                    external_data=size > LARGEST_ONNX,
+                )
                 return
             exported = torch.export.export(
                 network, arguments, named, dynamic_shapes=(*sizes[0], *sizes[1].values())
