@@ -33,7 +33,6 @@ CASES = [
     ("keras", "mirrored", ("model.checkpoint_activations=true",)),
     ("keras", "multiworker_mirrored", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
 ]
-QUICK = [("lightning", "ddp", ())]
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +51,11 @@ def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
     return weights
 
 
+@pytest.mark.slow
 @pytest.mark.horovod
 @pytest.mark.parametrize(
     ("framework", "strategy", "besides"),
-    [c if c in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
+    CASES,
 )
 def test_two_devices_train_as_one(
     framework, strategy, besides, train, single, require, tmp_path: Path

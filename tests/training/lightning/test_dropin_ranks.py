@@ -95,6 +95,7 @@ def test_manual_optimization_of_two_optimizers_on_two_ranks(tmp_path: Path) -> N
     assert ranks[0]["metrics"] == ranks[1]["metrics"]
 
 
+@pytest.mark.slow
 def test_different_names_on_the_ranks_are_refused_by_all(tmp_path: Path) -> None:
     """Each would wait for the other, or mix up the numbers."""
     ranks = train(tmp_path, 2, "Unequal", "rows", "strategy=ddp", "trainer.devices=2")

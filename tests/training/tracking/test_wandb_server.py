@@ -33,6 +33,7 @@ def logged(server: Server) -> Counter[tuple[str, int]]:
     return Counter((n, row[STEP]) for row in found for n in row if n != STEP and not n.startswith("_"))
 
 
+@pytest.mark.slow
 def test_offline_attempts_are_synced_to_one_run(attempt: Attempt, server: Server, tmp_path: Path) -> None:
     run = tmp_path / ID
     attempt(run, 1, 30, "killed", "loggers=wandb")
