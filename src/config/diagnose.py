@@ -168,9 +168,7 @@ def _check_key(
 
 
 def _nearest_key(key: str, part: str, depth: int, here: list[str]) -> str:
-    suggestion = did_you_mean(part, here)
-    prefix = ".".join(key.split(".")[:depth])
-    return suggestion.replace("Did you mean '", f"Did you mean '{prefix}.") if prefix else suggestion
+    return did_you_mean(part, here, ".".join(key.split(".")[:depth]))
 
 
 def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:

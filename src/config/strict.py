@@ -51,7 +51,7 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
     for key in tree:
         if key not in hints:
             problems.append(
-                f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints)}"
+                f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints, path)}"
             )
     for key, hint in hints.items():
         if key in tree:
@@ -181,12 +181,16 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence: the nearest of `known`, or all of them if none is near and they are few."""
+def did_you_mean(word: str, known: Iterable[str], within: str = "") -> str:
+    """The end of a sentence: the nearest of `known`, or all of them if none is near and they are few.
+
+    Args:
+        within: the section that they are keys of, for the nearest as it is to be typed.
+    """
     names = list(known)
     near = nearest(word, names)
     if near:
-        return f". Did you mean '{near}'?"
+        return f". Did you mean '{_join(within, near)}'?"
     return f". Known: {', '.join(names)}." if names and len(names) <= 12 else "."
 
 

@@ -145,16 +145,11 @@ def _arguments(
     known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
     for name in given:
         if name not in taken and not definition.takes_any:
-            problems.append(f"'{key}.{name}' is not an argument of {dotted}{_instead(key, name, known)}")
+            problems.append(f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, known, key)}")
     missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
     misspelt = {nearest(name, missing) for name in given if name not in parameters}
     problems += [f"'{key}.{n}' is missing: {dotted} needs it." for n in missing if n not in misspelt]
     return {name: _argument(f"{key}.{name}", parameters.get(name), v, problems) for name, v in given.items()}
-
-
-def _instead(key: str, name: str, known: list[str]) -> str:
-    near = nearest(name, known)
-    return f". Did you mean '{key}.{near}'?" if near else did_you_mean(name, known)
 
 
 def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[str]) -> Any:

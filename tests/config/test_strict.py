@@ -88,7 +88,7 @@ def test_choice_names_the_nearest() -> None:
     assert problems_of(colour={"name": "bleu", "pale": True}) == [
         "colour=bleu is not a choice. Did you mean 'blue'?"
     ]
-    assert "Did you mean 'pale'?" in problems_of(colour={"name": "blue", "pales": True})[0]
+    assert "Did you mean 'colour.pale'?" in problems_of(colour={"name": "blue", "pales": True})[0]
 
 
 def test_suggestions() -> None:

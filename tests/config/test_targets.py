@@ -118,7 +118,7 @@ def test_a_target_for_each_framework(load_words: Load) -> None:
         (["model.widht=3"], "'model.widht' is not an argument of src.models.lightning.cnn.cnn. Did you mean 'model.width'?"),
         (["data.bach_size=3"], "'data.bach_size' is not an argument of src.data.digits.open_digits. Did you mean 'data.batch_size'?"),
         (["model.width=0"], "model.width=0 must be at least 1."),
-        (["schedule.warmup=1"], "'schedule.warmup' is not a key of the configuration. Did you mean 'warmup_epochs'?"),
+        (["schedule.warmup=1"], "'schedule.warmup' is not a key of the configuration. Did you mean 'schedule.warmup_epochs'?"),
     ],
 )  # fmt: skip
 def test_sections_that_do_not_fit(load_words: Load, words: list[str], sentence: str) -> None:

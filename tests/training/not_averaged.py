@@ -21,7 +21,7 @@ match config.framework, config.strategy.name:
     case "lightning", "fsdp":
         from src.training.lightning.strategies import fsdp
 
-        fsdp.shard = lambda network, device, blocks: None
+        fsdp.shard = lambda *arguments: None
     case "lightning", "horovod":
         from src.training.lightning.strategies.horovod_gradients import GradientExchange
 
