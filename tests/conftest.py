@@ -28,11 +28,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(said)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for a scheduler begin first: at the end, the other processes would wait for them."""
-    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
-
-
 def require(there: object, what: str) -> None:
     """Skip with one line that says what to install; in CI a missing tool is a failure."""
     if there:

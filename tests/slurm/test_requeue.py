@@ -132,6 +132,7 @@ def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
     assert largest_difference(final_weights(run), final_weights(whole)) == 0
 
 
+@pytest.mark.slow
 def test_a_chain_for_sites_where_jobs_can_t_requeue_themselves(
     testbed_for: Callable[..., Testbed], shared_dir: Path, slow_steps: str
 ) -> None:

@@ -82,9 +82,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return train(tmp_path_factory.mktemp("alone"), (1,), *PLAIN)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks_of_node",
-    [pytest.param((2,), marks=pytest.mark.slow), (2, 1)],
+    [(2,), (2, 1)],
     ids=["two ranks", "three ranks on two nodes"],
 )
 def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any], tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_from_scratch_is_another_run(
 
 
 @pytest.mark.needs_root
+@pytest.mark.slow
 def test_without_a_network(attempt: Attempt, tmp_path: Path, require: Callable[[object, str], None]) -> None:
     require(os.getuid() == 0, "run as root: the test takes the network away")
     run = tmp_path / ID

@@ -67,6 +67,7 @@ def difference(a: Result, b: Result) -> float:
     return max(float(np.abs(a[name] - b[name]).max()) for name in a if name.startswith("arr_"))
 
 
+@pytest.mark.slow  # in `make test`, jobs of tests/slurm do it with mpirun and horovodrun
 @pytest.mark.parametrize("case", CASES[:-1])
 def test_ranks_end_with_the_same_weights(trained, case):
     """They start from different ones, and see different data."""

@@ -81,6 +81,7 @@ def difference(a: dict, b: dict) -> float:
     return max(float((a["weights"][name] - b["weights"][name]).abs().max()) for name in a["weights"])
 
 
+@pytest.mark.slow  # in `make test`, jobs of tests/slurm do it with mpirun and horovodrun
 @pytest.mark.parametrize("case", CASES[:-1])
 def test_ranks_end_with_the_same_weights(trained, case):
     """They start from different ones, and see different data."""
@@ -89,6 +90,7 @@ def test_ranks_end_with_the_same_weights(trained, case):
     assert not set(first["rows"].tolist()[:6]) & set(first["rows"].tolist()[6:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EXACT)
 def test_weights_are_those_of_one_process_with_the_whole_batch(trained, case):
     assert difference(trained("alone", case)[0], trained("horovodrun --gloo", case)[0]) < 1e-6
@@ -102,6 +104,7 @@ def test_weights_in_16_bits_are_near_to_those_of_one_process(trained, case, roun
     assert difference(trained("alone", case)[0], trained("horovodrun --gloo", case)[0]) < rounding
 
 
+@pytest.mark.slow
 def test_without_averaging_the_ranks_differ(trained):
     """The tests above can fail: this is what they would see."""
     first, second = trained("horovodrun --gloo", "not_averaged")
