@@ -65,10 +65,24 @@ def free_place(run: RunDir) -> Place:
     return Place(run.path, (FOLDER, name), f"evaluation {name} of run {run.id}")
 
 
+def claim(place: Place) -> None:
+    """Make the folder. Raises SubmitError: another submission has just made it, or the disk refuses."""
+    try:
+        place.path.parent.mkdir(exist_ok=True)
+        place.path.mkdir()
+    except FileExistsError:
+        raise SubmitError(
+            f"{place.path} has just been made by another submission; type the command again."
+        ) from None
+    except OSError as error:
+        raise SubmitError(f"{place.path} can't be made ({error.strerror}); nothing was submitted.") from error
+
+
 def submit(job: Job, place: Place, results: Path) -> str:
     """Write code and script and submit them; returns the job id."""
     kind = job.cluster.scheduler
     script = place.path / client.SCRIPT[kind]
+    claim(place)
     try:
         make(place)
         snapshot.take(ROOT, Path(job.code), results)

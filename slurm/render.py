@@ -70,8 +70,8 @@ def compiled_templates() -> str | None:
 
 def log_path(job: Job) -> str:
     """Path of the job's log without .out and .err; Slurm fills in %j (job) and %A_%a (member of an array)."""
-    escaped = job.run.replace("%", "%%")
-    return f"{escaped}/slurm-%j" if job.members is None else f"{escaped}-%a/slurm-%A_%a"
+    escaped, kind = job.run.replace("%", "%%"), job.cluster.scheduler
+    return f"{escaped}/{kind}-%j" if job.members is None else f"{escaped}-%a/{kind}-%A_%a"
 
 
 def option(value: object) -> str:

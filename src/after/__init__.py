@@ -3,8 +3,9 @@
     from src.after import load_model
     model = load_model("results/latest")
 
-`src/evaluate.py` is the command. `opening.py` reads a run as one process of this machine would train it, `results.py` writes files and
-never over another one; the frameworks' parts are `after.py` in src/training/lightning and src/training/keras.
+`src/evaluate.py` is the command. `asked.py` checks what was typed; `opening.py` reads a run as one process of this machine would train it;
+`command.py` does it here, with `files.py` and `predictions.py`, which write over no file; `job.py` makes a job of it, which
+`slurm/evaluation.py` submits. The frameworks' parts are `after.py` in src/training/lightning and src/training/keras.
 """
 
 from src.after.opening import load_model

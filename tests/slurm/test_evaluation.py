@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm.evaluation import claim, free_place
 from slurm.testbed.cluster import Testbed
+from src.errors import SubmitError
 from src.files import ROOT
+from src.runs.folder import RunDir
 from tests.slurm.login import SMALL, Login, log
 from tests.weights import info
 
@@ -83,3 +86,14 @@ def test_what_is_refused_or_shown_leaves_nothing(trained: Path, tmp_path: Path) 
     of_pbs = evaluate("cluster=pbs", "dry_run=true")
     assert "srun" not in of_pbs.stdout and "#PBS -l select=1:" in of_pbs.stdout, of_pbs.stdout
     assert sorted(trained.rglob("*")) == before
+
+
+def test_of_two_submissions_at_once_one_is_refused(tmp_path: Path) -> None:
+    """The folder of the other one stays as it is."""
+    first = free_place(RunDir(tmp_path))
+    claim(first)
+    (first.path / "job.sbatch").write_text("theirs")
+    with pytest.raises(SubmitError, match="job-1 has just been made by another submission"):
+        claim(first)
+    assert (first.path / "job.sbatch").read_text() == "theirs"
+    assert free_place(RunDir(tmp_path)).path.name == "job-2"
