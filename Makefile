@@ -44,7 +44,7 @@ chaos: setup  ## the crash tests' long form: 200 kills for each framework, 10 of
 matrix: setup  ## as root: every strategy with every launcher on two nodes of a Slurm on this machine, as a table
 	@$(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix $(ARGS)
 
-bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs a third of them
+bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs a fifth of them
 	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 tests/bad_inputs $(ARGS)
 
 lint: setup  ## ruff and mypy

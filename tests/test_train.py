@@ -231,10 +231,8 @@ def test_resume_goes_on_with_what_the_new_command_names(train: Train, tmp_path: 
     assert len([p for p in run.parent.iterdir() if p.is_dir()]) == 1
 
 
-@pytest.mark.parametrize(
-    "experiment",
-    [e if e == "alvis_ddp" else pytest.param(e, marks=pytest.mark.slow) for e in groups()["experiment"]],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", groups()["experiment"])
 def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) -> None:
     """One batch of each loop on this machine, of a size for it; framework and strategy are the experiment's own."""
     if experiment == "resnet50_mnist":

@@ -1,4 +1,4 @@
-"""Every bad input gets one sentence: no traceback, no hang, nothing written. BAD_INPUTS=all tries all rows, not every third."""
+"""Every bad input gets one sentence: no traceback, no hang, nothing written. BAD_INPUTS=all tries all rows, not every fifth."""
 
 import re
 import subprocess

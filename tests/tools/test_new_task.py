@@ -64,6 +64,7 @@ def test_the_new_task_trains(project: Path, framework: str, tmp_path: Path) -> N
     assert "test/mae" in done.stdout
 
 
+@pytest.mark.slow
 def test_its_test_passes(project: Path) -> None:
     done = run(project, sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/tasks/test_mine_own.py")
     assert done.returncode == 0, done.stdout + done.stderr

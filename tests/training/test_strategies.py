@@ -32,7 +32,7 @@ CELLS = [(framework, name) for framework, cells in SUPPORTED.items() for name in
 AS_ONE_PROCESS = ("dp",)
 """Computes the loss of the whole batch in one place: there is no average that could be missing."""
 NOT_AVERAGED = [c for c in CELLS if c[1] not in AS_ONE_PROCESS]
-QUICK = ("dp", "ddp", "mirrored", "multiworker_mirrored")
+QUICK = ("dp", "mirrored")
 """Tried in `make test` too; all others are there in tests/slurm."""
 
 

@@ -143,7 +143,9 @@ def test_metrics_agree_with_evaluate_of_keras(make_run: Make, monkeypatch) -> No
         assert outcome.metrics[f"val/{name}"] == pytest.approx(seen[name], rel=1e-5)
 
 
-@pytest.mark.parametrize("kind, name", [("weighted", "compiled"), ("dict", "two_outputs")])
+@pytest.mark.parametrize(
+    "kind, name", [("weighted", "compiled"), pytest.param("dict", "two_outputs", marks=pytest.mark.slow)]
+)
 def test_sample_weights_and_names(make_run: Make, kind: str, name: str) -> None:
     outcome, _ = trained(make_run, task(name), f"data.kind={kind}", "trainer.max_epochs=1")
     assert outcome.metrics["train/loss"] > 0
@@ -183,7 +185,7 @@ def test_an_endless_stream_needs_a_length(make_run: Make) -> None:
     assert outcome.step == 12
 
 
-@pytest.mark.parametrize("target", ["open_py", "open_generator"])
+@pytest.mark.parametrize("target", [pytest.param("open_py", marks=pytest.mark.slow), "open_generator"])
 def test_other_streams(make_run: Make, target: str) -> None:
     options = (f"data._target_={HERE}.{target}", "trainer.limit_train_batches=4", "trainer.max_epochs=2")
     outcome, _ = trained(make_run, task("OwnStep"), *options)
@@ -251,6 +253,7 @@ def test_callbacks_of_keras_get_logs(make_run: Make, tmp_path: Path) -> None:
     assert run_keras(config, open_run(run.path)).step == outcome.step
 
 
+@pytest.mark.slow
 def test_native_tasks_give_logs_too(make_run: Make, tmp_path: Path) -> None:
     config, _run = make_run(
         "framework=keras", "trainer.max_epochs=1", "trainer.limit_train_batches=2", "data.batch_size=32",

@@ -9,13 +9,9 @@ from .test_dropin import BASE, HERE, NO_EVALUATION, task
 
 AGREE = [
     pytest.param((task("OwnStep"),), id="own step"),
-    pytest.param(
-        (task("compiled"), "optimizer=sgd", "trainer.gradient_clip_val=0.3"),
-        id="compiled",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param((task("Gan"), "task.noise=false", *NO_EVALUATION), id="gan", marks=pytest.mark.slow),
-    pytest.param((task("two_outputs"), "data.kind=dict"), id="two outputs", marks=pytest.mark.slow),
+    pytest.param((task("compiled"), "optimizer=sgd", "trainer.gradient_clip_val=0.3"), id="compiled"),
+    pytest.param((task("Gan"), "task.noise=false", *NO_EVALUATION), id="gan"),
+    pytest.param((task("two_outputs"), "data.kind=dict"), id="two outputs"),
 ]
 
 
@@ -29,10 +25,9 @@ def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) 
     assert_agree(*results)
 
 
+@pytest.mark.slow
 @pytest.mark.horovod
-@pytest.mark.parametrize(
-    "strategy", ["horovod", pytest.param("multiworker_mirrored", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("strategy", ["horovod", "multiworker_mirrored"])
 @pytest.mark.parametrize("overrides", AGREE[:3])
 def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overrides, tmp_path: Path) -> None:
     from src.distributed.horovod_install import horovod_problem

@@ -169,6 +169,7 @@ def test_max_steps_may_end_within_an_epoch_and_be_raised_later(make_run) -> None
     assert_same_bits(expected.checkpoint, longer.checkpoint)
 
 
+@pytest.mark.slow
 def test_early_stopping_ends_the_run_for_good(make_run) -> None:
     never = ("trainer.early_stopping.patience=2", "trainer.early_stopping.min_delta=100")
     config, run = make_run(*SMALL, *never)

@@ -40,6 +40,12 @@ STOPS = {
     "in the last validation": {"val": 6},
     "in the test": {"test": 2},
 }
+QUICK = (
+    "in the middle of a window",
+    "at the end of the first epoch",
+    "in the middle of a validation",
+    "in the test",
+)
 
 
 def checkpoint_facts(run: RunDir) -> list[tuple[int, int, int, float | None]]:
@@ -59,7 +65,9 @@ def validations(run: RunDir) -> list[list[str]]:
     return [[row[0], row[1], row[5], row[6]] for row in rows if row[5]]
 
 
-@pytest.mark.parametrize("place", STOPS)
+@pytest.mark.parametrize(
+    "place", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in STOPS]
+)
 def test_stop_and_resume_changes_no_bit(place: str, make_run: MakeRun, fit: Fit) -> None:
     config, whole = make_run(*EVERYTHING)
     expected = fit(config, whole)

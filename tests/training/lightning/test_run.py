@@ -27,7 +27,8 @@ MakeRun = Callable[..., tuple[Config, RunDir]]
 SHORT = ("model=mlp", "trainer.max_epochs=2", "monitor.progress=none")
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_digits_with_the_defaults(seed: int, make_run: MakeRun, fit: Fit) -> None:
     """Seeds 1 to 8 reach 0.983 to 0.992."""
     config, run = make_run(f"seed={seed}", "monitor.progress=none")

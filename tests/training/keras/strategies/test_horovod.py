@@ -94,6 +94,7 @@ def test_without_averaging_the_ranks_differ(trained):
     assert difference(first, trained("alone", "plain")[0]) > 0.01
 
 
+@pytest.mark.slow
 def test_overflow_on_one_rank_skips_the_step_on_all(trained):
     """One of six steps is skipped, so the weights differ from those without overflow."""
     assert difference(trained("horovodrun", "overflow")[0], trained("horovodrun", "fp16")[0]) > 1e-3

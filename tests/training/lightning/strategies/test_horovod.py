@@ -131,6 +131,7 @@ def test_other_launchers_give_the_same(trained, name, case):
     assert difference(first, trained("alone", case)[0]) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["plain", "accumulate"])
 def test_nothing_is_sent_but_one_gradient_per_parameter_and_step(trained, case):
     parameters, steps = 5, 3 if case == "accumulate" else 6
@@ -139,6 +140,7 @@ def test_nothing_is_sent_but_one_gradient_per_parameter_and_step(trained, case):
         assert len(set(rank["collectives"])) == parameters
 
 
+@pytest.mark.slow
 def test_metrics_are_of_all_ranks(trained):
     expected = trained("alone", "plain")[0]
     for rank in trained("horovodrun --gloo", "plain"):
