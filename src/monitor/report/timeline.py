@@ -1,0 +1,91 @@
+"""Attempts and checkpoints on one line of time, as shares of its length."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Span:
+    """One attempt on the line.
+
+    Attributes:
+        left, width: percent of the line.
+        text: what is said of it.
+        well: it ended as planned.
+    """
+
+    left: float
+    width: float
+    text: str
+    well: bool
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One checkpoint on the line, `left` in percent."""
+
+    left: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """From the first start to the last end; `hours` is its length."""
+
+    spans: tuple[Span, ...]
+    marks: tuple[Mark, ...]
+    hours: float
+
+
+def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> Timeline | None:
+    """That of a run; None where its attempts have not recorded when they were.
+
+    Args:
+        checkpoints: folder of the run's checkpoints; those that were kept are marked.
+    """
+    times = [(moment(a.get("started")), moment(a.get("until"))) for a in attempts]
+    known = [(a, *t) for a, t in zip(attempts, times, strict=True) if t[0] is not None and t[1] is not None]
+    if not known:
+        return None
+    first, last = min(t for _, t, _ in known), max(t for _, _, t in known)
+    length = max(1.0, last - first)
+    spans = [
+        Span(100 * (t - first) / length, max(0.4, 100 * (until - t) / length), said(a), ended_well(a))
+        for a, t, until in known
+    ]
+    marks = [Mark(100 * (t - first) / length, f"checkpoint of step {step}") for step, t in saved(checkpoints)]
+    return Timeline(tuple(spans), tuple(m for m in marks if 0 <= m.left <= 100.5), length / 3600)
+
+
+def said(attempt: Mapping[str, Any]) -> str:
+    """From which step to which, where, and how it ended."""
+    hosts = attempt.get("hosts") or []
+    where = f" on {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else ""
+    job = f", job {attempt['job']}" if attempt.get("job") else ""
+    steps = f"steps {attempt.get('from_step', '?')} to {attempt.get('step', '?')}"
+    return f"{steps}{where}{job}: {attempt.get('ended_by', 'running')}"
+
+
+def ended_well(attempt: Mapping[str, Any]) -> bool:
+    """Completed, or stopped by a signal with a checkpoint."""
+    return attempt.get("ended_by") not in ("killed", "failed")
+
+
+def saved(checkpoints: Path) -> list[tuple[int, float]]:
+    """Step and time of each checkpoint that is still there."""
+    try:
+        found = [p for p in checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()]
+        return sorted((int(p.name), p.stat().st_mtime) for p in found)
+    except OSError:
+        return []
+
+
+def moment(text: object) -> float | None:
+    """Unix seconds of a time in run.json."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,159 @@
+"""Verdicts in words: what a person should know of a run, and what to do about it.
+
+Each rule is a function of `Facts` and is silent where it has nothing to say. Its threshold has a source or was measured.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from src.monitor.facts import Facts, NodeUse, Series, mean
+from src.monitor.goodput import goodput
+
+SETTLED_S = 60.0
+"""Samples of the first minute are of imports and of the first compilation: they say nothing of the training."""
+
+ENOUGH = 6
+"""Samples after that minute below which a mean says nothing: at the default interval, another minute."""
+
+IDLE_PERCENT = 5.0
+"""NVML's use is the share of time in which any kernel ran, so that even a badly fed GPU that trains shows more."""
+
+DATA_SHARE = 0.2
+"""A fifth of the training spent waiting for batches: more workers can at most give that back."""
+
+CHECKPOINT_SHARE = 0.05
+"""Five times what `checkpoint.interval=auto` allows, see `src/checkpoints/interval.py`."""
+
+LOST_SHARE = 0.1
+"""A tenth of the allocation spent on steps that were trained twice."""
+
+CPU_SHARE = 0.5
+"""CPUs that a job holds and never uses are refused or charged for at most sites; half of them leaves room for peaks."""
+
+CPUS_WORTH_IT = 8
+"""On small nodes it is not worth a sentence."""
+
+MEMORY_SHARE = 0.95
+"""Of its memory limit: the kernel ends a job's processes at 1."""
+
+
+def verdicts(facts: Facts) -> list[str]:
+    """All that there is to say, the worst first."""
+    return [sentence for rule in RULES for sentence in rule(facts)]
+
+
+def loss_is_nan(facts: Facts) -> Iterator[str]:
+    """The loss became nan or inf, and stayed so."""
+    for name in sorted(name for name in facts.metrics if "loss" in name):
+        points = facts.metrics[name]
+        since = next((i for i in range(len(points), 0, -1) if math.isfinite(points[i - 1][1])), 0)
+        if since < len(points):
+            step = int(points[since][0])
+            yield f"{name} is {points[since][1]:g} since step {step}: lower optimizer.lr, or clip with trainer.gradient_clip_val=1."
+            return
+
+
+def watched(facts: Facts) -> Iterator[str]:
+    """What the watch has found: ranks that hang, never came, or are slower than the others."""
+    said = facts.watch.get("said")
+    yield from (str(line) for line in said) if isinstance(said, list) else ()
+
+
+def gpus_without_a_task(facts: Facts) -> Iterator[str]:
+    """GPUs that the job holds and that no rank was started for."""
+    held = [(len(n.gpus), n.ranks) for n in facts.nodes if n.gpus and n.ranks is not None]
+    left = sum(max(0, gpus - int(ranks or 0)) for gpus, ranks in held)
+    if left and int(facts.info.get("world_size") or 1) >= sum(int(ranks or 0) for _, ranks in held):
+        whole = sum(gpus for gpus, _ in held)
+        yield f"{left} of {whole} GPUs got no task: set trainer.devices to the GPUs of a node."
+
+
+def idle_gpus(facts: Facts) -> Iterator[str]:
+    """GPUs that hardly ran while others, or nobody, did."""
+    for node in facts.nodes:
+        for gpu in node.gpus[: node.ranks or None]:
+            settled = after_start(gpu.use)
+            if len(settled) >= ENOUGH and (use := mean(settled) or 0.0) < IDLE_PERCENT:
+                idle = sum(value < IDLE_PERCENT for _, value in settled) / len(settled)
+                yield f"GPU {gpu.index} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f} %)."
+
+
+def waited_for_data(facts: Facts) -> Iterator[str]:
+    """The training waited for its batches."""
+    spent = seconds(facts)
+    stepping, data = spent.get("step", 0.0), spent.get("data", 0.0)
+    if stepping >= SETTLED_S and data / stepping > DATA_SHARE:
+        workers = facts.config.get("data", {}).get("workers")
+        now = f" (now {workers})" if workers is not None else ""
+        yield f"training waited {data / stepping:.0%} of each step for data: raise data.workers{now}."
+
+
+def checkpoints_are_dear(facts: Facts) -> Iterator[str]:
+    """The training stood still for its checkpoints."""
+    spent = seconds(facts)
+    whole, saving = (
+        sum(spent.values()) - spent.get("data", 0.0) - spent.get("slow", 0.0),
+        spent.get("checkpoint", 0.0),
+    )
+    if whole >= SETTLED_S and saving / whole > CHECKPOINT_SHARE:
+        yield f"training stood still {saving / whole:.0%} of the time for checkpoints: use checkpoint.interval=auto."
+
+
+def work_was_lost(facts: Facts) -> Iterator[str]:
+    """Steps were trained twice after crashes."""
+    found = goodput(facts.attempts)
+    if found and found.whole >= SETTLED_S and found.seconds["lost"] / found.whole > LOST_SHARE:
+        share = found.seconds["lost"] / found.whole
+        yield f"{share:.0%} of the time went into steps that a crash lost: save more often with checkpoint.interval=auto."
+
+
+def cpus_were_idle(facts: Facts) -> Iterator[str]:
+    """The job held CPUs that it did not use."""
+    held = [(node.cpus, used) for node in facts.nodes if (used := cpus_used(node)) is not None]
+    cpus, busy = sum(c for c, _ in held), sum(used for _, used in held)
+    if cpus >= CPUS_WORTH_IT and busy < CPU_SHARE * cpus and facts.info.get("job_ids"):
+        yield f"the job used {max(1, round(busy))} of {cpus} CPUs: lower cluster.cpus_per_task, or raise data.workers."
+
+
+def memory_was_short(facts: Facts) -> Iterator[str]:
+    """A node's memory limit was nearly reached."""
+    for node in facts.nodes:
+        if node.memory and node.memory_limit and node.memory > MEMORY_SHARE * node.memory_limit:
+            yield f"the job held {node.memory:.1f} of {node.memory_limit:.1f} GiB on {node.host}: raise cluster.mem."
+
+
+Rule = Callable[[Facts], Iterator[str]]
+RULES: tuple[Rule, ...] = (
+    loss_is_nan,
+    watched,
+    gpus_without_a_task,
+    idle_gpus,
+    waited_for_data,
+    work_was_lost,
+    checkpoints_are_dear,
+    memory_was_short,
+    cpus_were_idle,
+)
+
+
+def after_start(points: Series) -> Series:
+    """The samples after the first minute."""
+    return [(t, value) for t, value in points if t - points[0][0] >= SETTLED_S]
+
+
+def cpus_used(node: NodeUse) -> float | None:
+    """Mean number of CPUs that were busy; None where there are too few samples."""
+    settled = after_start(node.cpu)
+    use = mean(settled)
+    return None if use is None or len(settled) < ENOUGH else use / 100 * node.cpus
+
+
+def seconds(facts: Facts) -> dict[str, float]:
+    """Time in each section over all attempts, by the names of `src/monitor/heartbeat.py`."""
+    total: dict[str, float] = {}
+    for attempt in facts.attempts:
+        spent: Any = attempt.get("seconds")
+        for name, value in spent.items() if isinstance(spent, Mapping) else ():
+            total[name] = total.get(name, 0.0) + float(value)
+    return total
