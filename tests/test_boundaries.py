@@ -49,6 +49,7 @@ ROWS = {
     "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch"}, {"hydra", "omegaconf"}),
     "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
+    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, {"psutil", "pynvml", "tensorboard"}),
     "12 the commands are the roof": Row(COMMANDS, EVERYTHING, {"hydra", "omegaconf"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
