@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from src.distributed.topology import Topology
@@ -71,8 +71,15 @@ class Record:
     beats: int
 
 
+_FIELDS = [field.name for field in fields(Record)]
+
+
 class Heartbeat:
-    """Writes the heartbeat of this process; for the training thread alone."""
+    """Writes the heartbeat of this process; for the training thread alone.
+
+    Attributes:
+        waited: seconds that the newest batch was waited for.
+    """
 
     def __init__(self) -> None:
         self._map: mmap.mmap | bytearray = bytearray(SIZE)
@@ -82,7 +89,8 @@ class Heartbeat:
         self.own = self.data = 0.0
         self.trained = self._number = self._started = 0
         self._pid = os.getpid()
-        self.began = self.beat = time.monotonic()
+        self.began = self.beat = self._batch_began = time.monotonic()
+        self.waited = 0.0
         self._longest, self._beats = [0.0] * len(SECTIONS), [0] * len(SECTIONS)
 
     def begin(self, run: RunDir, topology: Topology) -> Path | None:
@@ -116,7 +124,9 @@ class Heartbeat:
         self.turn += 1
         self.batch = 0
         self.section = SECTIONS.index(section)
-        self.began = self.beat = time.monotonic()  # the silence across two sections is of neither
+        self.began = self.beat = self._batch_began = (
+            time.monotonic()
+        )  # a silence across sections is of neither
         self.at(place)
 
     @contextmanager
@@ -133,17 +143,19 @@ class Heartbeat:
         self._write(time.monotonic())
 
     def fetched(self) -> None:
-        """The batch of a step has come: the time since the last beat was a wait for data."""
+        """The batch has come: the time since the last one was a wait for data."""
         now = time.monotonic()
-        self.data += now - self.beat
-        self.own += now - self.beat
+        self.waited = now - self._batch_began
+        self.data += self.waited
         self.place = FORWARD
         self._write(now)
 
     def computed(self, seconds: float | None = None) -> None:
-        """All that this rank computes before it may wait for others: `seconds`, or the time since the last beat."""
+        """What this rank computes before it may wait for others is done: `seconds`, or the time since the last batch."""
+        if self.place == BACKWARD:  # a model may go backward several times in a batch
+            return
         now = time.monotonic()
-        self.own += now - self.beat if seconds is None else seconds
+        self.own += now - self._batch_began if seconds is None else seconds
         self.place = BACKWARD
         self._write(now)
 
@@ -153,7 +165,8 @@ class Heartbeat:
         self.trained += 1
         self.batch += 1
         self.place = DATA
-        self._write(time.monotonic())
+        self._batch_began = now = time.monotonic()
+        self._write(now)
 
     def evaluated_batch(self) -> None:
         """A batch of a validation or test is done."""
@@ -194,6 +207,6 @@ def read(path: Path) -> Record | None:
         except (OSError, struct.error):
             return None
         if first == last and first and version == VERSION:
-            who, (section, place), rest = words[:5], words[5:7], words[7:]
-            return Record(*who, SECTIONS[section], PLACES[place], *rest)
+            words[5:7] = SECTIONS[words[5]], PLACES[words[6]]
+            return Record(**dict(zip(_FIELDS, words, strict=True)))
     return None

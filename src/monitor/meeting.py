@@ -6,7 +6,7 @@ from src.monitor.ranks import Seen
 from src.monitor.verdict import named, of_hosts
 
 PATIENCE_S = 40.0
-"""After the first rank has come. Ranks of a job are started together; this and the few seconds until all nodes have told are less than a minute."""
+"""After the first rank has come: with the seconds until all nodes have told, less than a minute."""
 
 
 class Meeting:
@@ -30,7 +30,11 @@ class Meeting:
         numbers = tuple(late)
         if not late:
             said, self._said = self._said, ()
-            return [f"{named(said)} {'has' if len(said) == 1 else 'have'} come: all ranks have met."] if said else []
+            return (
+                [f"{named(said)} {'has' if len(said) == 1 else 'have'} come: all ranks have met."]
+                if said
+                else []
+            )
         if self._first is None or now - self._first < self.patience or set(numbers) <= set(self._said):
             return []
         self._said = numbers
@@ -54,7 +58,9 @@ class Meeting:
         wait = f"; {named(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
         here = [r for r in late.values() if r]
         if here:
-            return f"{of_hosts(here)} still import{'s' if len(here) == 1 else ''} after {seconds:.0f} s{wait}."
+            return (
+                f"{of_hosts(here)} still import{'s' if len(here) == 1 else ''} after {seconds:.0f} s{wait}."
+            )
         hosts: dict[str, list[int]] = {}
         for n in late:
             hosts.setdefault(self.expected.get(n, ""), []).append(n)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
+from src.monitor.watch import Watch
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def parts_of(run: RunDir, config: Config) -> list[Part]:
     """What this node's side process does, by the configuration."""
-    return []
+    return [Watch(run, config, host())] if config.monitor.hang_minutes is not None else []
 
 
 def look_after(parts: list[Part], done: Callable[[float], bool], run: RunDir) -> None:

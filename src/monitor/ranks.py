@@ -18,9 +18,6 @@ from src.monitor import heartbeat
 from src.monitor.heartbeat import PLACES, Record
 from src.runs.folder import RunDir
 
-FOLDER = "monitor"
-"""In the run folder: what is seen of a run while it trains."""
-
 GONE, ENDED = "gone", "ended"
 """Besides the letters of /proc: the process ended in the middle of its work, or after it."""
 
@@ -86,7 +83,7 @@ class NodeRanks:
     def look(self) -> list[Seen]:
         """All ranks that have come so far, by number; those of an earlier start of the run are not counted."""
         found = {}
-        for path in self.place.path.glob("rank-*"):
+        for path in self.place.path.glob("rank-*[0-9]"):
             if record := heartbeat.read(path):
                 process = process_state(record.pid, record.started)
                 if process != GONE or record.rank in self.known:
@@ -99,11 +96,10 @@ class NodeRanks:
     def write(self) -> None:
         """Tell the other nodes. Raises OSError: the disk refuses."""
         self._number += 1
-        folder = self.run.path / FOLDER
-        folder.mkdir(exist_ok=True)
+        self.run.monitor.mkdir(exist_ok=True)
         ranks = [asdict(self.known[rank]) for rank in sorted(self.known)]
         content = {"host": self.host, "number": self._number, "ranks": ranks}
-        write_atomic(folder / f"ranks-{self.host}.json", dumps(content))
+        write_atomic(self.run.monitor / f"ranks-{self.host}.json", dumps(content))
 
     def close(self) -> None:
         """Remove what killed ranks have left in the node's memory, if none lives there any more."""
@@ -120,15 +116,15 @@ class OtherNodes:
     """
 
     def __init__(self, run: RunDir, own: str, quiet: float) -> None:
-        self.folder, self.own, self.quiet = run.path / FOLDER, own, quiet
+        self.folder, self.own, self.quiet = run.monitor, own, quiet
         self._changed: dict[str, tuple[Any, float]] = {}
-        self._old = {path.name: _number(_content(path)) for path in self._files()}
+        self._old = {path.name: _number(read_json(path)) for path in self._files()}
 
     def look(self) -> list[Seen]:
         """The ranks of the other nodes; of a node that no longer writes, all are as silent as it is."""
         now, found = time.monotonic(), []
         for path in self._files():
-            content = _content(path)
+            content = read_json(path)
             number = _number(content)
             if self._old.get(path.name) == number:  # an earlier start wrote it
                 continue
@@ -172,7 +168,8 @@ def process_state(pid: int, started: int) -> str:
     return GONE if words[0] in "ZX" or int(words[19]) != started else words[0]
 
 
-def _content(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if it can't be read."""
     try:
         content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):

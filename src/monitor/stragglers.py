@@ -57,8 +57,8 @@ class Stragglers:
     def look(self, ranks: Iterable[Seen]) -> list[str]:
         """What is to be said of them now."""
         now = {r.rank: r for r in ranks}
-        if any(r.section != "step" for r in now.values()) or self._from.keys() != now.keys():
-            self._from = now  # what happens between the steps is not compared
+        if self._from.keys() != now.keys():
+            self._from = now
             return []
         if not all(self._complete(self._from[n], r) for n, r in now.items()):
             return []

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from src.monitor.ranks import GONE, Seen
 
 FACTOR, FLOOR_S, ENOUGH = 5.0, 180.0, 20
-"""A silence is too long at 5 times the longest one of that section so far, as in NVIDIA's resiliency extension
-(`safety_factor`), once there were 20 beats. Not before 3 minutes: a shared disk that answers late is no hang, and NCCL's own limit is 10."""
+"""A silence is too long at 5 times the longest one of that section so far, as in NVIDIA's resiliency extension (`safety_factor`),
+once there were 20 beats. Not before 3 minutes: a shared disk that answers late is no hang; NCCL gives up after 10."""
 
 START_S = 600.0
-"""A start is given 10 minutes even where `monitor.hang_minutes` is less: the first import of a framework from a shared disk takes minutes."""
+"""A start is given 10 minutes even where `monitor.hang_minutes` is less: a framework's import from a shared disk takes minutes."""
 
 LEARNT = ("step", "validation", "test")
 """Sections of many equal parts; what a start, a checkpoint or the end takes says nothing of the next one."""
@@ -108,7 +108,7 @@ def describe(hang: Hang, minority: Sequence[int] = ()) -> str:
 
 
 def elsewhere(tops: dict[int, str]) -> list[int]:
-    """Ranks whose innermost lines (`tops`, by rank) are others than those of more than half of the ranks; none, if most agree on nothing."""
+    """Ranks whose innermost lines (`tops`, by rank) differ from those of most; none, if no more than half agree."""
     counted = Counter(tops.values()).most_common(1)
     if not counted or counted[0][1] * 2 <= len(tops):
         return []
