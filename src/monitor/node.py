@@ -16,6 +16,7 @@ from typing import Protocol
 from src.config.load import load
 from src.config.schema import Config
 from src.monitor.sampler import Sampler
+from src.monitor.serve import Board, is_first
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
 
@@ -63,6 +64,8 @@ def parts_of(run: RunDir, config: Config) -> list[Part]:
     parts: list[Part] = []
     if config.monitor.sample_seconds is not None:
         parts.append(Sampler(run, config, host()))
+    if config.monitor.serve and is_first(host()):
+        parts.append(Board(run, config, host()))
     return parts
 
 
