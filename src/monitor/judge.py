@@ -1,6 +1,5 @@
 """What the first node's watch finds in the ranks of all nodes: said in the log once, and kept in RUN/monitor/watch.json."""
 
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -113,7 +112,7 @@ class Judge:
 
     def _sentence(self, step: int, failed: bool) -> str:
         if failed:
-            return f"the run hangs at step {step} for the {ending.TIMES}rd time without progress between: it has failed. The stacks say where."
+            return f"the run hangs at step {step} for the {ending.TIMES}rd time without progress since: it has failed, see the stacks."
         if self.batch:
             return "monitor.hang=requeue: the ranks are ended, and the job comes back as after a preemption."
         return f"monitor.hang=requeue: the ranks are ended; go on with: python src/train.py resume={self.run.path}"
@@ -137,4 +136,4 @@ class Judge:
 
 def say(line: str) -> None:
     """One line in the log of the job."""
-    print(f"watch: {line}", file=sys.stderr, flush=True)
+    print(f"watch: {line}", flush=True)

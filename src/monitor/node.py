@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,8 @@ from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
-from src.monitor.watch import Watch
+from src.monitor.sampler import Sampler
+from src.monitor.serve import Board, is_first
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
 
@@ -22,8 +24,14 @@ CHECK_EVERY_S = 1.0
 """Time between two looks at whether the parent lives; the end of the input is seen at once."""
 
 
+CLOSING_S = 0.5
+"""How long the end waits for a part that is at work."""
+
+
 class Part(Protocol):
-    """What the side process does besides waiting. An OSError of it is passed over; any other exception ends this part alone.
+    """What the side process does besides waiting, in a thread of its own.
+
+    An OSError of it is passed over; any other exception ends this part alone.
 
     Attributes:
         every_seconds: time between two looks; the first comes after as long.
@@ -47,31 +55,45 @@ def main(arguments: Sequence[str]) -> int:
     lower()
     parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
     run = RunDir(Path(arguments[0]))
-    look_after(parts_of(run, load(read_frozen(run))), lambda seconds: ended(parent, seconds), run)
+    look_after(parts_of(run, load(read_frozen(run))), lambda: ended(parent), run)
     return 0
 
 
 def parts_of(run: RunDir, config: Config) -> list[Part]:
     """What this node's side process does, by the configuration."""
-    return [Watch(run, config, host())] if config.monitor.hang_minutes is not None else []
+    parts: list[Part] = []
+    if config.monitor.hang_minutes is not None:
+        parts.append(Watch(run, config, host()))
+    if config.monitor.sample_seconds is not None:
+        parts.append(Sampler(run, config, host()))
+    if config.monitor.serve and is_first(host()):
+        parts.append(Board(run, config, host()))
+    return parts
 
 
-def look_after(parts: list[Part], done: Callable[[float], bool], run: RunDir) -> None:
-    """Call each part when it is due, until `done` or no part is left.
+def look_after(parts: list[Part], done: Callable[[], bool], run: RunDir) -> None:
+    """Call each part when it is due, until `done`. Each has a thread: a GPU that does not answer must not stop the watch.
 
     Args:
-        done: waits for so many seconds; returns at once, and true, where the side process has to end.
+        done: waits a moment; true where the side process has to end.
     """
-    due = {id(part): time.monotonic() + part.every_seconds for part in parts}
+    stop = threading.Event()
+    threads = [threading.Thread(target=_repeat, args=(part, stop, run), daemon=True) for part in parts]
+    for thread in threads:
+        thread.start()
     try:
-        while parts and not done(min(due[id(part)] for part in parts) - time.monotonic()):
-            for part in [p for p in parts if due[id(p)] <= time.monotonic()]:
-                due[id(part)] = time.monotonic() + part.every_seconds
-                if not attempted(lambda part=part: part.look(time.time()), run):  # type: ignore[misc]
-                    parts.remove(part)
+        while any(thread.is_alive() for thread in threads) and not done():
+            pass
     finally:
-        for part in parts:
+        stop.set()
+        for part, thread in zip(parts, threads, strict=True):
+            thread.join(CLOSING_S)
             attempted(part.close, run)
+
+
+def _repeat(part: Part, stop: threading.Event, run: RunDir) -> None:
+    while not stop.wait(part.every_seconds) and attempted(lambda: part.look(time.time()), run):
+        pass
 
 
 def attempted(do: Callable[[], None], run: RunDir) -> bool:
@@ -88,16 +110,11 @@ def attempted(do: Callable[[], None], run: RunDir) -> bool:
     return True
 
 
-def ended(parent: int, seconds: float) -> bool:
-    """Wait for `seconds`; true at once when the input ends, and soon after the parent does."""
-    until = time.monotonic() + seconds
-    while os.getppid() == parent:
-        left = until - time.monotonic()
-        if select.select([0], [], [], max(0.0, min(left, CHECK_EVERY_S)))[0] and not os.read(0, 4096):
-            return True
-        if left <= CHECK_EVERY_S:
-            return False
-    return True
+def ended(parent: int) -> bool:
+    """Wait for a moment; true at once when the input ends, and within `CHECK_EVERY_S` after the parent does."""
+    if select.select([0], [], [], CHECK_EVERY_S)[0] and not os.read(0, 4096):
+        return True
+    return os.getppid() != parent
 
 
 def lower() -> None:
