@@ -17,6 +17,7 @@ from src.config.load import load
 from src.config.schema import Config
 from src.monitor.sampler import Sampler
 from src.monitor.serve import Board, is_first
+from src.monitor.watch import Watch
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
 
