@@ -43,6 +43,7 @@ class Job:
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
         framework, strategy: for people to read.
+        monitor: whether a process on each node looks after the ranks, see src/monitor/node.py.
         program: what one process runs instead of a training, below the code, with its arguments; quoted for the shell.
     """
 
@@ -66,6 +67,7 @@ class Job:
     batch: int
     framework: str
     strategy: str
+    monitor: bool = False
     program: str = ""
 
     @property
@@ -141,6 +143,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         batch=config.data.batch_size,
         framework=config.framework,
         strategy=layout.strategy,
+        monitor=config.monitor.beside and not config.trainer.fast_dev_run,
     )
 
 

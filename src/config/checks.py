@@ -21,6 +21,7 @@ def cross_checks(config: Config) -> list[str]:
         _name,
         _strategy,
         _within_node,
+        _serve,
     )
     return [problem for check in checks for problem in check(config)]
 
@@ -43,6 +44,15 @@ def _within_node(c: Config) -> list[str]:
         f"strategy.shard_within_node=true splits the model in the same way on each node, and trainer.nodes={nodes} can't have the "
         f"same number each of trainer.total_devices={total}; use trainer.total_devices={-(-total // nodes) * nodes}, or "
         "strategy.shard_within_node=false."
+    ]
+
+
+def _serve(c: Config) -> list[str]:
+    if not c.monitor.serve or c.monitor.tensorboard:
+        return []
+    return [
+        "monitor.serve=true shows what monitor.tensorboard writes, and that is false; use monitor.tensorboard=true, or "
+        "monitor.serve=false."
     ]
 
 

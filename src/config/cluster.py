@@ -43,6 +43,7 @@ class Site:
 
     Attributes:
         hosts: host names of the login nodes with shell wildcards, for cluster=current.
+        login: name of a login node as seen from outside, for the ssh command that reaches TensorBoard.
         nodes: the kinds of nodes, the default first; empty: unknown.
         max_time: time limit of the longest job.
         max_gpus: GPUs that one job (or user) can use at once.
@@ -59,6 +60,7 @@ class Site:
     """
 
     hosts: list[str]
+    login: str | None
     nodes: list[NodeType]
     max_time: Minutes | str | None
     max_gpus: Count | None

@@ -3,7 +3,8 @@
 import importlib
 import sys
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from src.distributed.listening import stay_on_this_node
 from src.distributed.topology import Topology
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
 from src.files.output import outlive_terminal, protect
+from src.monitor import stacks
+from src.monitor.heartbeat import own as heartbeat
 from src.runs.attempts import Outcome, record_end, record_failure, record_start
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import read_frozen
@@ -47,7 +50,7 @@ def run_rank(run: RunDir | str | Path) -> int:
             return 0
         if config.monitor.ranks:
             report_place(run, topology)
-        with RunLock(run) if topology.rank == 0 else nullcontext():
+        with visible(run, topology), RunLock(run) if topology.rank == 0 else nullcontext():
             return _run_locked(config, run, topology, stop)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -70,6 +73,18 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
     if outcome.state == "completed":
         return NOT_FINITE if config.trainer.detect_nan != "off" and not_finite(outcome.metrics) else 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
+
+
+@contextmanager
+def visible(run: RunDir, topology: Topology) -> Iterator[None]:
+    """Within, the side process of this node sees what this rank does."""
+    beat = heartbeat.begin(run, topology)
+    stacks.register(beat)
+    try:
+        yield
+    finally:
+        stacks.unregister(beat)
+        heartbeat.end()
 
 
 def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:

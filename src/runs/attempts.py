@@ -93,6 +93,13 @@ def record_failure(run: RunDir) -> None:
     run.update(state="failed", ended=now(), **{ATTEMPTS: _ended(run, ended_by="failed")})
 
 
+def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -> None:
+    """The attempt hung and is ended from outside; rank 0, which is stopped, records nothing any more."""
+    trains = run.info().get("state") == "running"  # else its rank 0 has not come so far
+    parts = {ATTEMPTS: _ended(run, ended_by="hang", step=step)} if trains else {}
+    run.update(state=state, ended=now(), **parts)
+
+
 def _ended(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
     attempts = run.info().get(ATTEMPTS, [])
     return [*attempts[:-1], {**attempts[-1], **fields}] if attempts else []

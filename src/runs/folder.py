@@ -24,6 +24,9 @@ JOBS = "jobs.txt"
 SCRIPT_SAYS = {"preempted": "queued", "running": "failed"}
 """What the batch script may make of a state, see `RunDir.info`."""
 
+SERVED = "tensorboard"
+"""Key of run.json: where a TensorBoard server shows the run, as long as its job runs."""
+
 
 class RunDir:
     """A run folder that exists.
@@ -46,6 +49,8 @@ class RunDir:
         self.metrics_csv = path / "metrics.csv"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
+        self.monitor = path / "monitor"
+        self.served = self.monitor / "tensorboard.json"
 
     def info(self) -> dict[str, Any]:
         """The content of run.json; empty if there is none yet.
@@ -65,6 +70,9 @@ class RunDir:
             raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
         if not isinstance(content, dict) or not _are_attempts(content.get(ATTEMPTS, [])):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
+        content.pop(SERVED, None)  # of an attempt that has ended
+        if served := self._served():
+            content[SERVED] = served
         said = self._state_of_script()
         if said and said == SCRIPT_SAYS.get(str(content.get("state"))):
             content["state"] = said
@@ -77,6 +85,14 @@ class RunDir:
         if "state" in content:
             job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
             write_atomic(self.state_file, f"{content['state']} {job}".rstrip() + "\n")
+
+    def _served(self) -> dict[str, Any]:
+        """Where a TensorBoard server shows this run now: url and tunnel, written by src/monitor/serve.py; empty if there is none."""
+        try:
+            content = json.loads(read_text(self.served))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
     def _state_of_script(self) -> str:
         """The first word of the file `state`; empty if it can't be read."""

@@ -1,6 +1,7 @@
 """The whole loop on a real Slurm: the command line submits, nodes run the ranks, the job ends, the metrics are there."""
 
 import csv
+import json
 import os
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm.testbed.cluster import Testbed
+from tests.monitor.nvidia import fake_nvidia_smi
 from tests.slurm.login import SMALL, Login, log, per_host
 from tests.weights import info
 
@@ -23,9 +25,11 @@ def test_neuron_with_four_nodes_and_eight_ranks(
     testbed_for: Callable[..., Testbed], shared_dir: Path
 ) -> None:
     neuron = Login(testbed_for("neuron"), shared_dir)
+    fake = fake_nvidia_smi(shared_dir / "bin")  # the testbed has no GPU
+    watched = ["monitor.sample_seconds=0.5", f'cluster.setup=["export PATH={fake}:$PATH"]']
     began = time.monotonic()
     job, run = neuron.submit(
-        "cluster=neuron", "trainer.nodes=4", "trainer.devices=2", COMMENT, ELSEWHERE, *SMALL
+        "cluster=neuron", "trainer.nodes=4", "trainer.devices=2", COMMENT, ELSEWHERE, *SMALL, *watched
     )
     returned = time.monotonic() - began
     assert neuron.testbed.job_states(job) != ["COMPLETED"]  # it did not wait
@@ -36,6 +40,22 @@ def test_neuron_with_four_nodes_and_eight_ranks(
     assert info(run)["world_size"] == 8
     with open(run / "metrics.csv") as file:
         assert any(row["test/acc"] for row in csv.DictReader(file))
+    check_samples(run, nodes=4, gpus=2)
+
+
+def check_samples(run: Path, nodes: int, gpus: int) -> None:
+    """Each node has rows of what its CPUs and the job's GPUs did, and the log says nothing of it."""
+    tables = sorted((run / "monitor").glob("*.csv"))
+    assert [t.stem for t in tables] == sorted(info(run)["hosts"]) and len(tables) == nodes
+    for table in tables:
+        with open(table) as file:
+            rows = [*csv.DictReader(file)]
+        assert len(rows) > 1 and float(rows[-1]["cpu_use_percent"]) >= 0, table.read_text()
+        assert {n for n in rows[0] if n.endswith("_power_w")} == {f"gpu{i}_power_w" for i in range(gpus)}
+        newest = json.loads(table.with_suffix(".json").read_text())
+        assert newest["sample"]["time"] in [float(row["time"]) for row in rows[-2:]]
+        assert newest["gpus"][0] == {"index": 0, "name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0}
+    assert "src.monitor" not in log(run) and "srun:" not in log(run)
 
 
 def test_neuron_itself_refuses_what_our_rule_refuses(

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
+from src.monitor.heartbeat import own as heartbeat
 from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.checkpoint import StateWriter
 from src.training.keras.module import Module
@@ -128,6 +129,7 @@ class TrainingCallback:
 
     def on_test_batch_end(self, batch: int) -> None:
         """A signal may interrupt a validation or a test too."""
+        heartbeat.evaluated_batch()
         self.look_at_flag()
 
     def evaluate(self, part: str, batches: int) -> None:
@@ -135,6 +137,7 @@ class TrainingCallback:
         self.average_statistics()
         self.module.begin(part)
         self.module.take()
+        heartbeat.enter("validation" if part == "val" else part)
         whole, last = self.loader.evaluation(part, batches)
         iterator = iter(whole)
         self.others.on_test_begin()
@@ -149,6 +152,7 @@ class TrainingCallback:
             if self.position.preempted:
                 break
         fresh = self.reduce(part)
+        heartbeat.enter("checkpoint" if part == "test" else "step", "" if part == "test" else "data")
         self.others.on_test_end(in_words_of_keras(fresh, part))
         if not self.position.preempted:
             self.position.metrics |= fresh
@@ -195,10 +199,11 @@ class TrainingCallback:
         self.average_statistics()
         self.save_requested = False
         counted = self.module.counted()
-        if self.checkpoints:
-            began = time.monotonic()
-            self.checkpoints.save(self.module, self.position, counted, value)
-            self.interval.saved(time.monotonic() - began)
+        with heartbeat.within("checkpoint"):
+            if self.checkpoints:
+                began = time.monotonic()
+                self.checkpoints.save(self.module, self.position, counted, value)
+                self.interval.saved(time.monotonic() - began)
 
 
 def in_words_of_keras(metrics: Mapping[str, float], part: str = "") -> dict[str, Any]:

@@ -30,6 +30,7 @@ class AveragedApply:
             self.seen += [v for v in variables or [] if all(v is not known for known in self.seen)]
             return None
         present = [g for g in grads if g is not None]  # the same ones on all ranks: they run one graph
+        self.strategy.pace.computed(present)
         means = iter(self.strategy.average(present, self.name) if present else [])
         return self.apply([None if g is None else next(means) for g in grads], variables)
 

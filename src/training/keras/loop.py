@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from src.monitor.heartbeat import own as heartbeat
 from src.training.keras.callbacks import TrainingCallback
 from src.training.keras.position import Position
 from src.training.plan import Plan
@@ -11,6 +12,7 @@ def fit(callback: TrainingCallback) -> None:
     """Train from the callback's position to the end or to a signal, which leaves a checkpoint."""
     position, plan, module = callback.position, callback.plan, callback.module
     callback.others.on_train_begin()
+    heartbeat.enter("step", "data")
     if position.pending:
         callback.end_epoch()
     batches = None
@@ -28,10 +30,14 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     """The rest of an epoch, or of the run."""
     epoch, others = callback.position.epoch, callback.others
     others.on_epoch_begin(epoch)
+    pace = callback.module.strategy.pace
     for number in range(*remaining(callback.position, callback.plan)):
         others.on_train_batch_begin(number)
+        pace.begin()
         callback.module.train_function(batches)
+        heartbeat.computed(pace.seconds())
         callback.on_train_batch_end(number)
+        heartbeat.trained_batch(callback.position.step)
         others.on_train_batch_end(number, callback.batch_logs)
         callback.look_at_others()
         if callback.position.preempted or callback.position.ended:

@@ -14,6 +14,7 @@ from src.data.tf_pipeline import plain_data_errors
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.errors import ConfigError
+from src.monitor.heartbeat import own as heartbeat
 from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
 from src.runs.ranks import report_weights
@@ -50,7 +51,9 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     """
     # one rank alone may have several devices
     name, devices = running_strategy(config, topology)
+    heartbeat.at("meeting")
     strategy = make_strategy(name, config, topology, devices)
+    heartbeat.at("preparing")
     with strategy.explaining_lost_ranks(), plain_data_errors():
         return train_and_test(strategy, config, run, topology, stop)
 
@@ -99,6 +102,7 @@ def train_and_test(
         )
         with metrics.finishing(position):
             fit(callback)
+            heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
             if config.monitor.ranks:
                 weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
                 report_weights(run, topology, weights)

@@ -9,9 +9,11 @@ import torch
 from src.checkpoints.interval import Interval
 from src.config.choices import OtherSchedule
 from src.config.schema import Config
+from src.monitor.heartbeat import own as heartbeat
 from src.tasks.base import Task
 from src.training.lightning.loggers import Received
 from src.training.lightning.module import TaskModule
+from src.training.lightning.pace import Pace
 from src.training.lightning.position import steps_done
 from src.training.metrics_csv import CsvLog
 from src.training.monitors import monitored
@@ -87,6 +89,21 @@ class MetricsCallback(pl.Callback):
         """A schedule that watches a metric may ask for one of before the resume."""
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
         trainer.callback_metrics.update(known)
+        self.pace = Pace(trainer)
+        heartbeat.enter("step", "data")
+        self.pace.begin()
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """The batch has come."""
+        heartbeat.fetched()
+
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
+    ) -> None:
+        """The forward pass is over: what follows may wait for other ranks."""
+        heartbeat.computed(self.pace.seconds())
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -103,6 +120,8 @@ class MetricsCallback(pl.Callback):
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         units, self._units = self._units, None
         self.progress.batch(trainer.current_epoch, batch_idx, fresh, units)
+        heartbeat.trained_batch(steps_done(trainer))
+        self.pace.begin()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What is logged from here on is of the epoch; of one that resumed with its validation, this comes first."""
@@ -146,11 +165,16 @@ class MetricsCallback(pl.Callback):
         *_: Any,
     ) -> None:
         """A validation may be long: the ranks agree as often as in training."""
+        heartbeat.evaluated_batch()
         if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
             self._agree(trainer.strategy.reduce(self._requests(pl_module), reduce_op="sum").tolist())
         self._look_at_flag(trainer)
 
     on_test_batch_end = on_validation_batch_end
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Training waits."""
+        heartbeat.enter("validation")
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation."""
@@ -163,6 +187,8 @@ class MetricsCallback(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What a module has logged in it."""
         self._collect(trainer)
+        heartbeat.enter("step", "data")
+        self.pace.begin()
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""

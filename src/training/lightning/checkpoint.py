@@ -12,6 +12,7 @@ from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
 from src.errors import CheckpointError, ConfigError
+from src.monitor.heartbeat import own as heartbeat
 from src.training.lightning.buffers import Buffers
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.plain import with_plain_values
@@ -133,9 +134,11 @@ class CheckpointCallback(pl.Callback):
         if batch == self.plan.train_batches and not trainer.validating:
             epoch, batch = epoch + 1, 0
         began = time.monotonic()
-        self.writer.wait()
+        with heartbeat.within("checkpoint"):
+            self.writer.wait()
         info = CheckpointInfo(step, epoch, batch, dict(self.metrics.metrics), value, "lightning")
-        trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
+        with heartbeat.within("checkpoint"):
+            trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
         self.interval.saved(time.monotonic() - began)
         self.metrics.saving = False
 

@@ -16,6 +16,7 @@ from src.data.sets import open_splits
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.errors import CheckpointError, ConfigError
+from src.monitor.heartbeat import own as heartbeat
 from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
 from src.runs.ranks import report_weights
@@ -93,6 +94,7 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
             finally:
                 for logger in (known for known in trainer.loggers if isinstance(known, Tracks)):
                     logger.tracked.finalize(state)
+            heartbeat.enter("end")
             writer.close()
     return Outcome(
         state=state,
@@ -125,7 +127,9 @@ def make(config: Config, topology: Topology) -> Made:
     if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
         strategy.expect(task)
     trainer = make_trainer(config, topology, device, strategy)
+    heartbeat.at("meeting")
     strategy.setup_environment()  # from here on the ranks know each other
+    heartbeat.at("preparing")
 
     per_rank = config.data.batch_size // topology.world_size
     splits = open_splits(config.data, "lightning", config.seed, batch_size=per_rank)
@@ -164,6 +168,7 @@ def fit_and_test(
     config, module = checkpoints.config, made.module
     try:
         fit(made, checkpoints, run)
+        heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
         if not checkpoints.writer.shards:
             if config.monitor.ranks:
                 weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
@@ -196,6 +201,7 @@ def test(made: Made, checkpoints: CheckpointCallback) -> None:
     """Measure the metrics of the test with the best checkpoint's weights, or the present ones. Raises Stopped."""
     assert made.parts.test
     best = checkpoints.writer.best(made.trainer)
+    heartbeat.enter("test")
     with lightning_refusals(), giving(made.parts, test=made.parts.test.loader()) as loaders:
         made.trainer.test(made.module, **loaders, ckpt_path=best, weights_only=True, verbose=False)
 

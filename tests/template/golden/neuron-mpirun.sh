@@ -53,6 +53,12 @@ mpirun -np 16 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca b
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
+# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
+# --overlap shares the CPUs, memory and GPUs of the ranks (man srun); unset is what would give it a part of them
+exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --cpu-bind=none \
+    --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
+    /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
+
 # ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
@@ -89,6 +95,7 @@ if [ "$code" != 0 ] && [ "$code" != 75 ]; then
             /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
     done
 fi
+exec {monitor}>&-
 # A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.
 if [ "$code" = 75 ] && [ "${ENVIRONMENT:-}" = BATCH ] &&
     [[ "$(scontrol show job "$SLURM_JOB_ID")" == *JobState=RUNNING* ]]; then

@@ -40,6 +40,9 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
+# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
+exec {monitor}> >(exec /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
+
 # ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
@@ -72,4 +75,5 @@ fi
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
 fi
+exec {monitor}>&-
 exit "$code"

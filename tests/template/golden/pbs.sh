@@ -45,6 +45,9 @@ mpirun -np 4 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca bt
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
+# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
+exec {monitor}> >(exec /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
+
 # ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
@@ -76,4 +79,5 @@ fi
 if [ "$code" != 0 ] && [ "$code" != 75 ]; then
     /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
 fi
+exec {monitor}>&-
 exit "$code"

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 import keras
 import tensorflow as tf
 
+from src.training.keras.pace import Pace
+
 MakeDataset = Callable[[int, int], tf.data.Dataset]
 """(replica, number of replicas) to that replica's batches."""
 
@@ -16,10 +18,12 @@ class Strategy:
     Attributes:
         rank, processes: number of this process, and how many there are; rank 0 writes.
         replicas: devices that share the global batch, over all processes; each process has the same number.
+        pace: measures how long this process works by itself in a step.
     """
 
     def __init__(self, rank: int = 0, processes: int = 1, replicas: int = 1) -> None:
         self.rank, self.processes, self.replicas = rank, processes, replicas
+        self.pace = Pace(processes)
 
     def scope(self) -> AbstractContextManager[object]:
         """Variables must be created within."""

@@ -1,0 +1,139 @@
+"""What the first node's watch finds in the ranks of all nodes: said in the log once, and kept in RUN/monitor/watch.json."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from src.files.atomic import write_atomic
+from src.files.plain_json import dumps
+from src.monitor import ending, stacks
+from src.monitor.meeting import PATIENCE_S, Meeting
+from src.monitor.ranks import NodeRanks, OtherNodes, Seen, read_json
+from src.monitor.stragglers import Stragglers
+from src.monitor.verdict import Hang, describe, elsewhere, find_hang
+from src.runs.attempts import running_job
+
+FILE = "watch.json"
+
+OTHERS_S = 6.0
+"""Between finding a hang and ending the ranks: the other nodes write stacks meanwhile."""
+
+
+class Judge:
+    """Looks at all ranks.
+
+    Args:
+        node: this node, the first one.
+        expected: host of each rank, empty if nobody says.
+        bound: seconds of silence that are a hang in any case.
+        quiet: seconds after which a node that writes nothing new is counted as silent.
+        requeue: a hang ends the run, so that its job comes back.
+    """
+
+    def __init__(
+        self,
+        node: NodeRanks,
+        expected: Mapping[int, str],
+        bound: float,
+        quiet: float,
+        requeue: bool,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.node, self.run, self.bound, self.requeue = node, node.run, bound, requeue
+        self.start = ending.start_of_job(environ)
+        self.batch = bool(running_job(environ))
+        self.file = self.run.monitor / FILE
+        self.others = OtherNodes(self.run, node.host, quiet)
+        self.meeting = Meeting(expected, min(PATIENCE_S, bound))
+        self.stragglers = Stragglers()
+        before = read_json(self.file).get("hangs")
+        hangs = before if isinstance(before, list) else []
+        self.hangs = [h for h in hangs if isinstance(h, dict) and isinstance(h.get("step"), int)]
+        self.hang: dict[str, Any] | None = None
+        self._numbers = 0
+        self._since = 0.0
+        self._ended = False
+        self._wrote: Any = None
+
+    def look(self, own: list[Seen]) -> None:
+        """Judge now; `own` are the ranks of this node."""
+        if self._ended:
+            ending.kill(own)
+            return
+        ranks = own + self.others.look()
+        lines = self.meeting.look(ranks, time.monotonic())
+        if not self.meeting.late(ranks):
+            lines += self.stragglers.look([r for r in ranks if not r.ended])
+        for line in lines:
+            say(line)
+        self._look_for_hang(own, ranks)
+        self._write(ranks)
+
+    def _look_for_hang(self, own: list[Seen], ranks: list[Seen]) -> None:
+        found = find_hang(ranks, self.bound)
+        now = time.monotonic()
+        if found is None:
+            if self.hang:
+                say(f"the ranks go on again, after {now - self._since + self.hang['seconds']:.0f} s.")
+            self.hang = None
+        elif self.hang is None:
+            self._since = now
+            self._found(found, own, ranks)
+        elif self.requeue and now - self._since >= OTHERS_S:
+            self._end(found, own, ranks)
+
+    def _found(self, hang: Hang, own: list[Seen], ranks: list[Seen]) -> None:
+        """Say it, and let all nodes write stacks."""
+        self._numbers += 1
+        self.hang = {
+            "number": self._numbers,
+            "ranks": list(hang.numbers),
+            "step": hang.step,
+            "seconds": round(hang.silent),
+            "end": False,
+        }
+        self._write(ranks)  # the other nodes may begin
+        collected = stacks.collect(own, self.node.place.path)
+        stacks.write(self.run.monitor, own, collected)
+        minority = elsewhere({n: stacks.top(text) for n, text in collected.items()}) if own == ranks else []
+        self.hang["line"] = line = describe(hang, minority)
+        say(f"{line} Stacks of all ranks: {self.run.monitor}/stacks-*.txt")
+
+    def _end(self, hang: Hang, own: list[Seen], ranks: list[Seen]) -> None:
+        """End the run: the other nodes read it in watch.json, and the launcher ends what is left."""
+        assert self.hang
+        failed = ending.too_often(self.hangs, hang.step)
+        say(self._sentence(hang.step, failed))
+        self.hang["end"] = self._ended = True
+        self.hangs = [] if failed else [*self.hangs, {"step": hang.step, "start": self.start}]
+        self._write(ranks)
+        ending.end_run(self.run, own, hang.step, failed)
+
+    def _sentence(self, step: int, failed: bool) -> str:
+        if failed:
+            return f"the run hangs at step {step} for the {ending.TIMES}rd time without progress since: it has failed, see the stacks."
+        if self.batch:
+            return "monitor.hang=requeue: the ranks are ended, and the job comes back as after a preemption."
+        return f"monitor.hang=requeue: the ranks are ended; go on with: python src/train.py resume={self.run.path}"
+
+    def _write(self, ranks: list[Seen]) -> None:
+        """What is found now, for people, `jobs.py` and the other nodes; written when it changes."""
+        content = {
+            "start": self.start,
+            "late": sorted(self.meeting.late(ranks)),
+            "slow": [{"rank": n, "factor": round(f, 2)} for n, f in sorted(self.stragglers.factors.items())],
+            "hang": self.hang,
+            "hangs": self.hangs,
+        }
+        text = dumps(content)
+        if text != self._wrote:
+            with suppress(OSError):
+                self.run.monitor.mkdir(exist_ok=True)
+                write_atomic(self.file, text)
+                self._wrote = text
+
+
+def say(line: str) -> None:
+    """One line in the log of the job."""
+    print(f"watch: {line}", flush=True)
