@@ -16,7 +16,6 @@ from src.errors import REFUSED, ProjectError  # noqa: E402
 from src.files import ROOT  # noqa: E402
 from src.monitor.report.page import write_report  # noqa: E402
 from src.runs.folder import open_run  # noqa: E402
-from src.runs.summary import display_path  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: the report can't be written: {error}", file=sys.stderr)
         return REFUSED
-    print(display_path(written))
+    print("\n".join(written))
     return 0
 
 

@@ -100,6 +100,7 @@ class Monitor:
     csv: bool  # metrics.csv
     progress: Literal["auto", "bar", "plain", "none"]  # auto: a bar on a terminal, else plain lines
     compare_weights_every_n_epochs: Count | None  # over ranks and devices; null: at the end alone
+    report: bool  # report.html at the end of each attempt
     ranks: bool  # each rank says at its start who and where it is, at its end which weights it has
     # time between two samples of each node's CPUs and GPUs, see src/monitor/sampler.py; null: none
     sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None

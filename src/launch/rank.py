@@ -11,12 +11,14 @@ from typing import Any
 from src.config.load import load
 from src.config.schema import Config
 from src.distributed.discover import discover
+from src.distributed.layout import running_strategy
 from src.distributed.listening import stay_on_this_node
 from src.distributed.topology import Topology
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
 from src.files.output import outlive_terminal, protect
 from src.monitor import stacks
 from src.monitor.heartbeat import own as heartbeat
+from src.monitor.times import Times
 from src.runs.attempts import Outcome, record_end, record_failure, record_start
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import read_frozen
@@ -60,7 +62,7 @@ def run_rank(run: RunDir | str | Path) -> int:
 def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> int:
     first = topology.rank == 0
     if first:
-        record_start(run, topology.world_size)
+        record_start(run, topology.world_size, running_strategy(config, topology)[1])
     try:
         outcome = train(config, run, topology, stop)
     except BaseException as error:
@@ -70,6 +72,7 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
         return 0
     record_end(run, outcome, stop.requested)
     print(summary(run, config, stop.requested), flush=True)
+    tell(run, config)
     if outcome.state == "completed":
         return NOT_FINITE if config.trainer.detect_nan != "off" and not_finite(outcome.metrics) else 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
@@ -80,11 +83,25 @@ def visible(run: RunDir, topology: Topology) -> Iterator[None]:
     """Within, the side process of this node sees what this rank does."""
     beat = heartbeat.begin(run, topology)
     stacks.register(beat)
+    if topology.rank == 0:
+        run.time_spent = Times(run)
     try:
         yield
     finally:
         stacks.unregister(beat)
         heartbeat.end()
+
+
+def tell(run: RunDir, config: Config) -> None:
+    """Write the report and print its verdicts; what goes wrong with it is a line, and changes nothing about the run."""
+    if not config.monitor.report or config.trainer.fast_dev_run:
+        return
+    try:
+        from src.monitor.report.page import write_report  # its libraries are of no use before
+
+        print("\n".join(write_report(run)), flush=True)
+    except Exception as error:
+        print(f"The report was not written: {error}", file=sys.stderr, flush=True)
 
 
 def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:

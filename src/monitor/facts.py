@@ -4,7 +4,6 @@ The files may be half-written, or of another version of this project: what can't
 """
 
 import csv
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from src.files.atomic import read_text
+from src.monitor.ranks import read_json
+from src.runs.attempts import with_times
 from src.runs.folder import ATTEMPTS, RunDir
 
 Series = list[tuple[float, float]]
@@ -44,7 +45,7 @@ class NodeUse:
         memory: the most that the job held, in GiB.
         memory_limit: GiB that the job may hold; None: no limit.
         gpus: that the job holds there.
-        ranks: that ran there; None if nobody says.
+        ranks_here: numbers of the ranks that ran there; empty if nobody says.
         every: seconds between two samples.
     """
 
@@ -54,8 +55,13 @@ class NodeUse:
     memory: float | None
     memory_limit: float | None
     gpus: tuple[GpuUse, ...] = ()
-    ranks: int | None = None
+    ranks_here: tuple[int, ...] = ()
     every: float = 10.0
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks ran there; None if nobody says."""
+        return len(self.ranks_here) or None
 
 
 @dataclass(frozen=True)
@@ -90,13 +96,15 @@ def read_facts(run: RunDir) -> Facts:
     """
     import yaml
 
-    folder = run.path / "monitor"
+    folder, info = run.monitor, run.info()
+    if attempts := info.get(ATTEMPTS):
+        info[ATTEMPTS] = [*attempts[:-1], with_times(run, attempts[-1])]
     try:
         config = yaml.safe_load(read_text(run.config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         config = {}
     return Facts(
-        info=run.info(),
+        info=info,
         config=config if isinstance(config, dict) else {},
         metrics=curves(run.metrics_csv),
         nodes=tuple(node for path in sorted(folder.glob("*.csv")) if (node := node_use(path))),
@@ -104,13 +112,9 @@ def read_facts(run: RunDir) -> Facts:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """An object of JSON; empty if there is none that can be read."""
-    try:
-        content = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def mappings(value: object) -> list[dict[str, Any]]:
+    """The objects in a list of JSON; empty for anything else."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def curves(path: Path) -> dict[str, Series]:
@@ -140,7 +144,7 @@ def node_use(path: Path) -> NodeUse | None:
         memory=max(used, default=None),
         memory_limit=number(facts.get("memory_limit_gib")),
         gpus=tuple(gpu_use(samples, index) for index in gpus_of(samples[0])),
-        ranks=len(ranks) if isinstance(ranks, list) and ranks else None,
+        ranks_here=tuple(r["rank"] for r in mappings(ranks) if "rank" in r),
         every=number(facts.get("every_seconds")) or 10.0,
     )
 

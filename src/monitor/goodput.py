@@ -68,17 +68,15 @@ def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
 def of_attempt(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> Goodput:
     """That of one attempt; `after` is the one that followed, which tells how far the work was saved."""
     spent = {name: _number(value) for name, value in attempt["seconds"].items()}
-    before = _between(attempt.get("allocated") or attempt.get("started"), attempt.get("started"))
-    whole = max(
-        before + sum(spent.get(name, 0.0) for name in SECTIONS),
-        _between(_began(attempt), attempt.get("until")),
-    )
+    began = attempt.get("allocated") or attempt.get("started")
+    counted = sum(spent.get(name, 0.0) for name in SECTIONS)
+    whole = max(counted, _between(began, attempt.get("until")))
     stepping, data = spent.get("step", 0.0), spent.get("data", 0.0)
     slow = min(spent.get("slow", 0.0), max(0.0, stepping - data))
     kept = 1 - _lost_share(attempt, after)
     parts = {
         "progress": (stepping - data - slow) * kept,
-        "start": before + spent.get("start", 0.0),
+        "start": spent.get("before", 0.0) + spent.get("start", 0.0),
         "data": data * kept,
         "slow": slow * kept,
         "lost": stepping * (1 - kept),
@@ -88,8 +86,8 @@ def of_attempt(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> G
     return Goodput(parts, whole, whole * int(attempt.get("devices") or 1) / 3600)
 
 
-SECTIONS = ("start", "step", "validation", "test", "checkpoint", "end")
-"""Those of `src/monitor/heartbeat.py`."""
+SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end")
+"""Those of `src/monitor/heartbeat.py`, and the time of the job before its ranks."""
 
 
 def _lost_share(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> float:
@@ -99,10 +97,6 @@ def _lost_share(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> 
     if not (isinstance(first, int) and isinstance(last, int) and isinstance(resumed, int)) or last <= first:
         return 0.0
     return min(1.0, max(0, last - max(first, resumed)) / (last - first))
-
-
-def _began(attempt: Mapping[str, Any]) -> Any:
-    return attempt.get("allocated") or attempt.get("started")
 
 
 def _between(first: Any, then: Any) -> float:

@@ -92,6 +92,7 @@ class Heartbeat:
         self.began = self.beat = self._batch_began = time.monotonic()
         self.waited = 0.0
         self._longest, self._beats = [0.0] * len(SECTIONS), [0] * len(SECTIONS)
+        self._spent = [0.0] * len(SECTIONS)
 
     def begin(self, run: RunDir, topology: Topology) -> Path | None:
         """From here on the node can see this rank; returns its file, None where the node's memory takes none."""
@@ -123,11 +124,18 @@ class Heartbeat:
         """A section begins; all ranks enter the same ones in the same order."""
         self.turn += 1
         self.batch = 0
+        self._spent[self.section] += time.monotonic() - self.began
         self.section = SECTIONS.index(section)
         self.began = self.beat = self._batch_began = (
             time.monotonic()
         )  # a silence across sections is of neither
         self.at(place)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds in each section so far, by its name, and `data`: those of `step` in which the next batch was waited for."""
+        seconds = dict(zip(SECTIONS, self._spent, strict=True))
+        seconds[SECTIONS[self.section]] += time.monotonic() - self.began
+        return {**seconds, "data": self.data}
 
     @contextmanager
     def within(self, section: str) -> Iterator[None]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from src.monitor.facts import Facts, NodeUse, Series, mean
+from src.monitor.facts import Facts, NodeUse, Series, mappings, mean
 from src.monitor.goodput import goodput
 
 SETTLED_S = 60.0
@@ -54,15 +54,28 @@ def loss_is_nan(facts: Facts) -> Iterator[str]:
             return
 
 
-def watched(facts: Facts) -> Iterator[str]:
-    """What the watch has found: ranks that hang, never came, or are slower than the others."""
-    said = facts.watch.get("said")
-    yield from (str(line) for line in said) if isinstance(said, list) else ()
+def hung(facts: Facts) -> Iterator[str]:
+    """The ranks hang now, or did so and were ended."""
+    hang, hangs = facts.watch.get("hang"), mappings(facts.watch.get("hangs"))
+    if isinstance(hang, Mapping) and hang.get("line"):
+        yield str(hang["line"])
+    elif hangs:
+        steps = ", ".join(str(h.get("step")) for h in hangs)
+        yield f"the run hung at step {steps} and was ended: see the stacks in monitor/."
+
+
+def slow_ranks(facts: Facts) -> Iterator[str]:
+    """Ranks that the others wait for, as `src/monitor/stragglers.py` finds them."""
+    for rank in mappings(facts.watch.get("slow")):
+        if {"rank", "factor"} <= rank.keys():
+            host = next((n.host for n in facts.nodes if rank["rank"] in n.ranks_here), None)
+            where = f" on {host}" if host else ""
+            yield f"rank {rank['rank']}{where} took {rank['factor']:.1f} times as long as the others for its own work, and all wait for it."
 
 
 def gpus_without_a_task(facts: Facts) -> Iterator[str]:
     """GPUs that the job holds and that no rank was started for."""
-    held = [(len(n.gpus), n.ranks) for n in facts.nodes if n.gpus and n.ranks is not None]
+    held = [(len(n.gpus), n.ranks) for n in facts.nodes if n.gpus and n.ranks]
     left = sum(max(0, gpus - int(ranks or 0)) for gpus, ranks in held)
     if left and int(facts.info.get("world_size") or 1) >= sum(int(ranks or 0) for _, ranks in held):
         whole = sum(gpus for gpus, _ in held)
@@ -126,7 +139,8 @@ def memory_was_short(facts: Facts) -> Iterator[str]:
 Rule = Callable[[Facts], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     loss_is_nan,
-    watched,
+    hung,
+    slow_ranks,
     gpus_without_a_task,
     idle_gpus,
     waited_for_data,

@@ -5,17 +5,27 @@ ended.
 """
 
 import itertools
+import json
 import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
+from src.files.atomic import read_text, write_atomic
+from src.files.plain_json import dumps
 from src.runs.folder import ATTEMPTS, RunDir, now
 
 COUNT = "steps"
 """File of the run folder with the optimizer steps done, renewed every few seconds: how far a killed attempt had trained."""
+
+TIMES = "times.json"
+"""File in RUN/monitor/ with the seconds in each section, renewed every few seconds: where the time of a killed attempt went."""
+
+STARTED = "TRAIN_STARTED"
+"""Variable in which the batch script hands on when it began, in unix seconds: the allocation's time counts from there."""
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 """Variables in which the schedulers name the job around a process."""
@@ -40,13 +50,18 @@ class Outcome:
     checkpoint: str | None
 
 
-def record_start(run: RunDir, world_size: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Start an attempt. An earlier attempt without `ended_by` was killed."""
+def record_start(
+    run: RunDir, world_size: int, devices: int = 1, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Start an attempt on so many devices. An earlier attempt without `ended_by` was killed."""
     info = run.info()
     attempts = info.get(ATTEMPTS, [])
     if attempts:
-        attempts[-1].setdefault("ended_by", "killed")
-    attempt = {"started": now(), "job": running_job(environ), "hosts": hosts(environ)}
+        attempts[-1] = with_times(run, {"ended_by": "killed", **attempts[-1]})
+    attempt = {"started": now(), "job": running_job(environ), "hosts": hosts(environ), "devices": devices}
+    with suppress(KeyError, ValueError, OverflowError, OSError):
+        began = datetime.fromtimestamp(int(environ[STARTED]), UTC)
+        attempt["allocated"] = began.isoformat(timespec="seconds")
     run.update(
         state="running",
         world_size=world_size,
@@ -102,7 +117,30 @@ def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -
 
 def _ended(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
     attempts = run.info().get(ATTEMPTS, [])
-    return [*attempts[:-1], {**attempts[-1], **fields}] if attempts else []
+    if not attempts:
+        return []
+    note_times(run)
+    return [*attempts[:-1], with_times(run, {**attempts[-1], **fields})]
+
+
+def note_times(run: RunDir) -> None:
+    """Record where the time of the present attempt went, unless the disk refuses or nobody has counted it."""
+    if run.time_spent is None:
+        return
+    with suppress(OSError):
+        seconds = {name: round(value, 3) for name, value in run.time_spent().items()}
+        run.monitor.mkdir(exist_ok=True)
+        write_atomic(run.monitor / TIMES, dumps({"until": now(), "seconds": seconds}))
+
+
+def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest attempt with `seconds` and `until` from what was recorded while it ran, unless it has them or they are older."""
+    try:
+        times = json.loads(read_text(run.monitor / TIMES))
+        fits = str(times["until"]) >= str(attempt["started"]) and "seconds" not in attempt
+        return {**attempt, "until": times["until"], "seconds": times["seconds"]} if fits else {**attempt}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {**attempt}
 
 
 def running_job(environ: Mapping[str, str] = os.environ) -> str | None:

@@ -35,12 +35,14 @@ class RunDir:
         path: absolute path of the folder.
         id: its name, such as 20261120-101502-a1b2.
         steps_done: returns the optimizer steps done by the training that runs in it, from any thread; None before it starts.
+        time_spent: the same for the seconds in each section of the present attempt, see `src/monitor/times.py`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
         self.steps_done: Callable[[], int] | None = None
+        self.time_spent: Callable[[], dict[str, float]] | None = None
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"

@@ -20,7 +20,7 @@ from src.distributed import programs
 from src.errors import CheckpointError, SchedulerError
 from src.files.atomic import replace, take
 from src.files.removal import remove_file
-from src.runs.attempts import count_step, running_job
+from src.runs.attempts import count_step, note_times, running_job
 from src.runs.folder import RunDir
 
 HEARTBEAT_S, STALE_AFTER_S = 5.0, 20.0
@@ -110,6 +110,7 @@ class RunLock:
         steps = self.run.steps_done
         if steps is not None:
             count_step(self.run, steps())
+        note_times(self.run)
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

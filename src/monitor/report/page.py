@@ -13,6 +13,7 @@ from src.monitor.report import figures
 from src.monitor.report.timeline import timeline
 from src.monitor.verdicts import verdicts
 from src.runs.folder import RunDir
+from src.runs.summary import display_path
 
 NAME = "report.html"
 """File of the run folder."""
@@ -42,16 +43,16 @@ class GpuRow:
     memory: float | None
 
 
-def write_report(run: RunDir) -> Path:
-    """Write RUN/report.html; returns its path.
+def write_report(run: RunDir) -> list[str]:
+    """Write RUN/report.html; returns the lines that tell of it: where it is, and the verdicts.
 
     Raises:
         CheckpointError: run.json is damaged.
         OSError: the folder takes no file.
     """
-    path = run.path / NAME
-    write_atomic(path, page(run, read_facts(run)))
-    return path
+    path, facts = run.path / NAME, read_facts(run)
+    write_atomic(path, page(run, facts))
+    return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{said}" for said in verdicts(facts))]
 
 
 def page(run: RunDir, facts: Facts) -> str:

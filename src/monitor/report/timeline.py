@@ -46,8 +46,12 @@ def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> Timeli
     Args:
         checkpoints: folder of the run's checkpoints; those that were kept are marked.
     """
-    times = [(moment(a.get("started")), moment(a.get("until"))) for a in attempts]
-    known = [(a, *t) for a, t in zip(attempts, times, strict=True) if t[0] is not None and t[1] is not None]
+    known = [
+        (attempt, began, until)
+        for attempt in attempts
+        if (began := moment(attempt.get("started"))) is not None
+        and (until := moment(attempt.get("until"))) is not None
+    ]
     if not known:
         return None
     first, last = min(t for _, t, _ in known), max(t for _, _, t in known)

@@ -1,0 +1,45 @@
+"""Where the time of the present attempt goes, counted by rank 0: src/runs/attempts.py records it every few seconds."""
+
+import os
+import statistics
+import time
+from collections.abc import Mapping
+
+from src.monitor.facts import mappings
+from src.monitor.heartbeat import own as heartbeat
+from src.monitor.ranks import read_json
+from src.runs.attempts import STARTED
+from src.runs.folder import RunDir
+
+SLOW_EVERY_S = 60.0
+"""Seconds between two looks at what the side processes of all nodes have written: a large job has a file for each node."""
+
+
+class Times:
+    """Seconds in each section of `src/monitor/heartbeat.py`, and three more.
+
+    `before`: of the job, until this process began. `data`: of `step`, the wait for the next batch. `slow`: of `step`, the wait
+    for the slowest rank, as far as it is slower than the middle one; all ranks train at its pace.
+    """
+
+    def __init__(self, run: RunDir, environ: Mapping[str, str] = os.environ) -> None:
+        self.run = run
+        began = environ.get(STARTED, "")
+        self.before = max(0.0, time.time() - int(began)) if began.isdecimal() else 0.0
+        self._slow, self._looked = 0.0, 0.0
+
+    def __call__(self) -> dict[str, float]:
+        """The seconds so far, by name."""
+        if time.monotonic() - self._looked > SLOW_EVERY_S:
+            self._slow, self._looked = waited_for_slowest(self.run), time.monotonic()
+        return {"before": self.before, **heartbeat.spent(), "slow": self._slow}
+
+
+def waited_for_slowest(run: RunDir) -> float:
+    """Seconds by which the own work of the slowest rank exceeds that of the middle one, over all steps; 0 for a single rank."""
+    files = (read_json(path) for path in run.monitor.glob("ranks-*.json"))
+    ranks = [
+        rank for content in files for rank in mappings(content.get("ranks")) if {"own", "data"} <= rank.keys()
+    ]
+    work = [rank["own"] - rank["data"] for rank in ranks]
+    return max(work) - statistics.median_low(work) if len(work) > 1 else 0.0
