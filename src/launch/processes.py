@@ -24,6 +24,10 @@ ENDING_S = 1.0
 """How long a run that has ended waits for its side process to close its files."""
 
 
+KILLED = 128 + signal.SIGKILL
+"""Of ranks that hung, among others: see src/monitor/ending.py."""
+
+
 def run_here(run: RunDir, layout: Layout) -> int:
     """Train in `run` on this machine; returns the exit code of training."""
     if layout.world_size == 1:
@@ -33,7 +37,7 @@ def run_here(run: RunDir, layout: Layout) -> int:
     code = watch(start_ranks(run, layout.world_size))
     if code not in (0, REFUSED):
         recover_leftovers(run)
-    return code
+    return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 from src.files.atomic import write_atomic
 from src.files.plain_json import dumps
 from src.monitor import ending, stacks
-from src.monitor.meeting import PATIENCE_S, Meeting
+from src.monitor.meeting import Meeting
 from src.monitor.ranks import NodeRanks, OtherNodes, Seen, read_json
 from src.monitor.stragglers import Stragglers
 from src.monitor.verdict import Hang, describe, elsewhere, find_hang
@@ -45,7 +45,7 @@ class Judge:
         self.batch = bool(running_job(environ))
         self.file = self.run.monitor / FILE
         self.others = OtherNodes(self.run, node.host, quiet)
-        self.meeting = Meeting(expected, min(PATIENCE_S, bound))
+        self.meeting = Meeting(expected)
         self.stragglers = Stragglers()
         before = read_json(self.file).get("hangs")
         hangs = before if isinstance(before, list) else []
