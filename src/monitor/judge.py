@@ -80,7 +80,7 @@ class Judge:
         elif self.hang is None:
             self._since = now
             self._found(found, own, ranks)
-        elif self.requeue and now - self._since >= OTHERS_S:
+        elif self.requeue and (own == ranks or now - self._since >= OTHERS_S):
             self._end(found, own, ranks)
 
     def _found(self, hang: Hang, own: list[Seen], ranks: list[Seen]) -> None:

@@ -1,5 +1,6 @@
 """Ranks that don't come, or not to the meeting of all: named within a minute, while the launcher and the others just wait."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from src.monitor.ranks import Seen
@@ -7,6 +8,9 @@ from src.monitor.verdict import named, of_hosts
 
 PATIENCE_S = 40.0
 """After the first rank has come: with the seconds until all nodes have told, less than a minute."""
+
+NOBODY_S = 600.0
+"""Before that a container may still be on its way to the nodes."""
 
 
 class Meeting:
@@ -19,12 +23,15 @@ class Meeting:
 
     def __init__(self, expected: Mapping[int, str], patience: float = PATIENCE_S) -> None:
         self.expected, self.patience = expected, patience
+        self._began: float | None = None
         self._first: float | None = None
         self._said: tuple[int, ...] = ()
 
     def look(self, ranks: Sequence[Seen], now: float) -> list[str]:
         """What is to be said; `now` in this node's monotonic seconds."""
-        if ranks and self._first is None:
+        if not ranks:
+            return self._nobody(now)
+        if self._first is None:
             self._first = now - max(r.seconds for r in ranks if r.clock)
         late = self.late(ranks)
         numbers = tuple(late)
@@ -39,6 +46,15 @@ class Meeting:
             return []
         self._said = numbers
         return [self._sentence(ranks, late, now - self._first)]
+
+    def _nobody(self, now: float) -> list[str]:
+        self._began = now if self._began is None else self._began
+        if now - self._began < NOBODY_S:
+            return []
+        self._began = math.inf
+        return [
+            f"no rank has come for {NOBODY_S:.0f} s: the launcher has not started them, or the nodes can't."
+        ]
 
     def late(self, ranks: Sequence[Seen]) -> dict[int, Seen | None]:
         """Ranks that others wait for: None for one that has not come at all; empty before the first comes and after all have met."""

@@ -41,6 +41,8 @@ def test_the_place_of_a_rank_may_be_unknown() -> None:
 def test_nothing_is_said_before_the_first_and_after_the_meeting() -> None:
     meeting = Meeting(PLACES, patience=0)
     assert meeting.look([], 1000.0) == []
+    assert meeting.look([], 1700.0)[0].startswith("no rank has come for 600 s")
+    assert meeting.look([], 9000.0) == []
     assert meeting.look(starting(0, 1, 2, 3, place="importing"), 1000.0) == []
     assert meeting.look([replace(r, section="step") for r in starting(0, 1, 2)], 1000.0) == []
 
