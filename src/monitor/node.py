@@ -60,12 +60,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parts_of(run: RunDir, config: Config) -> list[Part]:
-    """What this node's side process does, by the configuration."""
-    parts: list[Part] = []
+    """What this node's side process does, by the configuration; a part that can't begin is done without."""
+    wanted: list[Callable[[], Part]] = []
     if config.monitor.sample_seconds is not None:
-        parts.append(Sampler(run, config, host()))
+        wanted.append(lambda: Sampler(run, config, host()))
     if config.monitor.serve and is_first(host()):
-        parts.append(Board(run, config, host()))
+        wanted.append(lambda: Board(run, config, host()))
+    parts: list[Part] = []
+    for make in wanted:
+        attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]
     return parts
 
 

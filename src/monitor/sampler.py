@@ -1,6 +1,7 @@
 """The samples of one node: a row in RUN/monitor/<host>.csv, the newest in <host>.json, and curves in TensorBoard."""
 
 import csv
+import errno
 import io
 import os
 from contextlib import suppress
@@ -87,6 +88,7 @@ class Table:
             whole = (lines + _line([row.get(name) for name in self.header])).encode()
             if file.write(whole) != len(whole):
                 os.ftruncate(file.fileno(), size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def _continue(self) -> None:
         """Look at what an earlier attempt has left."""
