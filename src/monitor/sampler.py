@@ -3,7 +3,9 @@
 import csv
 import errno
 import io
+import itertools
 import os
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +43,7 @@ class Sampler:
         self.machine, self.ask_gpus = Machine(str(run.path)), gpus.reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.monitor.tensorboard and nodes <= WITH_CURVES
-        self.curves = Curves(run.tensorboard / name) if curves else None
+        self.curves = Curves(run.tensorboard / name, first_time(self.table.path)) if curves else None
 
     def look(self, now: float) -> None:
         """Take a sample and write it. Raises OSError where the disk does not take it."""
@@ -59,6 +61,13 @@ class Sampler:
         """Write out the curves."""
         if self.curves:
             self.curves.close()
+
+
+def first_time(table: Path) -> float:
+    """When the first sample of a node was taken, in unix seconds; now, where there is none."""
+    with suppress(OSError, ValueError, IndexError), open(table) as file:
+        return float([*itertools.islice(file, 2)][1].split(",")[0])
+    return time.time()
 
 
 def columns(found: list[gpus.Gpu]) -> dict[str, float | None]:
