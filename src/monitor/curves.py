@@ -36,11 +36,6 @@ class Curves:
         self._open().add_event(event)
         self._writer.flush()
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._writer:
-            self._writer.close()
-
     def _open(self) -> Any:
         # tensorboard loads TensorFlow for its file functions if it is installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))

@@ -58,9 +58,7 @@ class Sampler:
             self.curves.add(sample)
 
     def close(self) -> None:
-        """Write out the curves."""
-        if self.curves:
-            self.curves.close()
+        """Each sample is on the disk when it has been taken."""
 
 
 def first_time(table: Path) -> float:

@@ -30,8 +30,9 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         assert found, said
         page = urllib.request.urlopen(found[0], timeout=20).read().decode()
         assert "<title>TensorBoard</title>" in page
-        wait_for(lambda: run.served.exists())
         run.update(state="running")
+        wait_for(lambda: "tensorboard" in run.info())
+        run.update(step=1)
         assert json.loads(run.info_file.read_text())["tensorboard"] == {"url": found[0], "tunnel": None}
         board = psutil.Process(side.pid).children()[0]
         listening = [c.laddr.ip for c in board.net_connections() if c.status == psutil.CONN_LISTEN]
@@ -41,7 +42,7 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         out, err = side.communicate(timeout=10)
     assert (out, err) == ("", "")
     wait_for(lambda: not board.is_running())
-    assert "tensorboard" not in run.info()
+    assert "tensorboard" not in run.info()  # though the run still trains
 
 
 def test_a_killed_side_process_leaves_no_server(make_run: MakeRun) -> None:
@@ -86,10 +87,23 @@ def test_nothing_to_show_is_refused(make_config: Callable[..., Config]) -> None:
         make_config("monitor.serve=true", "monitor.tensorboard=false")
 
 
+def test_a_run_that_has_ended_has_no_server(make_run: MakeRun) -> None:
+    """Even where the side process was killed, and could not take the note back."""
+    _, run = make_run()
+    run.monitor.mkdir()
+    run.served.write_text('{"url": "http://localhost:1/", "tunnel": null}')
+    run.update(state="running")
+    assert run.info()["tensorboard"]["url"] == "http://localhost:1/"
+    run.update(state="completed")
+    assert "tensorboard" not in run.info()
+    assert "tensorboard" not in json.loads(run.info_file.read_text())
+
+
 def test_a_damaged_note_is_no_server(make_run: MakeRun) -> None:
     _, run = make_run()
     run.monitor.mkdir()
-    for content in ("{", "[]", "\xff"):
+    run.update(state="running")
+    for content in ("{", "[]", "{}", "\xff"):
         run.served.write_text(content, encoding="latin-1")
         assert isinstance(run, RunDir) and "tensorboard" not in run.info()
 
