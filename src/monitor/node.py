@@ -120,6 +120,7 @@ def ended(parent: int) -> bool:
 
 def lower() -> None:
     """Yield the CPUs to the ranks, and end quietly at SIGTERM; other signals of a job are for the ranks."""
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # TensorBoard's writer imports numpy
     with suppress(OSError):
         os.nice(19)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
