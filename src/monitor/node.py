@@ -15,7 +15,6 @@ from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
-from src.monitor.sampler import Sampler
 from src.monitor.serve import Board, is_first
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
@@ -63,13 +62,20 @@ def parts_of(run: RunDir, config: Config) -> list[Part]:
     """What this node's side process does, by the configuration; a part that can't begin is done without."""
     wanted: list[Callable[[], Part]] = []
     if config.monitor.sample_seconds is not None:
-        wanted.append(lambda: Sampler(run, config, host()))
+        wanted.append(lambda: sampler(run, config))
     if config.monitor.serve and is_first(host()):
         wanted.append(lambda: Board(run, config, host()))
     parts: list[Part] = []
     for make in wanted:
         attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]
     return parts
+
+
+def sampler(run: RunDir, config: Config) -> Part:
+    """What samples this node. Raises ImportError in a container that has no psutil."""
+    from src.monitor.sampler import Sampler
+
+    return Sampler(run, config, host())
 
 
 def look_after(parts: list[Part], done: Callable[[], bool], run: RunDir) -> None:

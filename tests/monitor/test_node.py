@@ -14,7 +14,7 @@ import pytest
 from src.config.schema import Config
 from src.files import ROOT
 from src.launch.processes import beside
-from src.monitor.node import host, look_after
+from src.monitor.node import host, look_after, parts_of
 from src.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -112,6 +112,16 @@ def test_what_it_can_t_read_ends_it_in_silence(tmp_path: Path) -> None:
         command(RunDir(tmp_path)), cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=20
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_without_psutil_the_rest_goes_on(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose image does not have it."""
+    monkeypatch.delitem(sys.modules, "src.monitor.sampler", raising=False)
+    monkeypatch.delitem(sys.modules, "src.monitor.machine", raising=False)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    config, run = make_run(*OFTEN)
+    assert parts_of(run, config) == []
+    assert "psutil" in (run.monitor / f"trouble-{host()}.txt").read_text()
 
 
 def test_it_starts_without_a_framework(make_run: MakeRun) -> None:
