@@ -27,7 +27,7 @@ class Judge:
         node: this node, the first one.
         expected: host of each rank, empty if nobody says.
         bound: seconds of silence that are a hang in any case.
-        quiet: seconds after which a node that writes nothing new is counted as silent.
+        every: seconds between two messages of a node.
         requeue: a hang ends the run, so that its job comes back.
     """
 
@@ -36,7 +36,7 @@ class Judge:
         node: NodeRanks,
         expected: Mapping[int, str],
         bound: float,
-        quiet: float,
+        every: float,
         requeue: bool,
         environ: Mapping[str, str],
     ) -> None:
@@ -44,7 +44,7 @@ class Judge:
         self.start = ending.start_of_job(environ)
         self.batch = bool(running_job(environ))
         self.file = self.run.monitor / FILE
-        self.others = OtherNodes(self.run, node.host, quiet)
+        self.others = OtherNodes(self.run, node.host, every)
         self.meeting = Meeting(expected)
         self.stragglers = Stragglers()
         before = read_json(self.file).get("hangs")

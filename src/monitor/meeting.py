@@ -19,10 +19,14 @@ class Meeting:
     Args:
         expected: host of each rank, as the job was started; empty if nobody says.
         patience: seconds after the first rank has come.
+
+    Attributes:
+        unseen: ranks on nodes that nobody watches: they are not missed.
     """
 
     def __init__(self, expected: Mapping[int, str], patience: float = PATIENCE_S) -> None:
         self.expected, self.patience = expected, patience
+        self.unseen: set[int] = set()
         self._began: float | None = None
         self._first: float | None = None
         self._said: tuple[int, ...] = ()
@@ -61,7 +65,9 @@ class Meeting:
         if not ranks:
             return {}
         there = {r.rank: r for r in ranks}
-        missing: dict[int, Seen | None] = {n: None for n in range(ranks[0].world_size) if n not in there}
+        missing: dict[int, Seen | None] = {
+            n: None for n in range(ranks[0].world_size) if n not in {*there, *self.unseen}
+        }
         meeting = any(r.section == "start" and r.place == "meeting" for r in ranks)
         if missing:
             return missing if meeting or all(r.section == "start" for r in ranks) else {}

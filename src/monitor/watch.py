@@ -21,6 +21,9 @@ from src.runs.folder import RunDir
 LOOKS = 20
 """A node tells as often in the time of a hang, but not more than each second and not less than each 10 s."""
 
+TOGETHER = 10
+"""Times a second that all nodes together write at most: 1,000 nodes tell each 100 s."""
+
 
 class Watch:
     """What the side process of a node does for its ranks.
@@ -38,14 +41,21 @@ class Watch:
         bound = 60 * config.monitor.hang_minutes
         expected = places(environ.get("TRAIN_HOSTS", ""))
         self.run, self.node = run, NodeRanks(run, host)
-        self.tell_every = min(10.0, max(self.every_seconds, bound / LOOKS))
+        self.tell_every = max(
+            min(10.0, max(self.every_seconds, bound / LOOKS)), len(set(expected.values())) / TOGETHER
+        )
         self.judge: Judge | None = None
+        unseen: set[int] = set()
         if not expected or _short(expected[0]) == _short(host):
-            quiet = 3 * self.tell_every + 10
             requeue = config.monitor.hang == "requeue"
-            self.judge = Judge(self.node, expected, bound, quiet, requeue, environ)
+            if not environ.get("SLURM_JOB_ID") and environ.get(
+                "PBS_JOBID"
+            ):  # there this node alone is watched
+                unseen = {rank for rank, where in expected.items() if _short(where) != _short(host)}
+            self.judge = Judge(self.node, expected, bound, self.tell_every, requeue, environ)
+            self.judge.meeting.unseen = unseen
         self._start = ending.start_of_job(environ)
-        self._told = 0.0
+        self._told = self._asked = 0.0
         self._done: Any = None
 
     def look(self, now: float) -> None:
@@ -57,7 +67,8 @@ class Watch:
                 self.node.write()
         if self.judge:
             self.judge.look(ranks)
-        else:
+        elif time.monotonic() - self._asked >= self.tell_every:
+            self._asked = time.monotonic()
             self._obey(ranks)
 
     def close(self) -> None:
