@@ -1,7 +1,7 @@
 """Ranks that don't come, or not to the meeting of all: named within a minute, while the launcher and the others just wait."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from src.monitor.ranks import Seen
 from src.monitor.verdict import named, of_hosts
@@ -19,14 +19,13 @@ class Meeting:
     Args:
         expected: host of each rank, as the job was started; empty if nobody says.
         patience: seconds after the first rank has come.
-
-    Attributes:
         unseen: ranks on nodes that nobody watches: they are not missed.
     """
 
-    def __init__(self, expected: Mapping[int, str], patience: float = PATIENCE_S) -> None:
-        self.expected, self.patience = expected, patience
-        self.unseen: set[int] = set()
+    def __init__(
+        self, expected: Mapping[int, str], patience: float = PATIENCE_S, unseen: Collection[int] = ()
+    ) -> None:
+        self.expected, self.patience, self.unseen = expected, patience, unseen
         self._began: float | None = None
         self._first: float | None = None
         self._said: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any
 from src.config.schema import Config
 from src.monitor import ending, stacks
 from src.monitor.judge import FILE, Judge, say
-from src.monitor.meeting import places
+from src.monitor.meeting import Meeting, places
 from src.monitor.ranks import NodeRanks, Seen, read_json
 from src.runs.folder import RunDir
 
@@ -40,20 +40,14 @@ class Watch:
         assert config.monitor.hang_minutes is not None
         bound = 60 * config.monitor.hang_minutes
         expected = places(environ.get("TRAIN_HOSTS", ""))
+        nodes = len(set(expected.values()))
         self.run, self.node = run, NodeRanks(run, host)
-        self.tell_every = max(
-            min(10.0, max(self.every_seconds, bound / LOOKS)), len(set(expected.values())) / TOGETHER
-        )
+        self.tell_every = max(min(10.0, max(self.every_seconds, bound / LOOKS)), nodes / TOGETHER)
         self.judge: Judge | None = None
-        unseen: set[int] = set()
         if not expected or _short(expected[0]) == _short(host):
+            meeting = Meeting(expected, unseen=_unseen(expected, host, environ))
             requeue = config.monitor.hang == "requeue"
-            if not environ.get("SLURM_JOB_ID") and environ.get(
-                "PBS_JOBID"
-            ):  # there this node alone is watched
-                unseen = {rank for rank, where in expected.items() if _short(where) != _short(host)}
-            self.judge = Judge(self.node, expected, bound, self.tell_every, requeue, environ)
-            self.judge.meeting.unseen = unseen
+            self.judge = Judge(self.node, meeting, bound, self.tell_every, requeue, environ)
         self._start = ending.start_of_job(environ)
         self._told = self._asked = 0.0
         self._done: Any = None
@@ -88,6 +82,13 @@ class Watch:
             stacks.write(self.run.monitor, ranks, stacks.collect(ranks, self.node.place.path))
         if hang.get("end") and (left := ending.kill(ranks)):
             say(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
+
+
+def _unseen(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
+    """Ranks of nodes without a side process: on PBS only the first node has one."""
+    if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
+        return set()
+    return {rank for rank, where in expected.items() if _short(where) != _short(host)}
 
 
 def _short(host: str) -> str:

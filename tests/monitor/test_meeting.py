@@ -47,6 +47,11 @@ def test_nothing_is_said_before_the_first_and_after_the_meeting() -> None:
     assert meeting.look([replace(r, section="step") for r in starting(0, 1, 2)], 1000.0) == []
 
 
+def test_ranks_of_nodes_that_nobody_watches_are_not_missed() -> None:
+    meeting = Meeting(PLACES, patience=0, unseen={2, 3})
+    assert meeting.look(starting(0, 1), 100.0) == []
+
+
 def test_hosts_of_ranks_from_the_batch_script() -> None:
     assert places("node1:2,node2:2") == PLACES
     assert places("") == {} and places("node1") == {}

@@ -211,8 +211,7 @@ def test_the_first_node_learns_of_the_others_by_their_files(
     look_until(first, both, 30)
     assert found(run)["hang"]["ranks"] == [0, 1]
     assert json.loads((run.monitor / "ranks-there.json").read_text())["ranks"][1]["host"] == "there"
-    second.look(time.time())
-    assert (run.monitor / "stacks-there-rank1.txt").exists()
+    look_until(second, (run.monitor / "stacks-there-rank1.txt").exists, 5)
     second.node.close()
 
 
