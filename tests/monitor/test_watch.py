@@ -228,7 +228,7 @@ def test_an_ended_run_has_no_hang(make_run: Make) -> None:
     "words",
     [
         ["framework=lightning"],
-        pytest.param(["framework=keras", "strategy=multiworker_mirrored"], marks=pytest.mark.slow),
+        pytest.param(["framework=keras", "strategy=horovod"], marks=pytest.mark.slow),
     ],
     ids=lambda w: w[0],
 )
