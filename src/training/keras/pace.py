@@ -1,4 +1,4 @@
-"""How long a rank works by itself from one step to the next: until its gradients are there, which are then averaged with those of the others.
+"""How long a rank works by itself from one step to the next: until its gradients are there, to be averaged with those of others.
 
 A step is one compiled function, so the moment is taken within it, by an operation that comes after the gradients.
 """
