@@ -180,6 +180,7 @@ REASONS = {
     "sentencepiece": "bytes are tokens without it",
     "wandb": "a tracker is imported where it is chosen",
     "mlflow": "a tracker is imported where it is chosen",
+    "src.monitor.sampler": "a container may have no psutil",
     "pynvml": "a machine without NVIDIA's driver does without",
     "tensorboard": "only a side process that writes curves imports the writer",
     "horovod": "Horovod is built by whoever wants it",

@@ -20,8 +20,12 @@ from src.launch.rank import run_rank
 from src.runs.folder import RunDir
 from src.training.stop import SIGNALS
 
-ENDING_S = 1.0
-"""How long a run that has ended waits for its side process to close its files."""
+ENDING_S = 0.2
+"""How long a run that has ended waits for its side process; on a busy machine that takes longer, because its priority is the lowest."""
+
+
+KILLED = 128 + signal.SIGKILL
+"""Of ranks that hung, among others: see src/monitor/ending.py."""
 
 
 def run_here(run: RunDir, layout: Layout) -> int:
@@ -33,7 +37,7 @@ def run_here(run: RunDir, layout: Layout) -> int:
     code = watch(start_ranks(run, layout.world_size))
     if code not in (0, REFUSED):
         recover_leftovers(run)
-    return code
+    return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
 
 
 @contextlib.contextmanager
@@ -56,7 +60,7 @@ def beside(run: RunDir, config: Config) -> Iterator[None]:
 
 
 def _end_beside(process: "subprocess.Popen[bytes]") -> None:
-    """End it at once: it closes its files, unless it is stuck."""
+    """End it, and kill it where it takes long: nothing that it has written needs more."""
     process.terminate()
     try:
         process.wait(ENDING_S)

@@ -1,7 +1,6 @@
 """The samples of a node as curves in TensorBoard: event files in a folder of its own, which TensorBoard shows as a run of that name."""
 
 import sys
-import time
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +14,15 @@ class Curves:
 
     Args:
         folder: in the run's folder for TensorBoard.
+        began: unix seconds of the first sample of all attempts, which is step 0.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, began: float) -> None:
+        self.folder, self.began = folder, began
         self._writer: Any = None
-        self._began = time.time()
 
     def add(self, sample: Mapping[str, float | None]) -> None:
-        """One point for each number, at the second since the start. Raises OSError where the disk refuses."""
+        """One point for each number, at the second since `began`. Raises OSError where the disk refuses."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -33,14 +32,9 @@ class Curves:
             if value is not None and name != "time"
         ]
         now = float(sample["time"] or 0.0)
-        event = Event(wall_time=now, step=int(now - self._began), summary=Summary(value=points))
+        event = Event(wall_time=now, step=int(now - self.began), summary=Summary(value=points))
         self._open().add_event(event)
         self._writer.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._writer:
-            self._writer.close()
 
     def _open(self) -> Any:
         # tensorboard loads TensorFlow for its file functions if it is installed, unless this module exists

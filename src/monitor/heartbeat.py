@@ -1,6 +1,6 @@
 """A rank's heartbeat: a small file in the memory of its node, which the rank writes at each step and the node's side process reads.
 
-    /dev/shm/<name>-<user id>/<run id>.ranks/rank-3      see `Record` for what is in it
+    /dev/shm/<name>-<user id>-<run id>.ranks/rank-3      see `Record` for what is in it
 
 Writing is one `pack_into` a memory map: no system call, so that no disk and no other process can hold a step back. The writer is
 `own`, the heartbeat of this process; before `begin` it writes into memory of its own, so a loop needs no question whether there is one.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from src.distributed.topology import Topology
 from src.files.marked import Place, make
+from src.files.removal import remove
 from src.runs.folder import RunDir
 from src.runs.lock import started
 
@@ -84,6 +85,7 @@ class Heartbeat:
     def __init__(self) -> None:
         self._map: mmap.mmap | bytearray = bytearray(SIZE)
         self._path: Path | None = None
+        self._place: Place | None = None
         self.rank, self.world_size, self.stacks = 0, 1, 0
         self.section, self.place, self.turn, self.batch, self.step = 0, 0, 0, 0, 0
         self.own = self.data = 0.0
@@ -100,9 +102,9 @@ class Heartbeat:
         self.rank, self.world_size = topology.rank, topology.world_size
         self._started = int(started(os.getpid()) or 0)
         with suppress(OSError):
-            place = place_of(run)
-            make(place, private=True)
-            path = place.path / f"rank-{self.rank}"
+            self._place = place_of(run)
+            make(self._place, private=True)
+            path = self._place.path / f"rank-{self.rank}"
             with suppress(FileNotFoundError):  # of a killed process
                 path.unlink()
             with open(path, "xb+") as file:
@@ -118,6 +120,8 @@ class Heartbeat:
         if self._path:
             with suppress(OSError):
                 self._path.unlink()
+            if self._place and not list(self._path.parent.glob("rank-*")):  # the last one of this node
+                remove(self._place)
             self._path, self._map = None, bytearray(SIZE)
 
     def enter(self, section: str, place: str = "") -> None:
@@ -202,8 +206,8 @@ def place_of(run: RunDir) -> Place:
     """Where the ranks of a run that are on this node have their heartbeats."""
     memory = Path("/dev/shm")
     root = memory if os.access(memory, os.W_OK) else Path("/tmp")
-    names = (f"{run.path.parent.name}-{os.getuid()}", f"{run.id}.ranks")
-    return Place(root, names, f"heartbeats of run {run.id}")
+    name = f"{run.path.parent.name}-{os.getuid()}-{run.id}.ranks"
+    return Place(root, (name,), f"heartbeats of run {run.id}")
 
 
 def read(path: Path) -> Record | None:

@@ -8,7 +8,7 @@ from typing import Any
 from src.files.atomic import write_atomic
 from src.files.plain_json import dumps
 from src.monitor import ending, stacks
-from src.monitor.meeting import PATIENCE_S, Meeting
+from src.monitor.meeting import Meeting
 from src.monitor.ranks import NodeRanks, OtherNodes, Seen, read_json
 from src.monitor.stragglers import Stragglers
 from src.monitor.verdict import Hang, describe, elsewhere, find_hang
@@ -16,8 +16,8 @@ from src.runs.attempts import running_job
 
 FILE = "watch.json"
 
-OTHERS_S = 6.0
-"""Between finding a hang and ending the ranks: the other nodes write stacks meanwhile."""
+STACKS_S = 4.0
+"""Time for another node to write its stacks, once it knows of the hang."""
 
 
 class Judge:
@@ -25,27 +25,28 @@ class Judge:
 
     Args:
         node: this node, the first one.
-        expected: host of each rank, empty if nobody says.
+        meeting: follows the start.
         bound: seconds of silence that are a hang in any case.
-        quiet: seconds after which a node that writes nothing new is counted as silent.
+        every: seconds between two messages of a node.
         requeue: a hang ends the run, so that its job comes back.
     """
 
     def __init__(
         self,
         node: NodeRanks,
-        expected: Mapping[int, str],
+        meeting: Meeting,
         bound: float,
-        quiet: float,
+        every: float,
         requeue: bool,
         environ: Mapping[str, str],
     ) -> None:
-        self.node, self.run, self.bound, self.requeue = node, node.run, bound, requeue
+        self.node, self.run, self.meeting = node, node.run, meeting
+        self.bound, self.requeue = bound, requeue
         self.start = ending.start_of_job(environ)
         self.batch = bool(running_job(environ))
         self.file = self.run.monitor / FILE
-        self.others = OtherNodes(self.run, node.host, quiet)
-        self.meeting = Meeting(expected, min(PATIENCE_S, bound))
+        self.others = OtherNodes(self.run, node.host, every)
+        self.patience = 2 * every + STACKS_S
         self.stragglers = Stragglers()
         before = read_json(self.file).get("hangs")
         hangs = before if isinstance(before, list) else []
@@ -80,7 +81,7 @@ class Judge:
         elif self.hang is None:
             self._since = now
             self._found(found, own, ranks)
-        elif self.requeue and now - self._since >= OTHERS_S:
+        elif self.requeue and (own == ranks or now - self._since >= self.patience):
             self._end(found, own, ranks)
 
     def _found(self, hang: Hang, own: list[Seen], ranks: list[Seen]) -> None:

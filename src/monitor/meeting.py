@@ -1,12 +1,16 @@
 """Ranks that don't come, or not to the meeting of all: named within a minute, while the launcher and the others just wait."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 from src.monitor.ranks import Seen
 from src.monitor.verdict import named, of_hosts
 
 PATIENCE_S = 40.0
 """After the first rank has come: with the seconds until all nodes have told, less than a minute."""
+
+NOBODY_S = 600.0
+"""Before that a container may still be on its way to the nodes."""
 
 
 class Meeting:
@@ -15,16 +19,22 @@ class Meeting:
     Args:
         expected: host of each rank, as the job was started; empty if nobody says.
         patience: seconds after the first rank has come.
+        unseen: ranks on nodes that nobody watches: they are not missed.
     """
 
-    def __init__(self, expected: Mapping[int, str], patience: float = PATIENCE_S) -> None:
-        self.expected, self.patience = expected, patience
+    def __init__(
+        self, expected: Mapping[int, str], patience: float = PATIENCE_S, unseen: Collection[int] = ()
+    ) -> None:
+        self.expected, self.patience, self.unseen = expected, patience, unseen
+        self._began: float | None = None
         self._first: float | None = None
         self._said: tuple[int, ...] = ()
 
     def look(self, ranks: Sequence[Seen], now: float) -> list[str]:
         """What is to be said; `now` in this node's monotonic seconds."""
-        if ranks and self._first is None:
+        if not ranks:
+            return self._nobody(now)
+        if self._first is None:
             self._first = now - max(r.seconds for r in ranks if r.clock)
         late = self.late(ranks)
         numbers = tuple(late)
@@ -40,12 +50,23 @@ class Meeting:
         self._said = numbers
         return [self._sentence(ranks, late, now - self._first)]
 
+    def _nobody(self, now: float) -> list[str]:
+        self._began = now if self._began is None else self._began
+        if now - self._began < NOBODY_S:
+            return []
+        self._began = math.inf
+        return [
+            f"no rank has come for {NOBODY_S:.0f} s: the launcher has not started them, or the nodes can't."
+        ]
+
     def late(self, ranks: Sequence[Seen]) -> dict[int, Seen | None]:
         """Ranks that others wait for: None for one that has not come at all; empty before the first comes and after all have met."""
         if not ranks:
             return {}
         there = {r.rank: r for r in ranks}
-        missing: dict[int, Seen | None] = {n: None for n in range(ranks[0].world_size) if n not in there}
+        missing: dict[int, Seen | None] = {
+            n: None for n in range(ranks[0].world_size) if n not in {*there, *self.unseen}
+        }
         meeting = any(r.section == "start" and r.place == "meeting" for r in ranks)
         if missing:
             return missing if meeting or all(r.section == "start" for r in ranks) else {}

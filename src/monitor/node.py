@@ -15,7 +15,6 @@ from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
-from src.monitor.sampler import Sampler
 from src.monitor.serve import Board, is_first
 from src.monitor.watch import Watch
 from src.runs.folder import RunDir
@@ -61,15 +60,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parts_of(run: RunDir, config: Config) -> list[Part]:
-    """What this node's side process does, by the configuration."""
-    parts: list[Part] = []
+    """What this node's side process does, by the configuration; a part that can't begin is done without."""
+    wanted: list[Callable[[], Part]] = []
     if config.monitor.hang_minutes is not None:
-        parts.append(Watch(run, config, host()))
+        wanted.append(lambda: Watch(run, config, host()))
     if config.monitor.sample_seconds is not None:
-        parts.append(Sampler(run, config, host()))
+        wanted.append(lambda: sampler(run, config))
     if config.monitor.serve and is_first(host()):
-        parts.append(Board(run, config, host()))
+        wanted.append(lambda: Board(run, config, host()))
+    parts: list[Part] = []
+    for make in wanted:
+        attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]
     return parts
+
+
+def sampler(run: RunDir, config: Config) -> Part:
+    """What samples this node. Raises ImportError in a container that has no psutil."""
+    from src.monitor.sampler import Sampler
+
+    return Sampler(run, config, host())
 
 
 def look_after(parts: list[Part], done: Callable[[], bool], run: RunDir) -> None:
@@ -120,6 +129,7 @@ def ended(parent: int) -> bool:
 
 def lower() -> None:
     """Yield the CPUs to the ranks, and end quietly at SIGTERM; other signals of a job are for the ranks."""
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # TensorBoard's writer imports numpy
     with suppress(OSError):
         os.nice(19)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

@@ -112,16 +112,25 @@ class OtherNodes:
 
     Args:
         own: the name of this node.
-        quiet: seconds without a new file after which a node is counted as silent.
+        every: seconds between two readings, as often as the nodes write.
     """
 
-    def __init__(self, run: RunDir, own: str, quiet: float) -> None:
-        self.folder, self.own, self.quiet = run.monitor, own, quiet
+    def __init__(self, run: RunDir, own: str, every: float) -> None:
+        self.folder, self.own, self.every = run.monitor, own, every
+        self.quiet = 3 * every + 10  # a shared disk may show a new file late
         self._changed: dict[str, tuple[Any, float]] = {}
+        self._newest: list[Seen] = []
+        self._looked = 0.0
         self._old = {path.name: _number(read_json(path)) for path in self._files()}
 
     def look(self) -> list[Seen]:
-        """The ranks of the other nodes; of a node that no longer writes, all are as silent as it is."""
+        """The ranks of the other nodes, read again every `every` seconds."""
+        if time.monotonic() - self._looked >= self.every:
+            self._newest, self._looked = self._read(), time.monotonic()
+        return self._newest
+
+    def _read(self) -> list[Seen]:
+        """Of a node that no longer writes, all ranks are as silent as it is."""
         now, found = time.monotonic(), []
         for path in self._files():
             content = read_json(path)

@@ -1,8 +1,11 @@
 """The samples of one node: a row in RUN/monitor/<host>.csv, the newest in <host>.json, and curves in TensorBoard."""
 
 import csv
+import errno
 import io
+import itertools
 import os
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +43,7 @@ class Sampler:
         self.machine, self.ask_gpus = Machine(str(run.path)), gpus.reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.monitor.tensorboard and nodes <= WITH_CURVES
-        self.curves = Curves(run.tensorboard / name) if curves else None
+        self.curves = Curves(run.tensorboard / name, first_time(self.table.path)) if curves else None
 
     def look(self, now: float) -> None:
         """Take a sample and write it. Raises OSError where the disk does not take it."""
@@ -55,9 +58,14 @@ class Sampler:
             self.curves.add(sample)
 
     def close(self) -> None:
-        """Write out the curves."""
-        if self.curves:
-            self.curves.close()
+        """Each sample is on the disk when it has been taken."""
+
+
+def first_time(table: Path) -> float:
+    """When the first sample of a node was taken, in unix seconds; now, where there is none."""
+    with suppress(OSError, ValueError, IndexError), open(table) as file:
+        return float([*itertools.islice(file, 2)][1].split(",")[0])
+    return time.time()
 
 
 def columns(found: list[gpus.Gpu]) -> dict[str, float | None]:
@@ -87,6 +95,7 @@ class Table:
             whole = (lines + _line([row.get(name) for name in self.header])).encode()
             if file.write(whole) != len(whole):
                 os.ftruncate(file.fileno(), size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def _continue(self) -> None:
         """Look at what an earlier attempt has left."""

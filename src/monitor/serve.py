@@ -8,7 +8,6 @@ from contextlib import suppress
 from src.config.schema import Config
 from src.files.atomic import write_atomic
 from src.files.plain_json import dumps
-from src.files.removal import remove_file
 from src.runs.attempts import hosts, running_job
 from src.runs.folder import RunDir
 
@@ -31,7 +30,7 @@ class Board:
         self.every_seconds = 0.1
         self.run, self.name = run, name
         self.address, self.login = config.monitor.serve_address, config.cluster.site.login
-        remove_file(run.served)  # of a job that was killed
+        self._write_down({})  # an earlier one may have been killed
         command = [sys.executable, "-m", "src.monitor.board", str(run.tensorboard), self.address or LOOPBACK]
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=quiet, text=True)
@@ -46,15 +45,19 @@ class Board:
             return
         found = place(int(said), self.name, self.address, self.login if running_job() else "")
         print("".join(f"{line}\n" for line in lines(found)), end="", flush=True)
-        self.run.monitor.mkdir(exist_ok=True)
-        write_atomic(self.run.served, dumps(found))
+        self._write_down(found)
 
     def close(self) -> None:
         """End the server."""
-        with suppress(OSError):
-            remove_file(self.run.served)
         self.process.kill()
         self.process.wait()
+        self._write_down({})
+
+    def _write_down(self, found: dict[str, str | None]) -> None:
+        """For run.json, which rank 0 alone writes. A disk that refuses is done without."""
+        with suppress(OSError):
+            self.run.monitor.mkdir(exist_ok=True)
+            write_atomic(self.run.served, dumps(found))
 
 
 def is_first(name: str) -> bool:

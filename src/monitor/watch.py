@@ -14,12 +14,15 @@ from typing import Any
 from src.config.schema import Config
 from src.monitor import ending, stacks
 from src.monitor.judge import FILE, Judge, say
-from src.monitor.meeting import places
+from src.monitor.meeting import Meeting, places
 from src.monitor.ranks import NodeRanks, Seen, read_json
 from src.runs.folder import RunDir
 
 LOOKS = 20
 """A node tells as often in the time of a hang, but not more than each second and not less than each 10 s."""
+
+TOGETHER = 10
+"""Times a second that all nodes together write at most: 1,000 nodes tell each 100 s."""
 
 
 class Watch:
@@ -37,15 +40,16 @@ class Watch:
         assert config.monitor.hang_minutes is not None
         bound = 60 * config.monitor.hang_minutes
         expected = places(environ.get("TRAIN_HOSTS", ""))
+        nodes = len(set(expected.values()))
         self.run, self.node = run, NodeRanks(run, host)
-        self.tell_every = min(10.0, max(self.every_seconds, bound / LOOKS))
+        self.tell_every = max(min(10.0, max(self.every_seconds, bound / LOOKS)), nodes / TOGETHER)
         self.judge: Judge | None = None
         if not expected or _short(expected[0]) == _short(host):
-            quiet = 3 * self.tell_every + 10
+            meeting = Meeting(expected, unseen=_unseen(expected, host, environ))
             requeue = config.monitor.hang == "requeue"
-            self.judge = Judge(self.node, expected, bound, quiet, requeue, environ)
+            self.judge = Judge(self.node, meeting, bound, self.tell_every, requeue, environ)
         self._start = ending.start_of_job(environ)
-        self._told = 0.0
+        self._told = self._asked = 0.0
         self._done: Any = None
 
     def look(self, now: float) -> None:
@@ -57,7 +61,8 @@ class Watch:
                 self.node.write()
         if self.judge:
             self.judge.look(ranks)
-        else:
+        elif time.monotonic() - self._asked >= self.tell_every:
+            self._asked = time.monotonic()
             self._obey(ranks)
 
     def close(self) -> None:
@@ -77,6 +82,13 @@ class Watch:
             stacks.write(self.run.monitor, ranks, stacks.collect(ranks, self.node.place.path))
         if hang.get("end") and (left := ending.kill(ranks)):
             say(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
+
+
+def _unseen(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
+    """Ranks of nodes without a side process: on PBS only the first node has one."""
+    if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
+        return set()
+    return {rank for rank, where in expected.items() if _short(where) != _short(host)}
 
 
 def _short(host: str) -> str:

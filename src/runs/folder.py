@@ -25,7 +25,7 @@ SCRIPT_SAYS = {"preempted": "queued", "running": "failed"}
 """What the batch script may make of a state, see `RunDir.info`."""
 
 SERVED = "tensorboard"
-"""Key of run.json: where a TensorBoard server shows the run, as long as its job runs."""
+"""Key of run.json: where a TensorBoard server shows the run, while it trains."""
 
 
 class RunDir:
@@ -72,29 +72,27 @@ class RunDir:
             raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
         if not isinstance(content, dict) or not _are_attempts(content.get(ATTEMPTS, [])):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
-        content.pop(SERVED, None)  # of an attempt that has ended
-        if served := self._served():
-            content[SERVED] = served
         said = self._state_of_script()
         if said and said == SCRIPT_SAYS.get(str(content.get("state"))):
             content["state"] = said
-        return content
+        return self._with_server(content)
 
     def update(self, **fields: Any) -> None:
         """Merge `fields` into run.json, and write the file `state`. Only one process at a time: rank 0, or the submission."""
-        content = {**self.info(), **fields}
+        content = self._with_server({**self.info(), **fields})
         write_atomic(self.info_file, dumps(content))
         if "state" in content:
             job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
             write_atomic(self.state_file, f"{content['state']} {job}".rstrip() + "\n")
 
-    def _served(self) -> dict[str, Any]:
-        """Where a TensorBoard server shows this run now: url and tunnel, written by src/monitor/serve.py; empty if there is none."""
-        try:
-            content = json.loads(read_text(self.served))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return content if isinstance(content, dict) else {}
+    def _with_server(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Of a run that trains: where a TensorBoard server shows it, by what src/monitor/serve.py has written beside run.json."""
+        content.pop(SERVED, None)
+        with suppress(OSError, ValueError, RecursionError):
+            served = json.loads(read_text(self.served))
+            if served and isinstance(served, dict) and content.get("state") == "running":
+                content[SERVED] = served
+        return content
 
     def _state_of_script(self) -> str:
         """The first word of the file `state`; empty if it can't be read."""

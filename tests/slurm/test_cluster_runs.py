@@ -17,6 +17,7 @@ from tests.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
+SAMPLED = (*SMALL, "monitor.sample_seconds=0.5")
 COMMENT = "cluster.comment='field=nlp;appl=pytorch'"
 ELSEWHERE = "cluster.site.submit_below=[]"  # tests are not below /scratch
 
@@ -26,10 +27,10 @@ def test_neuron_with_four_nodes_and_eight_ranks(
 ) -> None:
     neuron = Login(testbed_for("neuron"), shared_dir)
     fake = fake_nvidia_smi(shared_dir / "bin")  # the testbed has no GPU
-    watched = ["monitor.sample_seconds=0.5", f'cluster.setup=["export PATH={fake}:$PATH"]']
+    watched = [f'cluster.setup=["export PATH={fake}:$PATH"]']
     began = time.monotonic()
     job, run = neuron.submit(
-        "cluster=neuron", "trainer.nodes=4", "trainer.devices=2", COMMENT, ELSEWHERE, *SMALL, *watched
+        "cluster=neuron", "trainer.nodes=4", "trainer.devices=2", COMMENT, ELSEWHERE, *SAMPLED, *watched
     )
     returned = time.monotonic() - began
     assert neuron.testbed.job_states(job) != ["COMPLETED"]  # it did not wait
@@ -43,11 +44,15 @@ def test_neuron_with_four_nodes_and_eight_ranks(
     check_samples(run, nodes=4, gpus=2)
 
 
+def sampled(run: Path) -> list[str]:
+    """The nodes that have rows of samples."""
+    return sorted(table.stem for table in (run / "monitor").glob("*.csv"))
+
+
 def check_samples(run: Path, nodes: int, gpus: int) -> None:
     """Each node has rows of what its CPUs and the job's GPUs did, and the log says nothing of it."""
-    tables = sorted((run / "monitor").glob("*.csv"))
-    assert [t.stem for t in tables] == sorted(info(run)["hosts"]) and len(tables) == nodes
-    for table in tables:
+    assert sampled(run) == sorted(info(run)["hosts"]) and len(sampled(run)) == nodes
+    for table in (run / "monitor").glob("*.csv"):
         with open(table) as file:
             rows = [*csv.DictReader(file)]
         assert len(rows) > 1 and float(rows[-1]["cpu_use_percent"]) >= 0, table.read_text()
@@ -75,8 +80,9 @@ def test_neuron_itself_refuses_what_our_rule_refuses(
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", ["torchrun", "mpirun"])
 def test_other_launch_methods(login: Login, launch: str) -> None:
-    run = login.result("cluster=slurm", "trainer.nodes=2", "trainer.devices=2", f"launch={launch}", *SMALL)
+    run = login.result("cluster=slurm", "trainer.nodes=2", "trainer.devices=2", f"launch={launch}", *SAMPLED)
     assert per_host(run) == [2, 2]
+    assert sampled(run) == sorted(info(run)["hosts"])
     assert f"started by {launch}" in log(run)
     assert info(run)["state"] == "completed"
 
@@ -94,9 +100,10 @@ def test_technion_trains_three_ranks_on_two_nodes(
     testbed_for: Callable[..., Testbed], shared_dir: Path, launch: str
 ) -> None:
     technion = Login(testbed_for("technion"), shared_dir)
-    words = ["cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", *SMALL]
+    words = ["cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", *SAMPLED]
     run = technion.result(*words, *([] if launch == "srun" else [f"launch={launch}"]))
     assert per_host(run) == [2, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
     assert info(run)["state"] == "completed"
     assert f"started by {launch}" in log(run)
 
@@ -104,9 +111,10 @@ def test_technion_trains_three_ranks_on_two_nodes(
 @pytest.mark.slow
 def test_keras_over_two_nodes(login: Login) -> None:
     run = login.result(
-        "cluster=slurm", "framework=keras", "trainer.nodes=2", "trainer.devices=1", *SMALL, timeout=240
+        "cluster=slurm", "framework=keras", "trainer.nodes=2", "trainer.devices=1", *SAMPLED, timeout=240
     )
     assert per_host(run) == [1, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
     assert info(run)["state"] == "completed"
 
 
@@ -122,8 +130,9 @@ def test_horovodrun_reaches_the_other_node_without_ssh(
         "trainer.nodes=2",
         "trainer.total_devices=3",
     ]
-    run = login.result(*words, *SMALL, timeout=240)
+    run = login.result(*words, *SAMPLED, timeout=240)
     assert per_host(run) == [2, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
     assert info(run)["state"] == "completed"
 
 
@@ -141,8 +150,9 @@ def test_ranks_in_a_container(
     )
     words = ["container=pyxis", f"container.image={image}", f"container.python={sys.executable}"]
     size = ["trainer.nodes=2", "trainer.devices=1"]
-    run = login.result("cluster=slurm", *words, f"launch={launch}", *size, *SMALL)
+    run = login.result("cluster=slurm", *words, f"launch={launch}", *size, *SAMPLED)
     assert per_host(run) == [1, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
     assert info(run)["state"] == "completed"
 
 
@@ -151,11 +161,12 @@ def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], sha
     pbs = Login(testbed_for("sockeye_pbs"), shared_dir)
     words = ["cluster=sockeye_pbs", "cluster.account=st-pi-1-gpu", ELSEWHERE, "cluster.site.write_below=[]"]
     few = ["trainer.nodes=2", "trainer.devices=2", "cluster.cpus_per_task=2", "cluster.mem=4G"]
-    job, run = pbs.submit(*words, *few, *SMALL)
+    job, run = pbs.submit(*words, *few, *SAMPLED)
     assert pbs.testbed.wait_job(job, 150) == "COMPLETED", pbs_log(run)
     assert info(run)["state"] == "completed", pbs_log(run)
     assert info(run)["world_size"] == 4
     assert len(info(run)["hosts"]) == 2
+    assert sampled(run) == info(run)["hosts"][:1]
     assert "completed" in pbs.jobs("status")
     assert "test/acc 0." in pbs.jobs("logs")
 

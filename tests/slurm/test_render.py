@@ -59,7 +59,10 @@ def test_hostile_values_reach_the_program_as_they_are(
         folder.mkdir()
     RunDir(run).update(state="queued")
     seen = tmp_path / "seen"
-    _tool(tools / "srun", f'shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
+    side = (
+        f'case "$*" in *src.monitor.node*) printf "%s\\0" "$@" >{shlex.quote(str(seen))}.side; exit ;; esac'
+    )
+    _tool(tools / "srun", f'{side}; shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
     _tool(tools / "scontrol", "echo node1")
     (tmp_path / "profile").write_text(
         f'module() {{ printf "%s\\0" "$@" >>{shlex.quote(str(seen))}.modules; }}\n'
@@ -80,6 +83,8 @@ def test_hostile_values_reach_the_program_as_they_are(
     assert done.returncode == 0, done.stderr
     words = seen.read_text().split("\0")[:-1]
     assert words[-5:] == [f"/py{value}", "-u", f"{code}/src/train.py", "--run", str(run)]
+    words = Path(f"{seen}.side").read_text().split("\0")[:-1]
+    assert words[-4:] == [f"/py{value}", "-m", "src.monitor.node", str(run)]
     assert value in Path(f"{seen}.modules").read_text().split("\0")
     assert not list(tmp_path.rglob("HACKED"))
 
@@ -222,7 +227,7 @@ def _run(
     """Run the script of a one-rank job with a shell line in the place of srun."""
     RunDir(folder).update(state=state)
     prepare(RunDir(folder))
-    _tool(folder / "srun", srun)
+    _tool(folder / "srun", f'case "$*" in *src.monitor.node*) exec cat ;; esac; {srun}')
     _tool(folder / "scontrol", "echo node1")
     script = folder / "job.sh"
     script.write_text(render(job(make_config, run=str(folder), code=str(folder), **changes)))
@@ -239,7 +244,7 @@ def test_compiled_templates_are_kept_until_a_template_is_edited(
     monkeypatch.setattr(renderer, "TEMPLATES", templates)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert [render(made), render(made)] == [expected, expected]
-    assert len(list((templates / "__pycache__").iterdir())) == 5
+    assert len(list((templates / "__pycache__").iterdir())) == 6
     (templates / "_state.sh.j2").write_text("# edited\n")
     assert "# edited" in render(made)
 

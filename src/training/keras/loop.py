@@ -31,13 +31,14 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     epoch, others = callback.position.epoch, callback.others
     others.on_epoch_begin(epoch)
     pace = callback.module.strategy.pace
+    pace.begin()
     for number in range(*remaining(callback.position, callback.plan)):
         others.on_train_batch_begin(number)
-        pace.begin()
         callback.module.train_function(batches)
         heartbeat.computed(pace.seconds())
         callback.on_train_batch_end(number)
         heartbeat.trained_batch(callback.position.step)
+        pace.begin()
         others.on_train_batch_end(number, callback.batch_logs)
         callback.look_at_others()
         if callback.position.preempted or callback.position.ended:

@@ -1,4 +1,4 @@
-"""How long a rank works by itself in a step: until its gradients are there, which are then averaged with those of the others.
+"""How long a rank works by itself from one step to the next: until its gradients are there, to be averaged with those of others.
 
 A step is one compiled function, so the moment is taken within it, by an operation that comes after the gradients.
 """
@@ -25,7 +25,7 @@ class Pace:
                 self._moment = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     def begin(self) -> None:
-        """A step begins."""
+        """The last step is done."""
         self._began = time.time()  # the clock of `tf.timestamp`
 
     def computed(self, gradients: Sequence[Any]) -> None:

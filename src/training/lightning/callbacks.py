@@ -58,6 +58,7 @@ class MetricsCallback(pl.Callback):
         self.nan = NanWatch(config.trainer.detect_nan, prints)
         self.stopping = self.saving = False
         self.received = Received(self._logged)
+        self.pace: Pace | None = None
         self._lr: Any = None
         self._units: float | None = None
         self._aside: dict[str, float] = {}
@@ -90,8 +91,8 @@ class MetricsCallback(pl.Callback):
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
         trainer.callback_metrics.update(known)
         self.pace = Pace(trainer)
+        self._batch_over()
         heartbeat.enter("step", "data")
-        self.pace.begin()
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -103,7 +104,7 @@ class MetricsCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
         """The forward pass is over: what follows may wait for other ranks."""
-        heartbeat.computed(self.pace.seconds())
+        heartbeat.computed(self.pace.seconds() if self.pace else None)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -121,11 +122,16 @@ class MetricsCallback(pl.Callback):
         units, self._units = self._units, None
         self.progress.batch(trainer.current_epoch, batch_idx, fresh, units)
         heartbeat.trained_batch(steps_done(trainer))
-        self.pace.begin()
+        self._batch_over()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What is logged from here on is of the epoch; of one that resumed with its validation, this comes first."""
         self._epoch_ending = True
+
+    def _batch_over(self) -> None:
+        """From here on the next batch is waited for."""
+        if self.pace:
+            self.pace.begin()
 
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
@@ -188,7 +194,7 @@ class MetricsCallback(pl.Callback):
         """What a module has logged in it."""
         self._collect(trainer)
         heartbeat.enter("step", "data")
-        self.pace.begin()
+        self._batch_over()
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""

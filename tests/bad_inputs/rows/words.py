@@ -58,6 +58,8 @@ CHOICES = {
     "trainer.early_stopping.monitor=loss": "val/loss",
     "trainer.early_stopping.mode=up": "max",
     "monitor.progress=yes": "bar",
+    "monitor.hang=kill": "requeue",
+    "monitor.serve=8080": "true",
     "dry_run=maybe": "true|test",
     "optimizer.scale_lr=yes": "linear",
     "cluster.scheduler=lsf cluster=slurm": "slurm",

@@ -75,8 +75,13 @@ elif [ "$code" != 0 ] && [ "$state $state_job" = "running $PBS_JOBID" ]; then
     echo failed >"$RUN/state" || true  # rank 0 of this job was killed before it could record its end
 fi
 
+hung=  # ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, src/monitor/ending.py)
+if read -r hung 2>/dev/null <"$RUN/monitor/hang" && [ "$hung" != "$PBS_JOBID/0" ]; then
+    hung=  # at an earlier start
+fi
+
 # What ended ranks left complete on a node's disk is published before the job ends.
-if [ "$code" != 0 ] && [ "$code" != 75 ]; then
+if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
 fi
 exec {monitor}>&-
