@@ -48,12 +48,18 @@ def _within_node(c: Config) -> list[str]:
 
 
 def _serve(c: Config) -> list[str]:
-    if not c.monitor.serve or c.monitor.tensorboard:
-        return []
-    return [
-        "monitor.serve=true shows what monitor.tensorboard writes, and that is false; use monitor.tensorboard=true, or "
-        "monitor.serve=false."
-    ]
+    problems, address = [], c.monitor.serve_address
+    if c.monitor.serve and not c.monitor.tensorboard:
+        problems += [
+            "monitor.serve=true shows what monitor.tensorboard writes, and that is false; use monitor.tensorboard=true, or "
+            "monitor.serve=false."
+        ]
+    if address is not None and not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9_.:-]*", address):
+        problems += [
+            f"monitor.serve_address={address!r} is no address to listen at; use monitor.serve_address=0.0.0.0 for all networks of "
+            "the node, or null for loopback."
+        ]
+    return problems
 
 
 def _from_scratch(c: Config) -> list[str]:

@@ -21,7 +21,7 @@ from src.runs.folder import RunDir
 from src.training.stop import SIGNALS
 
 ENDING_S = 0.2
-"""How long a run that has ended waits for its side process; on a busy machine that takes longer, because its priority is the lowest."""
+"""How long a run that has ended waits for its side process; on a busy machine that takes longer, because its priority is low."""
 
 
 KILLED = 128 + signal.SIGKILL

@@ -24,6 +24,9 @@ CHECK_EVERY_S = 1.0
 """Time between two looks at whether the parent lives; the end of the input is seen at once."""
 
 
+NICE = 10
+"""A tenth of the share that a rank gets of a CPU they both want; at 19, a hundredth, it would stand still where every CPU is busy."""
+
 CLOSING_S = 0.5
 """How long the end waits for a part that is at work."""
 
@@ -131,7 +134,7 @@ def lower() -> None:
     """Yield the CPUs to the ranks, and end quietly at SIGTERM; other signals of a job are for the ranks."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # TensorBoard's writer imports numpy
     with suppress(OSError):
-        os.nice(19)
+        os.nice(NICE)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

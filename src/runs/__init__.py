@@ -12,6 +12,7 @@ results/<name>/<run id>/ holds, with its writer:
     lock steps                    rank 0 while it trains: who trains here, and how far it is (every few seconds)
     checkpoints/                  rank 0's worker thread, see `src/checkpoints`; with fsdp all ranks write their shards
     metrics.csv tensorboard/      rank 0, at each log interval
+    monitor/                      the side process of each node, see `src/monitor`
     before-1/                     `from_scratch=true`: what was trained before
 
 `folder`: the folder and run.json. `attempts`: what rank 0 records at the start and end of each attempt. `lock`: one job at a time.

@@ -74,7 +74,8 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 def ranks(parent: int) -> list[int]:
     """Process ids of the ranks that `src/train.py` has started, rank 0 first."""
-    listed = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True).stdout.split()
+    command = ["pgrep", "-P", str(parent), "-f", "--", "train.py --run"]
+    listed = subprocess.run(command, capture_output=True, text=True).stdout.split()
     return [int(pid) for pid in listed]
 
 

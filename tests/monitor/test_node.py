@@ -14,7 +14,7 @@ import pytest
 from src.config.schema import Config
 from src.files import ROOT
 from src.launch.processes import beside
-from src.monitor.node import host, look_after, parts_of
+from src.monitor.node import NICE, host, look_after, parts_of
 from src.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -41,7 +41,7 @@ def lines(run: RunDir) -> int:
     return len(table.read_text().splitlines()) if table.exists() else 0
 
 
-def wait_for(there: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(there: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -52,12 +52,12 @@ def test_it_writes_on_at_low_priority(side: tuple[RunDir, "subprocess.Popen[byte
     run, process = side
     before = lines(run)
     wait_for(lambda: lines(run) > before + 2)
-    assert psutil.Process(process.pid).nice() == 19
+    assert psutil.Process(process.pid).nice() == NICE
 
 
 def test_it_ends_with_its_input(side: tuple[RunDir, "subprocess.Popen[bytes]"]) -> None:
     _, process = side
-    out, err = process.communicate(timeout=5)
+    out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, b"", b"")
 
 
@@ -71,9 +71,9 @@ def test_it_ends_at_sigterm_and_at_no_other_signal_of_a_job(
     wait_for(lambda: lines(run) > before + 1)
     began = time.monotonic()
     process.terminate()
-    out, err = process.communicate(timeout=5)
+    out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, b"", b"")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 def test_it_ends_when_its_parent_is_gone(make_run: MakeRun) -> None:
@@ -94,7 +94,7 @@ def test_it_ends_when_its_parent_is_gone(make_run: MakeRun) -> None:
         side = psutil.Process(int(parent.stdout.readline()))
         wait_for(lambda: lines(run) > 1)
         parent.kill()
-    wait_for(lambda: not side.is_running() or side.status() == psutil.STATUS_ZOMBIE, 5)
+    wait_for(lambda: not side.is_running() or side.status() == psutil.STATUS_ZOMBIE, 30)
     os.close(read)
     os.close(write)
 
@@ -103,7 +103,7 @@ def test_a_parent_that_ended_before_is_noticed(make_run: MakeRun) -> None:
     _, run = make_run(*OFTEN)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    done = subprocess.run(command(run, str(gone.pid)), cwd=ROOT, stdin=subprocess.PIPE, timeout=20)
+    done = subprocess.run(command(run, str(gone.pid)), cwd=ROOT, stdin=subprocess.PIPE, timeout=60)
     assert done.returncode == 0
 
 
@@ -185,7 +185,7 @@ def test_a_run_here_has_one_and_ends_it_at_once(make_run: MakeRun) -> None:
     with beside(run, config):
         wait_for(lambda: lines(run) > 1)
         began = time.monotonic()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     assert [c for c in psutil.Process().children() if "src.monitor.node" in c.cmdline()] == []
 
 

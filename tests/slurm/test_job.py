@@ -110,3 +110,17 @@ def test_environments_are_found_from_the_job_s_folder(
         "local_disk=~/x/$USER": 'export TRAIN_LOCAL_DISK="/home/me/x/$USER"',
     }.items():
         assert line in render(job("cluster=slurm", quoted(f"cluster.{given}"))).splitlines()
+
+
+def test_a_job_that_wants_nothing_beside_its_ranks_starts_nothing(job: Callable[..., Job]) -> None:
+    none = ("monitor.sample_seconds=null", "monitor.hang_minutes=null")
+    for words, starts in [
+        (none, False),
+        (("trainer.fast_dev_run=true",), False),
+        ((*none, "monitor.serve=true"), True),
+        ((), True),
+    ]:
+        made = job("cluster=slurm", *words)
+        assert (
+            made.monitor == starts == ("src.monitor.node" in render(made)) == ("{monitor}>&-" in render(made))
+        )

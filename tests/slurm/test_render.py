@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,6 +201,19 @@ def test_a_signal_is_passed_on_and_waited_for(make_config: Callable[..., Config]
     assert "Asked to stop (USR1)" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "side", ["exit 9", "kill -9 $$", "exec </dev/null >/dev/null; trap '' TERM; sleep 8", "echo lost >&2"]
+)
+def test_whatever_the_side_process_does_the_job_ends_as_its_ranks(
+    make_config: Callable[..., Config], tmp_path: Path, side: str
+) -> None:
+    """It fails, is killed, does not end, or complains: the exit code and the log are those of the ranks, and nothing waits."""
+    began = time.monotonic()
+    done = _run(make_config, tmp_path, "echo trained", side=side)
+    assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "trained", "")
+    assert time.monotonic() - began < 6
+
+
 def test_a_module_that_can_not_be_loaded_ends_the_job(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
@@ -222,12 +236,13 @@ def _run(
     srun: str,
     state: str = "queued",
     prepare: Callable[[RunDir], object] = lambda run: None,
+    side: str = "exec cat",
     **changes: object,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script of a one-rank job with a shell line in the place of srun."""
+    """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
     RunDir(folder).update(state=state)
     prepare(RunDir(folder))
-    _tool(folder / "srun", f'case "$*" in *src.monitor.node*) exec cat ;; esac; {srun}')
+    _tool(folder / "srun", f'case "$*" in *src.monitor.node*) {side}; exit ;; esac; {srun}')
     _tool(folder / "scontrol", "echo node1")
     script = folder / "job.sh"
     script.write_text(render(job(make_config, run=str(folder), code=str(folder), **changes)))

@@ -35,6 +35,7 @@ PAIRS = {
     "cluster=slurm cluster.time=1 cluster.signal_seconds=120": r"cluster\.time=0:01:00 is not longer than cluster\.signal_seconds=120",
     "cluster=slurm cluster.site.requeue=false": r"cluster\.requeue=true.*use cluster\.requeue=false cluster\.chain=3",
     "monitor.serve=true monitor.tensorboard=false": r"monitor\.serve=true shows what monitor\.tensorboard writes",
+    "monitor.serve_address='a b'": r"monitor\.serve_address='a b' is no address .*use monitor\.serve_address=0\.0\.0\.0",
     "trainer.accelerator=gpu": r"trainer\.accelerator=gpu.*no .*GPU.*trainer\.accelerator=(cpu|auto)",
     "framework=keras trainer.accelerator=gpu": r"trainer\.accelerator=gpu.*no .*GPU.*trainer\.accelerator=(cpu|auto)",
     "trainer.accelerator=gpu trainer.devices=2": r"trainer\.accelerator=gpu.*GPU",

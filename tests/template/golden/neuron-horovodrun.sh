@@ -47,12 +47,6 @@ PATH="$CODE/slurm/ssh_by_srun:$PATH"  # horovodrun reaches the other nodes by th
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
-# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
-# --overlap shares the CPUs, memory and GPUs of the ranks (man srun); unset is what would give it a part of them
-exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --cpu-bind=none \
-    --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
-    /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
-
 # ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
@@ -65,6 +59,12 @@ trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 # Slurm tells only steps of a preemption: this one listens for the script, and ends with it
 exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$)
+
+# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
+# --overlap shares the CPUs, memory and GPUs of the ranks (man srun); unset is what would give it a part of them
+exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --cpu-bind=none \
+    --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
+    /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
 
 woken=yes
 while [ -n "$woken" ]; do

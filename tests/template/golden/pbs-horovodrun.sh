@@ -40,9 +40,6 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
-# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
-exec {monitor}> >(exec /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
-
 # ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
@@ -53,6 +50,9 @@ tell_ranks() {
 trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+
+# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
+exec {monitor}> >(exec /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
 
 woken=yes
 while [ -n "$woken" ]; do

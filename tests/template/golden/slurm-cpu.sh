@@ -46,12 +46,6 @@ srun --nodes=1 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=4 --export=ALL --k
     python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
-# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
-# --overlap shares the CPUs, memory and GPUs of the ranks (man srun); unset is what would give it a part of them
-exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --cpu-bind=none \
-    --nodes=1 --ntasks=1 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
-    python -m src.monitor.node "$RUN" 2>/dev/null)
-
 # ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
@@ -61,6 +55,12 @@ tell_ranks() {
 trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+
+# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
+# --overlap shares the CPUs, memory and GPUs of the ranks (man srun); unset is what would give it a part of them
+exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --cpu-bind=none \
+    --nodes=1 --ntasks=1 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
+    python -m src.monitor.node "$RUN" 2>/dev/null)
 
 woken=yes
 while [ -n "$woken" ]; do

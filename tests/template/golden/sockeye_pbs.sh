@@ -47,9 +47,6 @@ mpirun -np 8 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca bt
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
-# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
-exec {monitor}> >(exec /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
-
 # ---- wait for them; a signal is forwarded, and the waiting continues
 tell_ranks() {
     woken=yes
@@ -59,6 +56,9 @@ tell_ranks() {
 trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+
+# ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
+exec {monitor}> >(exec /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
 
 woken=yes
 while [ -n "$woken" ]; do
