@@ -1,11 +1,15 @@
-"""The display of a run: a bar on a terminal, plain lines in a log file."""
+"""The display of a run: a bar on a terminal, plain lines in a log file; and what `src/monitor/live.py` writes of it."""
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from src.checkpoints.info import SavedCheckpoint
+from src.monitor.live import Live
 from src.training.plan import Plan
 from src.training.throughput import Throughput
 
@@ -24,6 +28,12 @@ class Progress:
         world_size: devices that share the global batch, for the speed.
         unit: what a row of a batch is, in the plural.
         counted: rows hold several of them, and each report of metrics says how many there were.
+        live: folder of the run in which to keep monitor/live.json, whatever is shown; None: nobody reads it.
+
+    Attributes:
+        section: start | train | validation | test | checkpoint | end.
+        waited: seconds that the training thread has waited for its next batch so far; None: not measured.
+        newest: the newest checkpoint in the run folder.
     """
 
     def __init__(
@@ -33,6 +43,7 @@ class Progress:
         world_size: int = 1,
         unit: str = "samples",
         counted: bool = False,
+        live: Path | None = None,
     ) -> None:
         if kind == "auto":
             kind = "bar" if sys.stdout.isatty() else "plain"
@@ -44,12 +55,22 @@ class Progress:
         self.throughput = Throughput(self.rows, world_size, unit)
         self.metrics: dict[str, float] = {}
         self.bar = _Bar(plan) if kind == "bar" else None
+        self.section = "start"
+        self.waited: Callable[[], float] | None = None
+        self.newest: Callable[[], SavedCheckpoint | None] = lambda: None
+        self._at: tuple[int, int] | None = None
+        self._first: tuple[float, int] | None = None
+        self._rate: float | None = None
         self._restart_clock()
-        self._shown = self._began
+        self._shown = self._moved = self._began
+        self.live = Live(live, self.state, lambda: self._moved) if live else None
+        self._idle = kind == "none" and not live
 
     def __enter__(self) -> Self:
         if self.bar:
             self.bar.display.start()
+        if self.live:
+            self.live.start()
         return self
 
     def __exit__(
@@ -57,6 +78,9 @@ class Progress:
     ) -> None:
         if self.bar:
             self.bar.display.stop()
+        self.enter("end")
+        if self.live:
+            self.live.close()
         rates = self.throughput.summary() if kind is None else None
         if rates:
             self.note(f"training speed: {rates}")
@@ -74,7 +98,7 @@ class Progress:
             metrics: where they are reported.
             units: over all ranks since the last report; None: each is a row.
         """
-        if self.kind == "none":
+        if self._idle:
             return
         self._unreported += 1
         if units is not None:
@@ -83,22 +107,59 @@ class Progress:
         self.metrics.update(metrics or {})
         self.throughput.batch(waited=bool(metrics))
         self._batches += 1
-        self._last = time.monotonic()
-        if self._last - self._shown >= (DRAW_EVERY_S if self.bar else LINE_EVERY_S):
+        self._last = self._moved = time.monotonic()
+        self._at = (epoch, batch)
+        self._first = self._first or (self._last, self._steps(epoch, batch))
+        if self._last - self._shown >= (DRAW_EVERY_S if self.bar else LINE_EVERY_S) and self.kind != "none":
             self._shown = self._last
             self._show(epoch, batch)
 
     def validated(self, epoch: int, metrics: Mapping[str, float]) -> None:
         """The end of an epoch, which counts from 0, with its metrics, those of the validation included."""
-        if self.kind == "none":
+        if self._idle:
             return
         self.metrics.update(metrics)
+        self._at = (epoch, self.plan.train_batches - 1)
         self._show(epoch, self.plan.train_batches - 1)
         if self.bar:
             self.bar.display.console.print(self.line(epoch, self.plan.train_batches - 1), highlight=False)
         self._restart_clock()
         self.throughput.pause()
         self._shown = self._began
+
+    def enter(self, section: str) -> None:
+        """The training comes to another of its sections."""
+        if section == "train" and self.section == "start":
+            self._restart_clock()  # what came before was no training
+        self.section, self._moved = section, time.monotonic()
+
+    @contextmanager
+    def during(self, section: str) -> Iterator[None]:
+        """Within, the training is in another section."""
+        before = self.section
+        self.enter(section)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def state(self) -> dict[str, Any]:
+        """What live.json says; called by another thread."""
+        epoch, batch = self._at or (0, -1)
+        step, newest = self._steps(epoch, batch), self.newest()
+        return {
+            "section": self.section,
+            "epoch": epoch + 1,
+            "epochs": self.plan.max_epochs,
+            "step": step if self._at else None,
+            "steps": self.plan.total_steps,
+            "rate": self._speed(),
+            "unit": self.unit,
+            "seconds_left": self._seconds_left(step),
+            "metrics": {name: float(value) for name, value in dict(self.metrics).items()},
+            "checkpoint": {"step": newest.step, "time": _written(newest)} if newest else None,
+            "data_wait": self._data_wait(),
+        }
 
     def note(self, text: str) -> None:
         """A line of its own, above the bar."""
@@ -109,8 +170,8 @@ class Progress:
 
     def line(self, epoch: int, batch: int) -> str:
         """`epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 samples/s`"""
-        step = min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
-        parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", f"step {step}/{self.plan.total_steps}"]
+        step = f"step {self._steps(epoch, batch)}/{self.plan.total_steps}"
+        parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", step]
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         if self._last > self._began and self.rows:
             parts.append(f"{self._batches * self.rows / (self._last - self._began):.0f} {self.unit}/s")
@@ -119,12 +180,38 @@ class Progress:
     def _show(self, epoch: int, batch: int) -> None:
         if self.bar:
             self.bar.draw(_batches_done(self.plan, epoch, batch), self.line(epoch, batch))
-        else:
+        elif self.kind == "plain":
             print(self.line(epoch, batch), flush=True)
+
+    def _steps(self, epoch: int, batch: int) -> int:
+        """Optimizer steps done after a batch."""
+        return min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
+
+    def _speed(self) -> float | None:
+        """Rows per second since the clock was started; before there are any, the last one known."""
+        batches, seconds = self._batches, self._last - self._began
+        if batches and seconds > 0 and self.rows:
+            self._rate = round(batches * self.rows / seconds, 3)
+        return self._rate
+
+    def _seconds_left(self, step: int) -> float | None:
+        """At the pace of this attempt so far, its validations and checkpoints included."""
+        if self._first is None or step <= self._first[1]:
+            return None
+        each = (self._moved - self._first[0]) / (step - self._first[1])
+        return round(each * (self.plan.total_steps - step), 1)
+
+    def _data_wait(self) -> float | None:
+        """Share of the time since the clock was started."""
+        seconds = self._last - self._began
+        if self.waited is None or seconds <= 0:
+            return None
+        return round(min(1.0, max(0.0, self.waited() - self._waited_before) / seconds), 4)
 
     def _restart_clock(self) -> None:
         """The speed is that of training alone, without validation and checkpoints at an epoch's end."""
         self._batches = 0
+        self._waited_before = self.waited() if self.waited else 0.0
         self._began = self._last = time.monotonic()
 
 
@@ -146,6 +233,14 @@ class _Bar:
     def draw(self, batches: int, text: str) -> None:
         """Show `batches` done of the whole run, and a line of text."""
         self.display.update(self.task, completed=batches, description=text, refresh=True)
+
+
+def _written(checkpoint: SavedCheckpoint) -> float | None:
+    """When it was published, in seconds since 1970."""
+    try:
+        return round(checkpoint.path.stat().st_mtime, 1)
+    except OSError:
+        return None
 
 
 def _batches_done(plan: Plan, epoch: int, batch: int) -> int:

@@ -132,6 +132,11 @@ class TrainingCallback:
 
     def evaluate(self, part: str, batches: int) -> None:
         """Measure the metrics of a part over some batches, into those of the position."""
+        with self.metrics.progress.during("validation" if part == "val" else part):
+            self.measure(part, batches)
+
+    def measure(self, part: str, batches: int) -> None:
+        """`evaluate`, within the section of its part."""
         self.average_statistics()
         self.module.begin(part)
         self.module.take()
@@ -197,7 +202,8 @@ class TrainingCallback:
         counted = self.module.counted()
         if self.checkpoints:
             began = time.monotonic()
-            self.checkpoints.save(self.module, self.position, counted, value)
+            with self.metrics.progress.during("checkpoint"):
+                self.checkpoints.save(self.module, self.position, counted, value)
             self.interval.saved(time.monotonic() - began)
 
 

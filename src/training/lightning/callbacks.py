@@ -87,6 +87,7 @@ class MetricsCallback(pl.Callback):
         """A schedule that watches a metric may ask for one of before the resume."""
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
         trainer.callback_metrics.update(known)
+        self.progress.enter("train")
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -152,6 +153,10 @@ class MetricsCallback(pl.Callback):
 
     on_test_batch_end = on_validation_batch_end
 
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Of an epoch."""
+        self.progress.enter("validation")
+
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation."""
         self._validated = True
@@ -163,6 +168,7 @@ class MetricsCallback(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What a module has logged in it."""
         self._collect(trainer)
+        self.progress.enter("train")
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""
@@ -186,6 +192,7 @@ class MetricsCallback(pl.Callback):
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Nothing is tested yet."""
+        self.progress.enter("test")
         self._unlogged = {}
 
     def judged(self, key: str, monitor: str) -> dict[str, float]:

@@ -133,9 +133,10 @@ class CheckpointCallback(pl.Callback):
         if batch == self.plan.train_batches and not trainer.validating:
             epoch, batch = epoch + 1, 0
         began = time.monotonic()
-        self.writer.wait()
-        info = CheckpointInfo(step, epoch, batch, dict(self.metrics.metrics), value, "lightning")
-        trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
+        with self.metrics.progress.during("checkpoint"):
+            self.writer.wait()
+            info = CheckpointInfo(step, epoch, batch, dict(self.metrics.metrics), value, "lightning")
+            trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
         self.interval.saved(time.monotonic() - began)
         self.metrics.saving = False
 

@@ -13,6 +13,7 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from src.config.schema import Config
 from src.distributed.topology import Topology
 from src.training.lightning.connector import Connector
+from src.training.lightning.data_wait import DataWait
 from src.training.lightning.restoring import Restorer
 from src.training.plan import Plan, validation_due
 
@@ -74,6 +75,7 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         gradient_clip_val=config.trainer.gradient_clip_val,
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
+        profiler=DataWait(),
         num_sanity_val_steps=0,
         use_distributed_sampler=False,  # our sampler knows the ranks
         enable_checkpointing=False,
