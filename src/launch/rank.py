@@ -13,7 +13,7 @@ from src.distributed.discover import discover
 from src.distributed.listening import stay_on_this_node
 from src.distributed.topology import Topology
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
-from src.files.output import outlive_terminal, protect
+from src.files.output import mark_lines, outlive_terminal, protect
 from src.runs.attempts import Outcome, record_end, record_failure, record_start
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import read_frozen
@@ -41,6 +41,8 @@ def run_rank(run: RunDir | str | Path) -> int:
     try:
         run = run if isinstance(run, RunDir) else open_run(run)
         config, topology = frozen(run), discover()
+        if topology.rank:  # `jobs.py logs --rank` reads this mark
+            mark_lines(f"[rank {topology.rank}] ")
         stay_on_this_node(topology)
         if run.info().get("state") == "completed":  # a chained job that begins after the last step
             print(f"{run.path} is complete.", flush=True)

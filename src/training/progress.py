@@ -61,6 +61,7 @@ class Progress:
         self._at: tuple[int, int] | None = None
         self._first: tuple[float, int] | None = None
         self._rate: float | None = None
+        self._began = self._last = self._waited_before = 0.0
         self._restart_clock()
         self._shown = self._moved = self._began
         self.live = Live(live, self.state, lambda: self._moved) if live else None
