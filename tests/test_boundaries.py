@@ -1,4 +1,4 @@
-"""Who may import whom, in thirteen rows, read from the source; and what a start really loads, by `-X importtime`."""
+"""Who may import whom, in fourteen rows, read from the source; and what a start really loads, by `-X importtime`."""
 
 import ast
 import re
@@ -21,10 +21,11 @@ HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "sentencepiece"}
 GROUND = {"errors", "files"}
 LOWER = GROUND | {"config", "distributed", "runs"}
 CONTENT = {"models", "data", "tasks"}
-LOOPS = LOWER | CONTENT | {"checkpoints", "training"}
+LOOPS = LOWER | CONTENT | {"checkpoints", "monitor", "training"}
+SHARED = {"checkpoints", "monitor", "tasks"}
 LOOP = {"training.lightning", "training.keras"}
 COMMANDS = {"train", "jobs", "doctor", "evaluate"}
-EVERYTHING = LOOPS | LOOP | {"launch", "after", "slurm"}
+EVERYTHING = LOOPS | LOOP | {"launch", "after", "monitor", "slurm"}
 
 
 class Row(NamedTuple):
@@ -42,12 +43,13 @@ ROWS = {
     "4 models, data and tasks never import each other": Row(CONTENT, GROUND | {"config"}, HEAVY | {"rich"}),
     "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
-    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | {"checkpoints", "tasks"}, TRACKERS | {"rich"}),
+    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
-    "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml"}),
+    "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml", "rich"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch"}, {"hydra", "omegaconf"}),
     "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
+    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, {"psutil", "pynvml", "tensorboard"}),
     "12 the commands are the roof": Row(COMMANDS, EVERYTHING, {"hydra", "omegaconf"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
@@ -178,6 +180,8 @@ REASONS = {
     "sentencepiece": "bytes are tokens without it",
     "wandb": "a tracker is imported where it is chosen",
     "mlflow": "a tracker is imported where it is chosen",
+    "pynvml": "a machine without NVIDIA's driver does without",
+    "tensorboard": "only a side process that writes curves imports the writer",
     "horovod": "Horovod is built by whoever wants it",
     "plugins": "Hydra imports every plugin at every start",
     "src.training.lightning.strategies.horovod": "Horovod is built by whoever wants it",
@@ -217,6 +221,7 @@ ENGINE = {
     "runs",
     "distributed",
     "launch",
+    "monitor",
     "slurm",
 }
 OF_A_TASK = re.compile(

@@ -101,6 +101,18 @@ class Monitor:
     progress: Literal["auto", "bar", "plain", "none"]  # auto: a bar on a terminal, else plain lines
     compare_weights_every_n_epochs: Count | None  # over ranks and devices; null: at the end alone
     ranks: bool  # each rank says at its start who and where it is, at its end which weights it has
+    # time between two samples of each node's CPUs and GPUs, see src/monitor/sampler.py; null: none
+    sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None
+    serve: bool  # a TensorBoard server on the first node
+    serve_address: str | None  # where it listens; null: loopback, which a tunnel reaches
+    # time without a step after which a rank counts as hung; null: it is never looked for
+    hang_minutes: Annotated[float, Range(above=0, at_most=MOST, hint="null turns it off")] | None
+    hang: Literal["warn", "requeue"]
+
+    @property
+    def beside(self) -> bool:
+        """Whether a side process has anything to do on each node, see src/monitor/node.py."""
+        return self.serve or self.sample_seconds is not None or self.hang_minutes is not None
 
 
 @dataclass(frozen=True)

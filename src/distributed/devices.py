@@ -9,10 +9,16 @@ from pathlib import Path
 def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
     """GPUs that CUDA would show: those that CUDA_VISIBLE_DEVICES lists, else the NVIDIA device files."""
     here = sum(bool(re.fullmatch(r"nvidia\d+", p.name)) for p in devices.iterdir())
+    listed = listed_gpus(environ)
+    return here if listed is None else min(here, len(listed))
+
+
+def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
+    """The numbers or UUIDs in CUDA_VISIBLE_DEVICES; None where it is not set."""
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
-        return here
-    return min(here, len([d for d in listed.split(",") if d.strip() not in ("", "-1", "NoDevFiles")]))
+        return None
+    return [d.strip() for d in listed.split(",") if d.strip() not in ("", "-1", "NoDevFiles")]
 
 
 def no_gpu(seen_by: str) -> str:

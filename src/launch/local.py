@@ -16,7 +16,7 @@ from src.distributed.horovod_install import horovod_problem
 from src.distributed.layout import Layout, local_layout
 from src.errors import DataError
 from src.launch.ahead import data_problems, refuse_unreadable_run
-from src.launch.processes import refuse_nested_launch, run_here
+from src.launch.processes import beside, refuse_nested_launch, run_here
 from src.runs.completed import complete, is_complete
 from src.runs.folder import ATTEMPTS, RunDir, create, open_run, point_latest
 from src.runs.from_scratch import set_aside
@@ -55,11 +55,13 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         print(f"from_scratch=true: what the run had is kept in {display_path(kept)}.", flush=True)
     if run:
         freeze(run, config, overrides, layout)
-        return run_here(run, layout)
+        with beside(run, config):
+            return run_here(run, layout)
     results = Path(config.paths.results)
     before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
     run = make_run(config, overrides, layout)
-    code = run_here(run, layout)
+    with beside(run, config):
+        code = run_here(run, layout)
     if before and before.is_dir() and never_trained(run):
         point_latest(results, before)
     return code

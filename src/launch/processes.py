@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from src.checkpoints.recovery import recover_leftovers
+from src.config.schema import Config
 from src.distributed.discover import discover
 from src.distributed.layout import Layout
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
@@ -17,6 +19,9 @@ from src.files.output import outlive_terminal, protect
 from src.launch.rank import run_rank
 from src.runs.folder import RunDir
 from src.training.stop import SIGNALS
+
+ENDING_S = 1.0
+"""How long a run that has ended waits for its side process to close its files."""
 
 
 def run_here(run: RunDir, layout: Layout) -> int:
@@ -29,6 +34,40 @@ def run_here(run: RunDir, layout: Layout) -> int:
     if code not in (0, REFUSED):
         recover_leftovers(run)
     return code
+
+
+@contextlib.contextmanager
+def beside(run: RunDir, config: Config) -> Iterator[None]:
+    """The side process of this machine (src/monitor/node.py) while the run trains; where it can't be started, none."""
+    if config.trainer.fast_dev_run or not config.monitor.beside:
+        yield
+        return
+    command = [sys.executable, "-m", "src.monitor.node", str(run.path), str(os.getpid())]
+    out = None if config.monitor.serve else subprocess.DEVNULL
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=pipe, stdout=out, stderr=quiet, start_new_session=True
+        )
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        _end_beside(process)
+
+
+def _end_beside(process: "subprocess.Popen[bytes]") -> None:
+    """End it at once: it closes its files, unless it is stuck."""
+    process.terminate()
+    try:
+        process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdin:
+        process.stdin.close()
 
 
 def refuse_nested_launch() -> None:

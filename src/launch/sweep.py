@@ -13,6 +13,7 @@ from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.output import protect
 from src.launch.local import local_problems, make_run, resolved_numbers
+from src.launch.processes import beside
 
 
 def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> int:
@@ -35,7 +36,9 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
     codes = []
     for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
         print(f"\n[{number}/{len(members)}] {' '.join(member.overrides)}", flush=True)
-        codes.append(_run_one(str(make_run(member.config, member.overrides, layout).path)))
+        run = make_run(member.config, member.overrides, layout)
+        with beside(run, member.config):
+            codes.append(_run_one(str(run.path)))
     failed = [" ".join(o) for o, code in zip(overrides, codes, strict=True) if code]
     if failed:
         print(f"\n{len(failed)} of {len(codes)} members failed: {'; '.join(failed)}", file=sys.stderr)

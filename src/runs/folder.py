@@ -46,6 +46,7 @@ class RunDir:
         self.metrics_csv = path / "metrics.csv"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
+        self.monitor = path / "monitor"
 
     def info(self) -> dict[str, Any]:
         """The content of run.json; empty if there is none yet.

@@ -1,0 +1,58 @@
+"""The samples of a node as curves in TensorBoard: event files in a folder of its own, which TensorBoard shows as a run of that name."""
+
+import sys
+import time
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Curves:
+    """Event files of one node. TensorBoard's own writer is imported at the first sample: 0.3 s, in no rank, and no TensorFlow.
+
+    A folder of its own, because TensorBoard reads on only in the newest file of a folder, and rank 0 has one in its own.
+
+    Args:
+        folder: in the run's folder for TensorBoard.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: Any = None
+        self._began = time.time()
+
+    def add(self, sample: Mapping[str, float | None]) -> None:
+        """One point for each number, at the second since the start. Raises OSError where the disk refuses."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        points = [
+            Summary.Value(tag=tag(name), simple_value=value)
+            for name, value in sample.items()
+            if value is not None and name != "time"
+        ]
+        now = float(sample["time"] or 0.0)
+        event = Event(wall_time=now, step=int(now - self._began), summary=Summary(value=points))
+        self._open().add_event(event)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer:
+            self._writer.close()
+
+    def _open(self) -> Any:
+        # tensorboard loads TensorFlow for its file functions if it is installed, unless this module exists
+        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if self._writer is None:
+            self._writer = EventFileWriter(str(self.folder))
+        return self._writer
+
+
+def tag(column: str) -> str:
+    """The name of a curve: gpu0_use_percent is gpu0/use_percent, cpu_use_percent is node/cpu_use_percent."""
+    first, _, rest = column.partition("_")
+    return f"{first}/{rest}" if first.startswith("gpu") else f"node/{column}"
