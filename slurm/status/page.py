@@ -1,8 +1,8 @@
 """Reports as text: a page of one run, a line each of several."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from slurm.status import samples
 from slurm.status.report import Report, differing
 from src.runs.summary import display_path
 
@@ -129,9 +129,5 @@ def _behind(report: Report) -> str:
 def _nodes(report: Report) -> Iterator[tuple[str, str]]:
     """What each node has measured last."""
     for host, content in report.nodes.items():
-        if said := _gpus(content):
+        if said := samples.line(content):
             yield host, said
-
-
-def _gpus(content: Mapping[str, Any]) -> str:
-    return ""
