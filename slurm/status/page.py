@@ -6,7 +6,7 @@ from slurm.status import samples
 from slurm.status.report import Report, differing
 from src.runs.summary import display_path
 
-LABEL = 12
+LABEL = 13
 """Width of the names of rows."""
 
 
@@ -114,7 +114,7 @@ def _now(report: Report) -> str:
     parts = [p.section]
     parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
     parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
-    parts += [f"waits for data {p.data_wait:.0%} of the time"] if p.data_wait is not None else []
+    parts += [f"waits for data {100 * p.data_wait:.0f} % of the time"] if p.data_wait is not None else []
     parts += [f"last moved {duration(p.moved)} ago"] if p.moved is not None else []
     return ", ".join(parts)
 
