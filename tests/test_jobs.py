@@ -529,7 +529,7 @@ def test_every_next_command_works_as_printed(
     for command in typed:
         [_, program, *words] = shlex.split(command)
         assert (ROOT / "src" / "jobs.py").samefile(program)
-        squeue.write_text("7_1|RUNNING\n" if "resubmit" not in words else "")
+        squeue.write_text("7_1|RUNNING\n" if "cancel" in words else "")
         code = jobs.main(words)
         said = capsys.readouterr()
         assert code == 0 or "there is nothing to submit again" in said.err, (command, said.err)
