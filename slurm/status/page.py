@@ -6,7 +6,7 @@ from slurm.status import samples
 from slurm.status.report import Report, differing
 from src.runs.summary import display_path
 
-LABEL = 13
+INDENT = 13
 """Width of the names of rows."""
 
 
@@ -17,7 +17,7 @@ def headline(report: Report) -> str:
 
 def page(report: Report) -> str:
     """All that is known of one run; rows of which nothing is known are left out."""
-    rows = [f"{name + ':':<{LABEL}}{text}" for name, text in _rows(report) if text]
+    rows = [f"{name + ':':<{INDENT}}{text}" for name, text in _rows(report) if text]
     return "\n".join([headline(report), *rows, *next_lines(report.next)])
 
 
@@ -43,7 +43,7 @@ def table(reports: Sequence[Report]) -> str:
 
 def next_lines(commands: Sequence[str]) -> list[str]:
     """Commands, one below the other."""
-    return [f"{'Next:' if not at else '':<{LABEL}}{command}" for at, command in enumerate(commands)]
+    return [f"{'Next:' if not at else '':<{INDENT}}{command}" for at, command in enumerate(commands)]
 
 
 def how_far(report: Report) -> list[str]:
