@@ -628,3 +628,23 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(
     assert (one["state"], one["alive"]) == ("preempted", False)
     assert one["progress"]["step"] == one["checkpoint"]["step"]
     assert shlex.split(one["next"][0])[2] == f"resume={results.resolve()}/digits/{one['id']}"
+
+
+@pytest.mark.parametrize("verb", ["status", "list", "best", "logs"])
+def test_a_look_at_a_run_loads_nothing_heavy(results: Path, make: Make, verb: str) -> None:
+    """No framework and no numpy; rich draws on a terminal alone."""
+    make("20260101-000000-aaaa", script=False, state="completed")
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        str(ROOT / "src" / "jobs.py"),
+        verb,
+        "--results",
+        str(results),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    modules = {line.split("|")[-1].strip().split(".")[0] for line in lines}
+    assert "argparse" in modules
+    assert not modules & {"torch", "tensorflow", "keras", "lightning", "numpy", "rich", "hydra"}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -111,7 +112,8 @@ def _metrics(content: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None  # type: ignore[arg-type]
 
 
 def _whole(value: object) -> int | None:

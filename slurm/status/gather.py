@@ -9,7 +9,7 @@ from slurm.queue import JobStates
 from slurm.runs import Submitted
 from slurm.status import commands, files
 from slurm.status.pending import Pending, pending
-from slurm.status.report import ALIVE, Report
+from slurm.status.report import Report, may_train
 from src.errors import ProjectError, SchedulerError, SubmitError
 from src.runs.attempts import lost_steps, resume_summary
 from src.runs.folder import ATTEMPTS
@@ -84,7 +84,7 @@ def report(run: Submitted, known: JobStates | None, waiting: Mapping[str, Pendin
         raise SubmitError(run.trouble)
     state, where, info = _state(run, known)
     written = str(info.get("state", "nothing"))
-    alive = (state or written) in ALIVE
+    alive = may_train(state, written)
     return Report(
         id=run.folder.id,
         path=run.folder.path,
@@ -97,7 +97,7 @@ def report(run: Submitted, known: JobStates | None, waiting: Mapping[str, Pendin
         strategy=info.get("strategy"),
         cluster=info.get("cluster"),
         world_size=info.get("world_size"),
-        hosts=tuple(info.get("hosts") or ()),
+        hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
         progress=files.progress(run.folder, info),
         nodes=files.nodes(run.folder, info) if alive else {},
         checkpoint=files.checkpoint(run.folder),

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm.queue import ENDED
 from slurm.status.pending import Pending
 
-ALIVE = ("queued", "pending", "running", "completing", "configuring", "suspended", "requeued", "requeue_hold")
-"""States of a run that may still train; Slurm has a few more, which pass within seconds."""
+OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing"}
+"""States of a run that will not train again by itself; Slurm has many for jobs that may."""
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
 """States of a run that did not end well by itself."""
@@ -104,7 +105,12 @@ class Report:
     @property
     def alive(self) -> bool:
         """Whether it may still train; where the scheduler is silent, by what run.json says."""
-        return (self.state or self.written) in ALIVE
+        return may_train(self.state, self.written)
+
+
+def may_train(state: str, written: str) -> bool:
+    """Whether a run in a state may still train; an empty one is not known."""
+    return (state or written) not in OVER
 
 
 def differing(reports: list[Report]) -> list[str]:

@@ -94,6 +94,23 @@ def test_members_of_a_sweep_have_columns_for_what_differs() -> None:
 
 
 @pytest.mark.parametrize(
+    "state, written, alive",
+    [
+        ("running", "running", True),
+        ("resizing", "running", True),  # one of Slurm's rarer ones
+        ("", "queued", True),
+        ("", "completed", False),
+        ("lost", "running", False),
+        ("unknown", "running", False),
+        ("preempted", "preempted", False),
+        ("node_fail", "running", False),
+    ],
+)
+def test_who_may_still_train(state: str, written: str, alive: bool) -> None:
+    assert Report("a", PATH, state=state, written=written).alive == alive
+
+
+@pytest.mark.parametrize(
     "seconds, text",
     [(0.2, "0 s"), (89, "89 s"), (91, "2 min"), (5000, "83 min"), (5400, "1 h 30 min"), (172800, "2 d 0 h")],
 )
