@@ -178,6 +178,8 @@ def best(found: Runs, parsed: argparse.Namespace) -> int:
 def logs(found: Runs, parsed: argparse.Namespace) -> int:
     """Print the output of runs, or follow it."""
     if parsed.follow:
+        if trouble := next((run.trouble for run in found if run.trouble), ""):
+            raise SubmitError(trouble)
         show_logs.follow(found, parsed.rank)
         return 0
     return each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))

@@ -411,6 +411,8 @@ def test_odd_run_folders(
     for verb in ("status", "logs", "cancel", "resubmit"):
         assert run(results, verb, str(folder)) == 2
         assert sentence in capsys.readouterr().err
+    assert run(results, "logs", "-f", str(folder)) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_a_run_without_jobs_txt_or_run_json(

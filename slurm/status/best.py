@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm.runs import Submitted
 from slurm.status import files
-from src.errors import SubmitError
+from src.errors import CheckpointError, SubmitError
 from src.runs.folder import RunDir
 
 
@@ -50,7 +50,7 @@ def best(found: Sequence[Submitted], metric: str | None = None, mode: str | None
     way = mode or next((w for m, w in watched.values() if m == name and w), None)
     if way not in ("min", "max"):
         raise SubmitError(f"whether a low or a high {name} is better is not known; add --mode min or max.")
-    reached = {path: curve for path in watched if (curve := files.curve(RunDir(path), name))}
+    reached = {path: curve for path in watched if (curve := values(RunDir(path), name))}
     if not reached:
         raise SubmitError(f"none of these {len(found)} runs has measured {name} yet.")
     choose: Callable[..., tuple[Path, int, float]] = min if way == "min" else max
@@ -61,6 +61,18 @@ def best(found: Sequence[Submitted], metric: str | None = None, mode: str | None
         raise SubmitError(f"{name} is nan in all of these runs.")
     path, step, value = choose(points, key=lambda point: point[2])
     return Best(path.name, path, name, way, value, step, len(reached), len(found) - len(reached))
+
+
+def values(run: RunDir, metric: str) -> list[tuple[int, float]]:
+    """Step and value where it was measured; without a metrics.csv (`monitor.csv=false`) the last one, which run.json has."""
+    if run.metrics_csv.exists():
+        return files.curve(run, metric)
+    try:
+        last = files.progress(run, run.info())
+    except CheckpointError:  # `list` and `status` say so
+        return []
+    value = last.metrics.get(metric)
+    return [(last.step or 0, value)] if value is not None else []
 
 
 def monitored(run: RunDir) -> tuple[str | None, str | None]:
