@@ -83,7 +83,7 @@ def queued(scheduler: str, job_ids: Sequence[str]) -> JobStates:
         return JobStates()
     if scheduler == "pbs":
         return JobStates(_states_of_pbs(job_ids))
-    command = ["squeue", "--noheader", "--array", "--format=%i|%T", "--states=all", _jobs(job_ids)]
+    command = ["squeue", "--noheader", "--array", "--format=%i|%T", "--states=all", jobs(job_ids)]
     return JobStates(_pairs(command))
 
 
@@ -120,7 +120,7 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
         SchedulerError: scancel or the queue does not answer.
     """
     name = {"slurm": "scancel", "pbs": "qdel"}[scheduler]
-    answer = programs.run([name, *map(_name_of, job_ids)], programs.QUERY_TIMEOUT_S)
+    answer = programs.run([name, *map(name_of, job_ids)], programs.QUERY_TIMEOUT_S)
     end = time.monotonic() + max(patience, CANCEL_TIMEOUT_S)
     while True:
         try:
@@ -154,7 +154,8 @@ def jobs_of(script: str) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if row[2:] == [script]}
 
 
-def _jobs(job_ids: Iterable[str]) -> str:
+def jobs(job_ids: Iterable[str]) -> str:
+    """The option of Slurm's clients that names these jobs."""
     return "--jobs=" + ",".join(_wholes(job_ids))
 
 
@@ -163,14 +164,15 @@ def _wholes(job_ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(i.partition("_")[0] for i in job_ids))
 
 
-def _name_of(job_id: str) -> str:
+def name_of(job_id: str) -> str:
+    """What PBS calls a job of jobs.txt."""
     return re.sub(r"\[\]_(\d+)", r"[\1]", job_id)
 
 
 def _states_of_pbs(job_ids: Sequence[str]) -> dict[str, str]:
     found = {}
     for job_id in job_ids:
-        answer = programs.ask(["qstat", "-f", _name_of(job_id)], UNKNOWN["qstat"])
+        answer = programs.ask(["qstat", "-f", name_of(job_id)], UNKNOWN["qstat"])
         match = re.search(r"job_state = (\w)", answer)
         if answer and not match:
             raise SchedulerError(f"qstat answered {answer[:80].strip()!a}, which has no job_state in it.")
@@ -204,7 +206,7 @@ def _ended(found: dict[str, str]) -> dict[str, str]:
 
 def _by_sacct(job_ids: Sequence[str]) -> dict[str, str]:
     return _pairs(
-        ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State", _jobs(job_ids)]
+        ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State", jobs(job_ids)]
     )
 
 

@@ -24,6 +24,13 @@ def state(run: Submitted) -> tuple[str, str, dict[str, Any]]:
     return word, f"process {holder['pid']} on {holder['host']}", info
 
 
+def process(run: Submitted) -> int | None:
+    """The process that trains in the run folder, if it is one of this machine."""
+    holder = lock.read(run.folder.path / "lock")
+    here = holder is not None and _is_here(holder) and lock.started(holder["pid"]) == holder["started"]
+    return int(holder["pid"]) if holder and here else None
+
+
 def how_to_stop(run: Submitted) -> str:
     """The message of `cancel`."""
     _, who, info = state(run)

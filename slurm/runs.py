@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import glob
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,33 @@ def find(name: str | None, results: Path) -> list[Submitted]:
             f"no run is called '{name}' below {results}; give a run folder, a run id or a job id (--results names another folder)."
         )
     return found
+
+
+def every(results: Path) -> list[Submitted]:
+    """All runs below `results`, newest first.
+
+    Raises:
+        SubmitError: there is none, or the folder can't be read.
+    """
+    try:
+        folders = [path.parent.resolve() for path in results.glob("*/*/config.yaml")]
+        found = [submitted(folder) for folder in sorted(folders, key=_begun, reverse=True)]
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or "its links form a loop"
+        raise SubmitError(f"{results} can't be read: {why}.") from None
+    if not found:
+        raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
+    return found
+
+
+def _begun(folder: Path) -> tuple[str, int]:
+    """When the run was made, as its id says; of a renamed folder, when its configuration was written. Then its number in a sweep."""
+    when = re.match(r"\d{8}-\d{6}", folder.name)
+    written = time.localtime((folder / "config.yaml").stat().st_mtime)
+    member = folder.name.rpartition("-")[2]
+    return when[0] if when else time.strftime("%Y%m%d-%H%M%S", written), -int(
+        member
+    ) if member.isdecimal() and len(member) < 4 else 0
 
 
 def job_ids(run: RunDir) -> tuple[str, ...]:

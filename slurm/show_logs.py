@@ -1,18 +1,31 @@
-"""Print the logs of a job, and follow them while it runs."""
+"""Print the logs of jobs, and follow them while they run.
+
+A rank other than 0 writes `[rank 3] ` before each of its lines (`src/files/output.py`), whatever has launched it; horovodrun puts a
+mark of its own before that. What has no such mark is of rank 0, of the batch script or of the launcher.
+"""
 
 import codecs
+import re
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm.runs import Submitted
 from slurm.waiting import Waiting
 from src.errors import SubmitError
 
+MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank (\d+)\] ")
+"""At the beginning of a line of a rank other than 0."""
 
-def show(run: Submitted, heading: bool) -> None:
+
+def show(run: Submitted, heading: bool, rank: int | None = None) -> None:
     """Print the output of the newest job of a run, then its errors.
+
+    Args:
+        heading: print the name of each file above it.
+        rank: print the lines of this rank only.
 
     Raises:
         SubmitError: there is no log, or it can't be read.
@@ -25,7 +38,10 @@ def show(run: Submitted, heading: bool) -> None:
             with open(path, errors="replace") as file:
                 if heading or (len(found) > 1 and path.stat().st_size):
                     print(f"==> {path} <==")
-                shutil.copyfileobj(file, sys.stdout)
+                if rank is None:
+                    shutil.copyfileobj(file, sys.stdout)
+                else:
+                    sys.stdout.writelines(line for line in file if rank_of(line) == rank)
         except FileNotFoundError:
             continue  # just removed
         except OSError as error:
@@ -34,10 +50,19 @@ def show(run: Submitted, heading: bool) -> None:
             raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
 
 
-def follow(run: Submitted, poll: float = 0.5, ask_every: float = 5.0) -> None:
-    """Print the logs of a run as they grow, until none of its jobs is alive.
+def rank_of(line: str) -> int:
+    """The rank that has printed a line."""
+    mark = MARK.match(line)
+    return int(mark[1]) if mark else 0
+
+
+def follow(
+    found: Sequence[Submitted], rank: int | None = None, poll: float = 0.5, ask_every: float = 5.0
+) -> None:
+    """Print the logs of runs as they grow, until none of their jobs is alive; of several, each line names its run.
 
     Args:
+        rank: print the lines of this rank only.
         poll: seconds between reads of the files.
         ask_every: seconds between queries to the scheduler, which should not be queried often.
 
@@ -45,19 +70,23 @@ def follow(run: Submitted, poll: float = 0.5, ask_every: float = 5.0) -> None:
         SubmitError: no job is alive and there is no log.
         SchedulerError: the scheduler did not answer for a long time.
     """
-    tails: dict[Path, Tail] = {}
-    waiting, asked, living = Waiting(), float("-inf"), True
+    logs = Logs(found, rank)
+    jobs = {kind: [i for r in found if r.scheduler == kind for i in r.job_ids] for kind in _kinds(found)}
+    waiting, asked, living = {kind: Waiting() for kind in jobs}, float("-inf"), True
     while living:
         if time.monotonic() - asked >= ask_every:
-            living = waiting.living(str(run.scheduler), run.job_ids)
+            living = any(waiting[kind].living(kind, jobs[kind]) for kind in jobs)
             asked = time.monotonic()
-        for path in run.logs():
-            sys.stdout.write(tails.setdefault(path, Tail(path)).more())
+        sys.stdout.write(logs.more(last=not living))
         sys.stdout.flush()
         if living:
             time.sleep(poll)
-    if not tails:
-        raise SubmitError(no_log(run))
+    if not logs.tails:
+        raise SubmitError(no_log(found[0]))
+
+
+def _kinds(found: Sequence[Submitted]) -> set[str]:
+    return {run.scheduler for run in found if run.scheduler}
 
 
 def no_log(run: Submitted) -> str:
@@ -68,6 +97,40 @@ def no_log(run: Submitted) -> str:
         f"no job of it ({', '.join(run.job_ids)}) has started" if run.job_ids else "it has no job in jobs.txt"
     )
     return f"{run.folder.id} has no log yet: {jobs}."
+
+
+class Logs:
+    """The growing logs of some runs as one text. Lines that are marked or chosen are printed when they are complete."""
+
+    def __init__(self, found: Sequence[Submitted], rank: int | None = None) -> None:
+        self.found, self.rank = found, rank
+        self.tails: dict[Path, Tail] = {}
+        self._begun: dict[Path, str] = {}
+
+    def more(self, last: bool = False) -> str:
+        """What was added since the last call.
+
+        Args:
+            last: nothing more will come: an incomplete line is whole.
+        """
+        parts = []
+        for run in self.found:
+            mark = f"[{run.folder.id}] " if len(self.found) > 1 else ""
+            for path in run.logs():
+                text = self.tails.setdefault(path, Tail(path)).more()
+                whole = not mark and self.rank is None
+                parts.append(
+                    text if whole else "".join(mark + line for line in self._lines(path, text, last))
+                )
+        return "".join(parts)
+
+    def _lines(self, path: Path, text: str, last: bool) -> list[str]:
+        """The complete lines of the chosen rank."""
+        *lines, rest = (self._begun.get(path, "") + text).split("\n")
+        if last and rest:
+            lines, rest = [*lines, rest], ""
+        self._begun[path] = rest
+        return [f"{line}\n" for line in lines if self.rank is None or rank_of(line) == self.rank]
 
 
 class Tail:

@@ -1,9 +1,11 @@
-"""See what became of submitted runs, and act on them.
+"""See what became of runs, submitted or not, and act on them.
 
-    python src/jobs.py status   [RUN]              its state: queue, steps, metrics
-    python src/jobs.py logs     [RUN] [-f]         its output; -f follows it until the job ends
-    python src/jobs.py cancel   [RUN]              take it out of the queue or stop it
-    python src/jobs.py resubmit [RUN] [--failed] [--trust]   again, in the same folder, from its newest checkpoint
+    python src/jobs.py status   [RUN] [--watch | --json]   what it is doing; of a sweep, a line for each member
+    python src/jobs.py list     [--watch | --json]         a line for each run, newest first
+    python src/jobs.py best     [RUN] [--json]             the best member of a sweep, or of all runs
+    python src/jobs.py logs     [RUN] [-f] [--rank N]      its output; -f follows it until the job ends
+    python src/jobs.py cancel   [RUN]                      take it out of the queue or stop it
+    python src/jobs.py resubmit [RUN] [--failed] [--trust] again, in the same folder, from its newest checkpoint
 
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to continue with today's code use `python src/train.py resume=RUN`.
@@ -12,23 +14,30 @@ at submission; to continue with today's code use `python src/train.py resume=RUN
 import argparse
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from slurm import queue, ran_here, runs, show_logs  # noqa: E402
 from slurm.resubmit import again as submit_again  # noqa: E402
+from slurm.status.as_json import document, plain  # noqa: E402
+from slurm.status.best import best as best_of  # noqa: E402
+from slurm.status.gather import Gathered, gather  # noqa: E402
+from slurm.status.page import next_lines, page, table  # noqa: E402
+from slurm.status.report import FAILED  # noqa: E402
+from slurm.status.watch import watch  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
 from src.files import ROOT  # noqa: E402
-from src.runs.attempts import resume_summary  # noqa: E402
-
-FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
-"""States that `resubmit --failed` takes."""
+from src.files.plain_json import dumps  # noqa: E402
+from src.runs.summary import display_path  # noqa: E402
 
 Runs = list[runs.Submitted]
+
+FOLLOWING = ("follow", "watch")
+"""Options whose usual end is Ctrl-C."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a log may hold what the terminal has no letters for
         sys.stdout.reconfigure(errors="replace")
     try:
-        found = runs.find(parsed.run, Path(parsed.results).absolute())
+        every = parsed.run is None and parsed.verb in (list_, best)
+        found = runs.every(_results(parsed)) if every else runs.find(parsed.run, _results(parsed))
         return int(parsed.verb(found, parsed) or 0)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -46,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
-        if getattr(parsed, "follow", False):  # the usual end of `logs -f`
+        if any(getattr(parsed, option, False) for option in FOLLOWING):
             return 0
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
@@ -57,24 +67,56 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for name, verb in {"status": status, "logs": logs, "cancel": cancel, "resubmit": resubmit}.items():
-        sub = verbs.add_parser(name, help=(verb.__doc__ or "").split("\n")[0])
-        sub.add_argument(
-            "run",
-            nargs="?",
-            metavar="RUN",
-            help="run folder, run id, job id or sweep (default: the newest run)",
-        )
-        sub.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
-        sub.set_defaults(verb=verb)
-        if name == "logs":
-            sub.add_argument("-f", "--follow", action="store_true", help="follow it until the job ends")
-        if name == "resubmit":
-            sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
+    for verb in (status, list_, best, logs, cancel, resubmit):
+        sub = verbs.add_parser(verb.__name__.rstrip("_"), help=(verb.__doc__ or "").split("\n")[0])
+        if verb is not list_:
+            newest = "all runs" if verb is best else "the newest run"
             sub.add_argument(
-                "--trust", action="store_true", help="also a script that someone else has left there"
+                "run",
+                nargs="?",
+                metavar="RUN",
+                help=f"run folder, run id, job id or sweep (default: {newest})",
             )
+        sub.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
+        sub.set_defaults(verb=verb, run=None)
+        OPTIONS.get(verb.__name__, lambda sub: None)(sub)
     return parser
+
+
+def _show_options(sub: argparse.ArgumentParser) -> None:
+    how = sub.add_mutually_exclusive_group()
+    how.add_argument("--watch", action="store_true", help="renew it until no run is alive")
+    how.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _best_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--metric", help="what is compared (default: checkpoint.monitor)")
+    sub.add_argument("--mode", choices=("min", "max"), help="which is best (default: checkpoint.mode)")
+    sub.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _logs_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("-f", "--follow", action="store_true", help="follow it until the job ends")
+    sub.add_argument("--rank", type=int, metavar="N", help="what this rank has printed")
+
+
+def _resubmit_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
+    sub.add_argument("--trust", action="store_true", help="also a script that someone else has left there")
+
+
+OPTIONS = {
+    "status": _show_options,
+    "list_": _show_options,
+    "best": _best_options,
+    "logs": _logs_options,
+    "resubmit": _resubmit_options,
+}
+"""What each verb takes besides RUN."""
+
+
+def _results(parsed: argparse.Namespace) -> Path:
+    return Path(parsed.results).absolute()
 
 
 def each(found: Runs, do: Callable[[runs.Submitted], None]) -> int:
@@ -92,48 +134,55 @@ def each(found: Runs, do: Callable[[runs.Submitted], None]) -> int:
 
 
 def status(found: Runs, parsed: argparse.Namespace) -> int:
-    """Print the state of runs."""
-    code, known = 0, None
-    try:
-        found, known = runs.ask(found)
-        if known.gap:
-            print(f"note: how jobs ended that left the queue is not known: {known.gap}", file=sys.stderr)
-    except SchedulerError as error:
-        print(f"error: where jobs stand is not known: {error}", file=sys.stderr)
-        code = error.exit_code
-
-    def line(run: runs.Submitted) -> None:
-        if run.scheduler is None:
-            state, where, info = ran_here.state(run)
-            where = where or "on this machine"
-        else:
-            state, info = runs.state(run, known) if known else ("", run.folder.info())
-            jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
-            where = f"job {' -> '.join(jobs)} on {info.get('cluster')}"
-        written = f"run.json says {info.get('state', 'nothing')}"
-        parts = [f"{run.folder.id}  {state or written}", *([written] if state == "unknown" else []), where]
-        print("  ".join([*parts, *progress(info)]))
-        if len(found) == 1:
-            print(run.folder.path)
-
-    return each(found, line) or code
+    """Print what runs are doing."""
+    return _tell(lambda: gather(runs.find(parsed.run, _results(parsed))), parsed)
 
 
-def progress(info: Mapping[str, Any]) -> list[str]:
-    """How far a run has come, from its run.json."""
-    parts = [f"epoch {info.get('epoch', '?')}, step {info['step']}"] if "step" in info else []
-    parts += [resumes] if (resumes := resume_summary(info)) else []
-    metrics = info.get("metrics") or {}
-    return parts + [f"{k} {v:.4f}" for k, v in metrics.items() if "train" not in k and isinstance(v, float)]
+def list_(found: Runs, parsed: argparse.Namespace) -> int:
+    """Print a line for each run, newest first."""
+    return _tell(lambda: gather(runs.every(_results(parsed)), ended_too=False), parsed, many=True)
+
+
+def _tell(look: Callable[[], Gathered], parsed: argparse.Namespace, many: bool = False) -> int:
+    """Show what was gathered; what is not known goes to the standard error."""
+
+    def text(gathered: Gathered) -> str:
+        known = [report for report in gathered.reports if not report.trouble]
+        if len(gathered.reports) == 1 and not many:
+            return page(known[0]) if known else ""
+        return "\n".join([table(known), *next_lines(gathered.next)]) if known else ""
+
+    gathered = watch(look, text) if parsed.watch else look()
+    if parsed.json:
+        print(document(gathered), end="")
+    elif not parsed.watch and (said := text(gathered)):
+        print(said)
+    for line in [*(f"note: {n}" for n in gathered.notes), *(f"error: {t}" for t in gathered.trouble)]:
+        print(line, file=sys.stderr)
+    return gathered.code
+
+
+def best(found: Runs, parsed: argparse.Namespace) -> int:
+    """Print the run that has reached the best value of its metric."""
+    winner = best_of(found, parsed.metric, parsed.mode)
+    if parsed.json:
+        print(dumps(plain(asdict(winner))), end="")
+        return 0
+    without = f"; {winner.left_out} have no such values" if winner.left_out else ""
+    print(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}")
+    print(f"{winner.mode}imum of {winner.compared} runs{without}", file=sys.stderr)
+    print(display_path(winner.path))
+    return 0
 
 
 def logs(found: Runs, parsed: argparse.Namespace) -> int:
-    """Print the output of runs, or follow that of one."""
-    if not parsed.follow:
-        return each(found, lambda run: show_logs.show(run, heading=len(found) > 1))
-    if len(found) > 1:
-        raise SubmitError(f"-f follows one run; name a member, such as {found[0].folder.id}.")
-    return each(found, show_logs.follow)
+    """Print the output of runs, or follow it."""
+    if parsed.follow:
+        if trouble := next((run.trouble for run in found if run.trouble), ""):
+            raise SubmitError(trouble)
+        show_logs.follow(found, parsed.rank)
+        return 0
+    return each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))
 
 
 @contextmanager
@@ -187,7 +236,7 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         )
     for run in again:
         runs.refuse_unclear(run)
-    job_id = submit_again(again, Path(parsed.results).absolute(), parsed.trust)
+    job_id = submit_again(again, _results(parsed), parsed.trust)
     print(f"Submitted job {job_id}: {', '.join(r.folder.id for r in again)}")
 
 

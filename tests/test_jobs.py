@@ -2,8 +2,13 @@
 
 import json
 import os
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +16,7 @@ import slurm.queue
 import src.distributed.programs
 from slurm.show_logs import Tail
 from src import jobs
+from src.files import ROOT
 from src.runs.folder import RunDir
 from src.runs.lock import RunLock
 from src.runs.trust import remember_script
@@ -268,8 +274,8 @@ def test_a_queue_that_can_not_be_asked_is_not_an_empty_one(
     assert {"cancel": "Nothing was cancelled.", "resubmit": "Nothing was submitted."}.get(
         verb, ""
     ) in said.err
-    expected = "20260101-000000-aaaa  run.json says running  job 7 on slurm\n" if verb == "status" else ""
-    assert said.out.partition(str(folder))[0] == expected
+    expected = ["20260101-000000-aaaa  run.json says running  job 7 on slurm"] if verb == "status" else []
+    assert said.out.splitlines()[:1] == expected
     assert (folder / "run.json").read_bytes() == before
     assert not squeue.with_name("asked").exists()
 
@@ -405,6 +411,8 @@ def test_odd_run_folders(
     for verb in ("status", "logs", "cancel", "resubmit"):
         assert run(results, verb, str(folder)) == 2
         assert sentence in capsys.readouterr().err
+    assert run(results, "logs", "-f", str(folder)) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_a_run_without_jobs_txt_or_run_json(
@@ -469,3 +477,180 @@ def test_what_came_of_scancel_is_not_claimed(
     assert "scancel was called, and the result is not known: squeue answered 'gone'" in said.err
     assert said.out == ""
     assert json.loads((folder / "run.json").read_text())["state"] == "queued"
+
+
+def document(results: Path, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    """What a command prints with --json."""
+    capsys.readouterr()
+    assert run(results, *words, "--json") == code
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_a_sweep_with_a_failed_member(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = sweep(results, make, ["completed", "failed", "running", "queued"])
+    for member in range(4):
+        (results / "digits" / f"{name}-{member}" / "overrides.txt").write_text(f"model=mlp\nseed={member}\n")
+    squeue.write_text("7_2|RUNNING\n7_3|PENDING\n")
+    assert run(results, "status", name) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == ["run", "state", "where", "seed", "progress", "metrics"]
+    rows = [(line.split()[0], line.split()[1], line.split()[6]) for line in said[1:5]]
+    assert rows == [
+        (f"{name}-{m}", s, f"{m}") for m, s in enumerate(["completed", "failed", "running", "pending"])
+    ]
+    told = document(results, capsys, "status", name)
+    assert [one["state"] for one in told["runs"]] == ["completed", "failed", "running", "pending"]
+    assert [one["overrides"]["seed"] for one in told["runs"]] == ["0", "1", "2", "3"]
+    assert told["differing"] == ["seed"]
+    assert [" ".join(c.split()[2:-3]) for c in told["next"]] == ["logs -f", "cancel", "resubmit --failed"]
+
+
+def test_every_next_command_works_as_printed(
+    results: Path,
+    squeue: Path,
+    make: Make,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From another folder: `logs` of a failed run, `resubmit` of it; those of a sweep; those of a running run."""
+    monkeypatch.chdir(results.parent)
+    name = sweep(results, make, ["failed", "running", "failed"])
+    for number, member in enumerate(sorted(results.glob("digits/*-*-*-*"))):
+        (member / f"slurm-7_{number}.out").write_text(f"of {member.name}\n")
+    squeue.write_text("7_1|RUNNING\n")
+    of_the_sweep = document(results, capsys, "status", name)
+    client(
+        squeue.with_name("bin"), "squeue", f"cat {squeue}; : >{squeue}"
+    )  # the job ends when it was asked for
+    typed = [*of_the_sweep["next"], *of_the_sweep["runs"][0]["next"], *of_the_sweep["runs"][1]["next"]]
+    verbs = [shlex.split(command)[2] for command in typed]
+    assert verbs == ["logs", "cancel", "resubmit", "logs", "resubmit", "logs", "cancel"]
+    for command in typed:
+        [_, program, *words] = shlex.split(command)
+        assert (ROOT / "src" / "jobs.py").samefile(program)
+        squeue.write_text("7_1|RUNNING\n" if "cancel" in words else "")
+        code = jobs.main(words)
+        said = capsys.readouterr()
+        assert code == 0 or "there is nothing to submit again" in said.err, (command, said.err)
+
+
+def test_list_tells_of_all_runs_newest_first(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Here and on the cluster alike; the scheduler is asked only for what may still run."""
+    make("20260101-000000-aaaa", script=False, state="completed", step=3, epoch=1)
+    make("20260103-000000-aaaa", "9", state="completed")
+    damaged = make("20260104-000000-aaaa", "8", state="running")
+    make("20260102-000000-aaaa", "7", state="running")
+    squeue.write_text("7|RUNNING\n")
+    client(squeue.with_name("bin"), "squeue", f'echo "$@" >>{tmp_path}/asked; cat {squeue}')
+    (damaged / "run.json").write_text("{")
+    assert run(results, "list") == 2
+    said = capsys.readouterr()
+    assert [line.split()[:2] for line in said.out.splitlines()] == [
+        ["run", "state"],
+        ["20260103-000000-aaaa", "completed"],
+        ["20260102-000000-aaaa", "running"],
+        ["20260101-000000-aaaa", "completed"],
+    ]
+    assert "error: 20260104-000000-aaaa: " in said.err and "is damaged" in said.err
+    assert all("--jobs=7" in line for line in (tmp_path / "asked").read_text().splitlines())
+    told = document(results, capsys, "list", code=2)
+    assert [bool(one["trouble"]) for one in told["runs"]] == [True, False, False, False]
+    assert len(told["trouble"]) == 1
+
+
+def test_nothing_to_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("list", "best"):
+        assert run(tmp_path, verb) == 2
+        assert f"there is no run in {tmp_path} yet" in capsys.readouterr().err
+
+
+def test_best_names_the_run(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, value in enumerate((0.5, 0.9, 0.7)):
+        folder = make(f"2026010{number + 1}-000000-aaaa", script=False, state="completed")
+        (folder / "config.yaml").write_text("checkpoint: {monitor: val/acc, mode: max}\n")
+        (folder / "metrics.csv").write_text(f"step,epoch,val/acc\n7,1,{value}\n")
+    assert run(results, "best") == 0
+    said = capsys.readouterr()
+    assert said.out == f"val/acc 0.9  20260102-000000-aaaa  step 7\n{results}/digits/20260102-000000-aaaa\n"
+    assert said.err == "maximum of 3 runs\n"
+    told = document(results, capsys, "best")
+    assert (told["id"], told["value"]) == ("20260102-000000-aaaa", 0.9)
+    assert run(results, "best", "--metric", "val/loss") == 2
+    assert "add --mode min or max" in capsys.readouterr().err
+
+
+def test_an_unreachable_scheduler_in_json(
+    results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("20260101-000000-aaaa", "7", state="running")
+    client(squeue.with_name("bin"), "squeue", DOWN)
+    told = document(results, capsys, "status", code=2)
+    assert (told["runs"][0]["state"], told["runs"][0]["written"]) == ("", "running")
+    assert "where jobs stand is not known" in told["trouble"][0]
+
+
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])
+def test_a_real_run_of_this_machine_while_it_trains_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], framework: str
+) -> None:
+    """What the training writes is what status reads."""
+    results = tmp_path / "results"
+    words = [f"framework={framework}", "model=mlp", "trainer.max_epochs=100000", "monitor.progress=none"]
+    words += [f"paths.results={results}"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as training:
+        try:
+            end = time.monotonic() + 90
+            while not [*results.glob("digits/*/monitor/live.json")]:
+                assert training.poll() is None and time.monotonic() < end
+                time.sleep(0.1)
+            one: dict[str, Any] = {"progress": {"rate": None}}
+            while one["progress"]["rate"] is None or one["checkpoint"] is None:
+                assert time.monotonic() < end
+                [one] = document(results, capsys, "status")["runs"]
+            progress = one["progress"]
+            assert (one["state"], one["alive"], one["next"]) == ("running", True, [f"kill {training.pid}"])
+            assert progress["section"] in ("train", "validation", "checkpoint")
+            assert 0 < progress["step"] < progress["steps"] == 1400000
+            assert progress["rate"] > 0 and progress["seconds_left"] > 0 and progress["moved"] < 30
+            if framework == "lightning":
+                assert 0 <= progress["data_wait"] <= 1
+            assert run(results, "status") == 0
+            said = capsys.readouterr().out
+            assert f"running  process {training.pid} on " in said
+            assert " images/s, " in said and " left, " in said
+            assert ("waits for data " in said) == (framework == "lightning")
+        finally:
+            training.terminate()
+            training.wait(60)
+    [one] = document(results, capsys, "status")["runs"]
+    assert (one["state"], one["alive"]) == ("preempted", False)
+    assert one["progress"]["step"] == one["checkpoint"]["step"]
+    assert shlex.split(one["next"][0])[2] == f"resume={results.resolve()}/digits/{one['id']}"
+
+
+@pytest.mark.parametrize("verb", ["status", "list", "best", "logs"])
+def test_a_look_at_a_run_loads_nothing_heavy(results: Path, make: Make, verb: str) -> None:
+    """No framework and no numpy; rich draws on a terminal alone."""
+    make("20260101-000000-aaaa", script=False, state="completed")
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        str(ROOT / "src" / "jobs.py"),
+        verb,
+        "--results",
+        str(results),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    modules = {line.split("|")[-1].strip().split(".")[0] for line in lines}
+    assert "argparse" in modules
+    assert not modules & {"torch", "tensorflow", "keras", "lightning", "numpy", "rich", "hydra"}

@@ -21,11 +21,15 @@ class _Forgiving(io.FileIO):
     """A descriptor whose writes never fail: what can't be written is dropped, and reported once on the other stream."""
 
     reported = False
+    mark = b""
+    _begins = True
 
     def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
         """Always reports everything as written: the layers above must neither fail nor buffer it."""
         rest = memoryview(data).cast("B")
         size = len(rest)
+        if self.mark and size:
+            rest = memoryview(self._marked(bytes(rest)))
         while rest:
             try:
                 rest = rest[os.write(self.fileno(), rest) :]
@@ -33,6 +37,13 @@ class _Forgiving(io.FileIO):
                 self._report(error)
                 break
         return size
+
+    def _marked(self, data: bytes) -> bytes:
+        """The mark before each line that begins in it."""
+        whole = data[:-1].replace(b"\n", b"\n" + self.mark) + data[-1:]
+        marked = self.mark + whole if self._begins else whole
+        self._begins = data.endswith(b"\n")
+        return marked
 
     def _report(self, error: OSError) -> None:
         if self.reported:
@@ -50,6 +61,14 @@ def protect() -> None:
         sys.stdout = _stream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _stream(2, sys.stderr)
+
+
+def mark_lines(mark: str) -> None:
+    """Begin each line of this process with `mark`: several write into one log. Lines of libraries that are not Python's have none."""
+    for stream in (sys.stdout, sys.stderr):
+        raw = getattr(getattr(stream, "buffer", None), "raw", None)
+        if isinstance(raw, _Forgiving):
+            raw.mark = mark.encode()
 
 
 def outlive_terminal() -> None:

@@ -15,7 +15,7 @@ from src.distributed.layout import running_strategy
 from src.distributed.listening import stay_on_this_node
 from src.distributed.topology import Topology
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
-from src.files.output import outlive_terminal, protect
+from src.files.output import mark_lines, outlive_terminal, protect
 from src.monitor import stacks
 from src.monitor.heartbeat import own as heartbeat
 from src.monitor.times import Times
@@ -46,6 +46,8 @@ def run_rank(run: RunDir | str | Path) -> int:
     try:
         run = run if isinstance(run, RunDir) else open_run(run)
         config, topology = frozen(run), discover()
+        if topology.rank:  # `jobs.py logs --rank` reads this mark
+            mark_lines(f"[rank {topology.rank}] ")
         stay_on_this_node(topology)
         if run.info().get("state") == "completed":  # a chained job that begins after the last step
             print(f"{run.path} is complete.", flush=True)

@@ -135,6 +135,11 @@ class Heartbeat:
         )  # a silence across sections is of neither
         self.at(place)
 
+    @property
+    def name(self) -> str:
+        """Of the present section, in the words that people read: train is what the ranks call step."""
+        return "train" if SECTIONS[self.section] == "step" else SECTIONS[self.section]
+
     def spent(self) -> dict[str, float]:
         """Seconds in each section so far, by its name, and `data`: those of `step` in which the next batch was waited for."""
         seconds = dict(zip(SECTIONS, self._spent, strict=True))

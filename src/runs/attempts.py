@@ -187,14 +187,18 @@ def count_step(run: RunDir, step: int) -> None:
         (run.path / COUNT).write_text(f"{step}\n")
 
 
+def lost_steps(info: Mapping[str, Any]) -> int:
+    """Steps that were trained twice, because an attempt had trained on after the checkpoint that the next one began with."""
+    return sum(
+        max(0, before.get("step", 0) - after.get("from_step", before.get("step", 0)))
+        for before, after in itertools.pairwise(info.get(ATTEMPTS, []))
+    )
+
+
 def resume_summary(info: Mapping[str, Any]) -> str:
     """'resumed 3 times, 0 steps lost'; empty for a run that was never resumed. Lost steps were trained twice."""
-    attempts = info.get(ATTEMPTS, [])
+    attempts, lost = info.get(ATTEMPTS, []), lost_steps(info)
     if len(attempts) < 2:
         return ""
-    lost = sum(
-        max(0, before.get("step", 0) - after.get("from_step", before.get("step", 0)))
-        for before, after in itertools.pairwise(attempts)
-    )
     times = f"{len(attempts) - 1} time{'s' if len(attempts) > 2 else ''}"
     return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost"

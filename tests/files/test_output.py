@@ -72,3 +72,22 @@ def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path: Path) -> No
     shell = f"{sys.executable} {tmp_path}/opens.py 1 2>&-"
     shown = subprocess.run(["bash", "-c", shell], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert int(shown.stdout.removeprefix("done")) > 2
+
+
+def test_each_line_of_a_marked_process_has_its_mark() -> None:
+    """Also one that is printed in parts; a traceback has it too."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from src.files.output import mark_lines, protect
+protect()
+mark_lines("[rank 3] ")
+print("one\\ntwo", end="", flush=True)
+print(" three")
+print()
+1 / 0
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert shown.stdout == "[rank 3] one\n[rank 3] two three\n[rank 3] \n"
+    assert shown.stderr.splitlines()[-1] == "[rank 3] ZeroDivisionError: division by zero"
+    assert all(line.startswith("[rank 3] ") for line in shown.stderr.splitlines())

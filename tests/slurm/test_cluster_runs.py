@@ -37,6 +37,7 @@ def test_neuron_with_four_nodes_and_eight_ranks(
     assert neuron.testbed.wait_job(job, 240) == "COMPLETED", log(run)
     assert returned < 60
     assert per_host(run) == [2, 2, 2, 2]
+    assert of_rank(neuron, 7) == ["[rank 7] rank 7 of 8"]
     assert info(run)["state"] == "completed"
     assert info(run)["world_size"] == 8
     with open(run / "metrics.csv") as file:
@@ -85,6 +86,7 @@ def test_other_launch_methods(login: Login, launch: str) -> None:
     assert sampled(run) == sorted(info(run)["hosts"])
     assert f"started by {launch}" in log(run)
     assert info(run)["state"] == "completed"
+    assert of_rank(login, 3) == ["[rank 3] rank 3 of 4"]
 
 
 @pytest.mark.slow
@@ -134,6 +136,7 @@ def test_horovodrun_reaches_the_other_node_without_ssh(
     assert per_host(run) == [2, 1]
     assert sampled(run) == sorted(info(run)["hosts"])
     assert info(run)["state"] == "completed"
+    assert of_rank(login, 2) == ["[2]<stdout>:[rank 2] rank 2 of 3"]
 
 
 @pytest.mark.parametrize("launch", ["srun", pytest.param("torchrun", marks=pytest.mark.slow)])
@@ -169,6 +172,15 @@ def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], sha
     assert sampled(run) == info(run)["hosts"][:1]
     assert "completed" in pbs.jobs("status")
     assert "test/acc 0." in pbs.jobs("logs")
+
+
+def of_rank(login: Login, rank: int) -> list[str]:
+    """The beginnings of what a rank of the newest run has said of its place, as `logs --rank` prints them."""
+    return [
+        line.partition(": local rank")[0]
+        for line in login.jobs("logs", "--rank", str(rank)).splitlines()
+        if "local rank" in line
+    ]
 
 
 def pbs_log(run: Path) -> str:

@@ -1,5 +1,6 @@
 """Submitting to a real Slurm: in an allocation, a sweep, code that changes, values that a shell would take apart."""
 
+import json
 import os
 import re
 import sys
@@ -61,6 +62,8 @@ def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shar
     edited = Login(testbed, shared_dir, copy)
     job, run = edited.submit("cluster=slurm", *SMALL, 'cluster.extra=["--hold"]')
     (copy / "src" / "rank.py").write_text("raise SystemExit('edited')\n")
+    [waiting] = json.loads(edited.jobs("status", job, "--json"))["runs"]
+    assert (waiting["state"], waiting["pending"]["reason"]) == ("pending", "JobHeldUser")
     assert testbed.run(["scontrol", "release", job]).returncode == 0
     assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
 
@@ -80,6 +83,12 @@ def test_a_failed_member_of_a_sweep_is_resubmitted_alone(login: Login) -> None:
         ("1", "failed"),
         ("2", "completed"),
     ]
+    told = json.loads(login.jobs("status", sweep, "--json"))
+    assert [one["state"] for one in told["runs"]] == ["completed", "failed", "completed"]
+    assert told["differing"] == ["seed"]
+    assert "--failed" in told["next"][-1]
+    assert re.findall(rf"^\[{sweep}-(\d)\] epoch 1/1 ", login.jobs("logs", "-f", sweep), re.M) == ["0", "2"]
+    assert f"  {sweep}-" in login.jobs("best", sweep)
     again = login.jobs("resubmit", sweep, "--failed")
     found = re.match(rf"Submitted job (\d+): {second.name}\n", again)
     assert found, again

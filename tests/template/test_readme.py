@@ -8,6 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from src import jobs
 from src.files import ROOT
 
 Train = Callable[..., "CompletedProcess[str]"]
@@ -56,6 +57,31 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
     else:
         assert done.returncode == 0, done.stderr
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/jobs.py")])
+def test_jobs_commands_serve_a_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    page: str,
+    command: str,
+) -> None:
+    """Of a run of this machine that has ended: such a one has no log and no job."""
+    run = tmp_path / "results" / "digits" / "20260101-000000-aaaa"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("checkpoint: {monitor: val/acc, mode: max}\n")
+    (run / "run.json").write_text('{"state": "completed", "metrics": {"val/acc": 0.5}}')
+    (run / "metrics.csv").write_text("step,epoch,val/acc,val/loss\n7,1,0.5,0.25\n")
+    (tmp_path / "results" / "latest").symlink_to(run)
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)[2:]
+    code = jobs.main([*words, "--results", str(tmp_path / "results")])
+    said = capsys.readouterr()
+    if words[0] in ("status", "list", "best"):
+        assert code == 0 and run.name in said.out, said.err
+    else:
+        assert code == 2 and "ran on this machine" in said.err
 
 
 def test_make_targets_exist() -> None:

@@ -1,6 +1,7 @@
 """What a person sees: lines in a file, a bar on a terminal."""
 
 import fcntl
+import json
 import os
 import pty
 import struct
@@ -8,10 +9,13 @@ import subprocess
 import sys
 import termios
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from src.checkpoints.info import SavedCheckpoint
 from src.files import ROOT
+from src.monitor.heartbeat import own as heartbeat
 from src.training import progress as module
 from src.training.plan import Plan
 from src.training.progress import Progress
@@ -150,3 +154,55 @@ def read(terminal: int) -> bytes:
 def test_auto_is_plain_in_a_file() -> None:
     out = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True).stdout
     assert out.startswith("resuming at step 0\nepoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")
+
+
+def test_what_is_told_to_who_asks_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also where nothing is shown. 10 batches in 1 s, each of which waited 0.04 s for its data; 100 s of validation."""
+    clock = Clock(monkeypatch)
+    heartbeat.enter("start")
+    with Progress("none", PLAN, unit="images", live=tmp_path) as progress:
+        assert progress.state()["section"] == "start"
+        assert progress.state()["step"] is None
+        clock.now += 50  # a slow start is no training
+        heartbeat.enter("step", "data")
+        progress.begin()
+        for batch in range(10):
+            clock.now += 0.04
+            heartbeat.fetched()
+            clock.now += 0.06
+            heartbeat.trained_batch(batch // 2)
+            progress.batch(0, batch, {"train/loss": float("inf")} if batch == 9 else None)
+        told = progress.state()
+        assert (told["epoch"], told["epochs"], told["step"], told["steps"]) == (1, 3, 5, 15)
+        assert (told["rate"], told["unit"], told["data_wait"]) == (320.0, "images", 0.4)
+        assert told["seconds_left"] == 1.8  # 5 steps in 0.9 s since the first batch
+        with heartbeat.within("validation"):
+            assert progress.state()["section"] == "validation"
+            clock.now += 100
+        progress.validated(0, {"val/loss": 0.25})
+        told = progress.state()
+        assert told["section"] == "train"
+        assert told["metrics"] == {"train/loss": float("inf"), "val/loss": 0.25}
+        assert told["rate"] == 320.0  # the last one known
+        assert told["seconds_left"] == 201.8  # what validations take is part of the pace
+        assert told["checkpoint"] is None
+        (tmp_path / "00000005").mkdir()
+        saved = SavedCheckpoint(5, 1, 0, {}, None, "keras", tmp_path / "00000005")
+        progress.newest = lambda: saved
+        assert progress.state()["checkpoint"]["step"] == 5
+        heartbeat.enter("end")
+    left = json.loads((tmp_path / "monitor" / "live.json").read_text())
+    assert left["section"] == "end"
+    assert left["step"] == 5
+    assert capsys.readouterr().out == ""
+
+
+def test_a_rank_that_nobody_asks_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Progress("none", PLAN) as progress:
+        progress.batch(0, 3)
+        assert progress.live is None
+        assert progress.state()["step"] is None
+    assert [*tmp_path.iterdir()] == []

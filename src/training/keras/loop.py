@@ -11,6 +11,7 @@ from src.training.plan import Plan
 def fit(callback: TrainingCallback) -> None:
     """Train from the callback's position to the end or to a signal, which leaves a checkpoint."""
     position, plan, module = callback.position, callback.plan, callback.module
+    callback.metrics.progress.begin()
     callback.others.on_train_begin()
     heartbeat.enter("step", "data")
     if position.pending:

@@ -79,7 +79,9 @@ def train_and_test(
     if checkpointer:
         run.steps_done = lambda: position.step
     kind = config.monitor.progress if strategy.rank == 0 else "none"
-    display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units)
+    live = run.path if writes else None
+    display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units, live)
+    display.newest = lambda: checkpointer.newest if checkpointer else None
     with checkpointer or nullcontext(), display as progress:
         if newest:
             progress.note(resuming_at(position.step, plan.total_steps))
@@ -112,6 +114,7 @@ def train_and_test(
                 newest = checkpointer.newest or newest
             if not position.preempted and plan.test_batches:
                 test(callback)
+        heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None)
 
 

@@ -93,6 +93,7 @@ class MetricsCallback(pl.Callback):
         self.pace = Pace(trainer)
         self._batch_over()
         heartbeat.enter("step", "data")
+        self.progress.begin()
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

@@ -136,8 +136,7 @@ class CheckpointCallback(pl.Callback):
         began = time.monotonic()
         with heartbeat.within("checkpoint"):
             self.writer.wait()
-        info = CheckpointInfo(step, epoch, batch, dict(self.metrics.metrics), value, "lightning")
-        with heartbeat.within("checkpoint"):
+            info = CheckpointInfo(step, epoch, batch, dict(self.metrics.metrics), value, "lightning")
             trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
         self.interval.saved(time.monotonic() - began)
         self.metrics.saving = False

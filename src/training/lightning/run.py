@@ -79,10 +79,12 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     task = module.task if isinstance(module, TaskModule) else None
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
-    with Progress(kind, plan, made.devices, unit, counted) as progress:
+    live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
+    with Progress(kind, plan, made.devices, unit, counted, live) as progress:
         metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
         checkpoints = attach(trainer, run, metrics)
         writer = checkpoints.writer
+        progress.newest = lambda: writer.checkpointer.newest if writer.checkpointer else None
         with writer.checkpointer or nullcontext():
             state: Literal["completed", "preempted", "failed"] = "failed"
             try:

@@ -168,6 +168,10 @@ def test_metrics_arrive_everywhere_under_their_names(stranger: MakeRun, fit: Fit
     outcome = fit(config, run)
     names = {"train_loss_step", "train_loss_epoch", "val_loss", "val_mae", "for_callbacks", "test_loss"}
     assert names <= outcome.metrics.keys()
+    told = json.loads((run.path / "monitor" / "live.json").read_text())
+    assert (told["section"], told["step"], told["steps"]) == ("end", 30, 30)
+    assert {"train_loss_step", "val_loss", "val_mae"} <= told["metrics"].keys()
+    assert told["checkpoint"]["step"] == 30
     header = run.metrics_csv.read_text().splitlines()[0].split(",")
     assert names | {"lr", "lr-AdamW"} <= set(header)
     rows = last_rows(run, 99)

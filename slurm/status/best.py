@@ -1,0 +1,83 @@
+"""The best of several runs, by the metric that each of them monitors."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm.runs import Submitted
+from slurm.status import files
+from src.errors import CheckpointError, SubmitError
+from src.runs.folder import RunDir
+
+
+@dataclass(frozen=True)
+class Best:
+    """Where a metric was best.
+
+    Attributes:
+        metric, mode: what is compared, and whether the least or the greatest is best.
+        value, step: the value, and the optimizer steps done there.
+        compared: how many runs have such values.
+        left_out: how many of the runs have none, or monitor another metric.
+    """
+
+    id: str
+    path: Path
+    metric: str
+    mode: str
+    value: float
+    step: int
+    compared: int
+    left_out: int
+
+
+def best(found: Sequence[Submitted], metric: str | None = None, mode: str | None = None) -> Best:
+    """The best value that any of the runs has reached, in any of its epochs.
+
+    Args:
+        metric: compared; None: `checkpoint.monitor` of the first run that has one.
+        mode: min or max; None: `checkpoint.mode` of a run that monitors this metric.
+
+    Raises:
+        SubmitError: there is nothing to compare, or nobody says which value is better.
+    """
+    watched = {run.folder.path: monitored(run.folder) for run in found}
+    name = metric or next((m for m, _ in watched.values() if m), None)
+    if name is None:
+        raise SubmitError(
+            "none of these runs has a checkpoint.monitor; name a metric with --metric, and --mode min or max."
+        )
+    way = mode or next((w for m, w in watched.values() if m == name and w), None)
+    if way not in ("min", "max"):
+        raise SubmitError(f"whether a low or a high {name} is better is not known; add --mode min or max.")
+    reached = {path: curve for path in watched if (curve := values(RunDir(path), name))}
+    if not reached:
+        raise SubmitError(f"none of these {len(found)} runs has measured {name} yet.")
+    choose: Callable[..., tuple[Path, int, float]] = min if way == "min" else max
+    points = [
+        (path, step, value) for path, curve in reached.items() for step, value in curve if value == value
+    ]
+    if not points:
+        raise SubmitError(f"{name} is nan in all of these runs.")
+    path, step, value = choose(points, key=lambda point: point[2])
+    return Best(path.name, path, name, way, value, step, len(reached), len(found) - len(reached))
+
+
+def values(run: RunDir, metric: str) -> list[tuple[int, float]]:
+    """Step and value where it was measured; without a metrics.csv (`monitor.csv=false`) the last one, which run.json has."""
+    if run.metrics_csv.exists():
+        return files.curve(run, metric)
+    try:
+        last = files.progress(run, run.info())
+    except CheckpointError:  # `list` and `status` say so
+        return []
+    value = last.metrics.get(metric)
+    return [(last.step or 0, value)] if value is not None else []
+
+
+def monitored(run: RunDir) -> tuple[str | None, str | None]:
+    """`checkpoint.monitor` and `checkpoint.mode` of a run, as far as its configuration can be read."""
+    section = files.config(run).get("checkpoint")
+    known = section if isinstance(section, dict) else {}
+    metric, mode = known.get("monitor"), known.get("mode")
+    return (metric if isinstance(metric, str) else None), (mode if isinstance(mode, str) else None)
