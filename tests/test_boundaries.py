@@ -22,9 +22,10 @@ GROUND = {"errors", "files"}
 LOWER = GROUND | {"config", "distributed", "runs"}
 CONTENT = {"models", "data", "tasks"}
 LOOPS = LOWER | CONTENT | {"checkpoints", "monitor", "training"}
+OF_MONITOR = {"psutil", "pynvml", "tensorboard", "jinja2", "pygal", "yaml"}
 SHARED = {"checkpoints", "monitor", "tasks"}
 LOOP = {"training.lightning", "training.keras"}
-COMMANDS = {"train", "jobs", "doctor", "evaluate"}
+COMMANDS = {"train", "jobs", "doctor", "evaluate", "report"}
 EVERYTHING = LOOPS | LOOP | {"launch", "after", "monitor", "slurm"}
 
 
@@ -49,7 +50,7 @@ ROWS = {
     "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml", "rich"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch"}, {"hydra", "omegaconf"}),
     "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
-    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, {"psutil", "pynvml", "tensorboard"}),
+    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
     "12 the commands are the roof": Row(COMMANDS, EVERYTHING, {"hydra", "omegaconf"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
@@ -172,6 +173,7 @@ REASONS = {
     "hydra": "a rank does without Hydra",
     "omegaconf": "a rank does without Hydra",
     "jinja2": "a run on this machine renders no script",
+    "src.monitor.report.page": "its libraries are of no use before the end",
     "rich": "a bar is drawn on a terminal only",
     "src.after.command": "an evaluation that is submitted imports no numpy",
     "numpy": "headers of a data set are read on the login node",

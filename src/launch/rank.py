@@ -99,7 +99,7 @@ def tell(run: RunDir, config: Config) -> None:
     if not config.monitor.report or config.trainer.fast_dev_run:
         return
     try:
-        from src.monitor.report.page import write_report  # its libraries are of no use before
+        from src.monitor.report.page import write_report
 
         print("\n".join(write_report(run)), flush=True)
     except Exception as error:

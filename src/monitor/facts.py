@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from src.files.atomic import read_text
-from src.monitor.ranks import read_json
+from src.monitor.ranks import mappings, read_json
 from src.runs.attempts import with_times
 from src.runs.folder import ATTEMPTS, RunDir
 
@@ -94,8 +96,6 @@ def read_facts(run: RunDir) -> Facts:
     Raises:
         CheckpointError: run.json is damaged.
     """
-    import yaml
-
     folder, info = run.monitor, run.info()
     if attempts := info.get(ATTEMPTS):
         info[ATTEMPTS] = [*attempts[:-1], with_times(run, attempts[-1])]
@@ -110,11 +110,6 @@ def read_facts(run: RunDir) -> Facts:
         nodes=tuple(node for path in sorted(folder.glob("*.csv")) if (node := node_use(path))),
         watch=read_json(folder / "watch.json"),
     )
-
-
-def mappings(value: object) -> list[dict[str, Any]]:
-    """The objects in a list of JSON; empty for anything else."""
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def curves(path: Path) -> dict[str, Series]:

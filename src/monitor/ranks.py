@@ -186,5 +186,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def mappings(value: object) -> list[dict[str, Any]]:
+    """The objects in a list of JSON; empty for anything else."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
 def _number(content: dict[str, Any]) -> Any:
     return content.get("number")

@@ -5,9 +5,8 @@ import statistics
 import time
 from collections.abc import Mapping
 
-from src.monitor.facts import mappings
 from src.monitor.heartbeat import own as heartbeat
-from src.monitor.ranks import read_json
+from src.monitor.ranks import mappings, read_json
 from src.runs.attempts import STARTED
 from src.runs.folder import RunDir
 

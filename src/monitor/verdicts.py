@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from src.monitor.facts import Facts, NodeUse, Series, mappings, mean
+from src.monitor.facts import Facts, NodeUse, Series, mean
 from src.monitor.goodput import goodput
+from src.monitor.ranks import mappings
 
 SETTLED_S = 60.0
 """Samples of the first minute are of imports and of the first compilation: they say nothing of the training."""

@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pygal
+from pygal.style import Style
+
 from src.monitor.facts import NodeUse, Series
 
 MOST_POINTS = 400
@@ -18,7 +21,7 @@ OTHERS = ("lr",)
 
 @dataclass(frozen=True)
 class Figure:
-    """One picture of the page; `svg` goes into it as it is, `names` are those of its curves in the order of their colours."""
+    """One drawing of the page; `svg` goes into it as it is, `names` are those of its curves in the order of their colours."""
 
     title: str
     names: tuple[str, ...]
@@ -52,9 +55,6 @@ def figure(title: str, curves: Mapping[str, Series], below: str, top: float | No
 
 def chart(curves: Mapping[str, Series], below: str, top: float | None) -> str:
     """The SVG of a line chart."""
-    import pygal
-    from pygal.style import Style
-
     style = Style(
         background="transparent",
         plot_background="transparent",

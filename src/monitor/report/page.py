@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from src.config.compose import compose
 from src.config.flat import flatten
 from src.files.atomic import write_atomic
 from src.monitor.facts import Facts, Series, mean, read_facts
@@ -57,8 +60,6 @@ def write_report(run: RunDir) -> list[str]:
 
 def page(run: RunDir, facts: Facts) -> str:
     """The page as HTML."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     here = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=here, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
     environment.filters |= {"duration": duration, "number": number}
@@ -125,8 +126,6 @@ def gpu_rows(facts: Facts) -> list[GpuRow]:
 
 def changed(run: RunDir, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Keys whose value is not the default of `configs/`: default and value, as they are written."""
-    from src.config.compose import compose
-
     defaults = {key: text(value) for key, value in flatten(compose([])).items()}
     mine = {key: text(value) for key, value in flatten(config).items()}
     return {
