@@ -8,6 +8,7 @@ from slurm import ran_here, runs
 from slurm.queue import JobStates
 from slurm.runs import Submitted
 from slurm.status import commands, files
+from slurm.status.findings import findings
 from slurm.status.pending import Pending, pending
 from slurm.status.report import Report, may_train
 from src.errors import ProjectError, SchedulerError, SubmitError
@@ -100,6 +101,9 @@ def report(run: Submitted, known: JobStates | None, waiting: Mapping[str, Pendin
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
         progress=files.progress(run.folder, info),
         nodes=files.nodes(run.folder, info) if alive else {},
+        findings=tuple(findings(files.read_json(run.folder.path / "monitor" / "watch.json")))
+        if alive
+        else (),
         checkpoint=files.checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),
