@@ -47,7 +47,7 @@ ROWS = {
     "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
-    "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER, {"jinja2", "yaml", "rich"}),
+    "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER | {"monitor"}, {"jinja2", "yaml", "rich"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch"}, {"hydra", "omegaconf"}),
     "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),

@@ -1,31 +1,21 @@
 """The small files of a run folder. They may be half-written, or of another version of this project: what can't be read is left out."""
 
 import csv
-import json
 import math
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from slurm.status.report import Checkpoint, Progress
 from src.files.atomic import read_text
+from src.monitor.ranks import read_json
 from src.runs.folder import ATTEMPTS, RunDir
 
 NOT_HOSTS = ("live", "watch")
 """Files of RUN/monitor/ that are of no host; nor are those that begin with `ranks-`."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """An object of JSON; empty if there is none that can be read."""
-    try:
-        content = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def live(run: RunDir, info: Mapping[str, Any]) -> dict[str, Any]:

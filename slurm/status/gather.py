@@ -8,10 +8,11 @@ from slurm import ran_here, runs
 from slurm.queue import JobStates
 from slurm.runs import Submitted
 from slurm.status import commands, files
-from slurm.status.findings import findings
 from slurm.status.pending import Pending, pending
 from slurm.status.report import Report, may_train
 from src.errors import ProjectError, SchedulerError, SubmitError
+from src.monitor.facts import read_facts
+from src.monitor.verdicts import verdicts
 from src.runs.attempts import lost_steps, resume_summary
 from src.runs.folder import ATTEMPTS
 
@@ -55,7 +56,7 @@ def gather(found: Sequence[Submitted], ended_too: bool = True) -> Gathered:
     reports = []
     for run in found:
         try:
-            reports.append(report(run, known, waiting))
+            reports.append(report(run, known, waiting, len(found) == 1))
         except ProjectError as error:
             reports.append(Report(run.folder.id, run.folder.path, trouble=str(error)))
             trouble, code = [*trouble, f"{run.folder.id}: {error}"], error.exit_code
@@ -71,12 +72,15 @@ def sweep_of(found: Sequence[Submitted]) -> str | None:
     return bases.pop() if len(found) > 1 and len(bases) == 1 and found[0].member is not None else None
 
 
-def report(run: Submitted, known: JobStates | None, waiting: Mapping[str, Pending]) -> Report:
+def report(
+    run: Submitted, known: JobStates | None, waiting: Mapping[str, Pending], alone: bool = True
+) -> Report:
     """What is known of one run.
 
     Args:
         known: the states of jobs; None if the scheduler can't be asked.
         waiting: why jobs wait.
+        alone: it is the only one that was asked for, so all its files are read.
 
     Raises:
         SubmitError, CheckpointError: the files that name its jobs and its state are not what this project writes.
@@ -101,9 +105,7 @@ def report(run: Submitted, known: JobStates | None, waiting: Mapping[str, Pendin
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
         progress=files.progress(run.folder, info),
         nodes=files.nodes(run.folder, info) if alive else {},
-        findings=tuple(findings(files.read_json(run.folder.path / "monitor" / "watch.json")))
-        if alive
-        else (),
+        verdicts=tuple(verdicts(read_facts(run.folder))) if alone else (),
         checkpoint=files.checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),

@@ -92,7 +92,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if report.alive:
         yield "Nodes", ", ".join(report.hosts)
         yield "Now", _now(report)
-        yield from (("Watch", sentence) for sentence in report.findings)
+    yield from (("Note", sentence) for sentence in report.verdicts)
         yield from _nodes(report)
     if saved := report.checkpoint:
         yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{_behind(report)}"

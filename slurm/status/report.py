@@ -68,7 +68,7 @@ class Report:
         pending: why its job waits; None if it does not.
         hosts: the nodes of the newest attempt.
         nodes: what the side process of each node has measured last, by host.
-        findings: what the watch has found, as sentences.
+        verdicts: what a person should know of it, see `src/monitor/verdicts.py`.
         attempts: how often it was started.
         steps_lost: steps that were trained twice after resumes.
         resumed: both in words; empty for a run that was never resumed.
@@ -94,7 +94,7 @@ class Report:
     progress: Progress = field(default_factory=Progress)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
-    findings: tuple[str, ...] = ()
+    verdicts: tuple[str, ...] = ()
     attempts: int = 0
     steps_lost: int = 0
     resumed: str = ""

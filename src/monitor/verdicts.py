@@ -55,6 +55,13 @@ def loss_is_nan(facts: Facts) -> Iterator[str]:
             return
 
 
+def not_there_yet(facts: Facts) -> Iterator[str]:
+    """Ranks that the others wait for at the start."""
+    late = facts.watch.get("late")
+    if isinstance(late, list) and late:
+        yield f"not there yet: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}."
+
+
 def hung(facts: Facts) -> Iterator[str]:
     """The ranks hang now, or did so and were ended."""
     hang, hangs = facts.watch.get("hang"), mappings(facts.watch.get("hangs"))
@@ -140,6 +147,7 @@ def memory_was_short(facts: Facts) -> Iterator[str]:
 Rule = Callable[[Facts], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     loss_is_nan,
+    not_there_yet,
     hung,
     slow_ranks,
     gpus_without_a_task,

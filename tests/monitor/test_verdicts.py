@@ -91,5 +91,6 @@ def test_what_the_watch_has_found_is_told() -> None:
     assert verdicts(facts(watch={"hang": {"line": "rank 1 hangs."}, "hangs": [{"step": 3}]})) == [
         "rank 1 hangs."
     ]
+    assert verdicts(facts(watch={"late": [2, 3]})) == ["not there yet: ranks 2, 3."]
     (ended,) = verdicts(facts(watch={"hang": None, "hangs": [{"step": 7}, {"step": 30}]}))
     assert ended.startswith("the run hung at step 7, 30 and was ended")

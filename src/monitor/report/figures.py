@@ -75,7 +75,7 @@ def chart(curves: Mapping[str, Series], below: str, top: float | None) -> str:
         width=620,
         height=320,
         margin=4,
-        margin_right=24,  # half of the last label stands there
+        margin_right=24,  # half of the last number on the axis
         show_dots=False,
         stroke_style={"width": 2},
         show_legend=False,  # the page has one

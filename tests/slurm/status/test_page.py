@@ -31,7 +31,7 @@ RUNNING = Report(
         {"lr": 0.1, "val/loss": None, "val/acc": 0.5},
     ),
     nodes={"node1": {"sample": {"cpu_use_percent": 45}}, "node2": {}},
-    findings=("rank 1 takes 1.52 times as long as the others",),
+    verdicts=("rank 1 takes 1.52 times as long as the others",),
     checkpoint=Checkpoint(200, PATH / "checkpoints" / "00000200", 300.0),
     attempts=2,
     steps_lost=1,
@@ -46,7 +46,7 @@ TEXT = """\
 Run folder:  /shared/results/digits/20260101-000000-aaaa
 Nodes:       node1, node2
 Now:         train, 1234 images/s, 3 min left, waits for data 4 % of the time, last moved 2 s ago
-Watch:       rank 1 takes 1.52 times as long as the others
+Note:        rank 1 takes 1.52 times as long as the others
 node1:       CPUs 45 %
 Checkpoint:  step 200, 5 min ago, 30 steps since
 Log:         /shared/results/digits/20260101-000000-aaaa/slurm-7.out

@@ -10,6 +10,7 @@ set -euo pipefail
 RUN=/scratch/me/project/results/digits/20261120-101502-a1b2
 CODE=/scratch/me/project/results/digits/20261120-101502-a1b2/code  # as it was at submission
 exec >>"$RUN/pbs-${PBS_JOBID%%.*}.out" 2>>"$RUN/pbs-${PBS_JOBID%%.*}.err"  # PBS itself shows them only at the end
+export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time from here
 cd -- "$CODE"
 
 # $RUN/state is "<state> <job that trains>", written by RunDir.update (src/runs/folder.py) together with run.json. Of the words

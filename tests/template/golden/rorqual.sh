@@ -17,6 +17,7 @@ set -euo pipefail
 
 RUN=/scratch/me/project/results/digits/20261120-101502-a1b2
 CODE=/scratch/me/project/results/digits/20261120-101502-a1b2/code  # as it was at submission
+export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time from here
 cd -- "$CODE"
 
 # $RUN/state is "<state> <job that trains>", written by RunDir.update (src/runs/folder.py) together with run.json. Of the words
