@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch as pl
+import torch
 from torch import distributed, nn
 
 from src.config.schema import Config
@@ -36,6 +37,7 @@ from src.training.lightning.strategies.fsdp import FullyShardedStrategy
 from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import Trainer, make_trainer
 from src.training.network import build_network
+from src.training.peak import peak
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress
 from src.training.stop import Stop
@@ -79,7 +81,7 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     task = module.task if isinstance(module, TaskModule) else None
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
-    with Progress(kind, plan, made.devices, unit, counted) as progress:
+    with Progress(kind, plan, made.devices, unit, counted, least_seconds(made, config)) as progress:
         metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
         checkpoints = attach(trainer, run, metrics)
         writer = checkpoints.writer
@@ -102,6 +104,19 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
         metrics=metrics.metrics,
         checkpoint=str(writer.newest.path) if writer.newest else None,
     )
+
+
+def least_seconds(made: Made, config: Config) -> float | None:
+    """That this device needs for a token of a network that says its `flops_per_token`; None where its peak is not known."""
+    module, device = made.module, made.trainer.strategy.root_device
+    if not isinstance(module, TaskModule) or module.task.unit != "tokens" or device.type != "cuda":
+        return None
+    flops = getattr(module.network, "flops_per_token", None)
+    if not isinstance(flops, float):
+        return None
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    most = peak(torch.cuda.get_device_name(device), config.trainer.precision, tf32)
+    return flops / most if most else None
 
 
 def end_process_group() -> None:
