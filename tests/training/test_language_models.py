@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from src.config.strategies import SUPPORTED
@@ -112,6 +113,7 @@ def test_all_ranks_killed_and_resumed_give_the_same_bits(choice: tuple[str, ...]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
+    psutil.wait_procs([psutil.Process(pid) for pid in killed if psutil.pid_exists(pid)], timeout=60)
     run = next(results.glob("digits/*"))
     assert len(killed) == 3 and state(run)["state"] == "running", f"it was over after {delay} s"
     again = start(f"resume={run}")

@@ -145,6 +145,7 @@ class Trained:
         model = self.network
         try:
             if format == "keras":
+                model.compiled = False  # how it was trained is the run's, and its schedule of ours would be in the file
                 model.save(path)
             else:
                 model.export(path, verbose=False)
