@@ -108,24 +108,32 @@ def test_onnxruntime_opens_it(strange: Strange, evaluated: Evaluate, tmp_path: P
     assert np.allclose(answer, answers("lightning", strange["lightning"], 4), atol=1e-6)
 
 
-def test_keras_and_tensorflow_open_it(strange: Strange, evaluated: Evaluate, tmp_path: Path) -> None:
-    import keras
+def test_tensorflow_serves_it(strange: Strange, evaluated: Evaluate, tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from tests.training.keras.strangers import OwnStep
+    code, _, error = evaluated(strange["keras"].path, "--export", "savedmodel", "--to", tmp_path / "served")
+    assert code == 0, error
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    answer = loaded.serve(inputs("keras", 4))
+    assert np.allclose(np.asarray(answer), answers("keras", strange["keras"], 4), atol=1e-6)
 
-    run = strange["keras"]
-    for format, file in (("keras", "model.keras"), ("savedmodel", "served")):
-        code, _, error = evaluated(run.path, "--export", format, "--to", tmp_path / file)
-        assert code == 0, error
-    expected, x = answers("keras", run, 4), inputs("keras", 4)
-    loaded = keras.saving.load_model(
-        tmp_path / "model.keras", custom_objects={"OwnStep": OwnStep}, compile=False
-    )
-    assert np.allclose(np.asarray(loaded(x)), expected, atol=1e-6)
-    assert np.allclose(
-        np.asarray(tf.saved_model.load(str(tmp_path / "served")).serve(x)), expected, atol=1e-6
-    )
+
+def test_keras_opens_it_where_it_can_be_made_again(
+    strange: Strange, trained: Trained, evaluated: Evaluate, tmp_path: Path
+) -> None:
+    """Keras calls `__init__` with what every layer takes, such as its name; a model that takes no such thing is refused."""
+    import keras
+
+    from tests.after.keras_strangers import Reopened
+
+    code, _, error = evaluated(strange["keras"].path, "--export", "keras", "--to", tmp_path / "no.keras")
+    assert code == 2 and not (tmp_path / "no.keras").exists()
+    assert re.search("can't be written so: .*use --export savedmodel", error.replace("\n", " ")), error
+    words = [w for w in WORDS["keras"] if not w.startswith("task.")]
+    run = trained("task._target_=tests.after.keras_strangers.Reopened", *words)
+    assert evaluated(run.path, "--export", "keras", "--to", tmp_path / "model.keras")[0] == 0
+    loaded = keras.saving.load_model(tmp_path / "model.keras", custom_objects={"Reopened": Reopened})
+    assert np.allclose(np.asarray(loaded(inputs("keras", 4))), answers("keras", run, 4), atol=1e-6)
 
 
 @pytest.mark.parametrize(
