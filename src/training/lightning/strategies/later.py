@@ -4,11 +4,13 @@ What torch's layers do to a new weight is noted, with the state of the random nu
 it gives the same bits as if the whole module had been built at once.
 """
 
+import random
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -147,7 +149,7 @@ class Later(TorchDispatchMode):
 
 def build_later(build: Callable[[], Any]) -> tuple[Any, Later | None]:
     """What `build` makes, with weights of which the values come later; where it needs them at once, as it is: then None."""
-    state = torch.get_rng_state()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     later = Later()
     try:
         with later, OnCpu():
@@ -158,7 +160,9 @@ def build_later(build: Callable[[], Any]) -> tuple[Any, Later | None]:
             return made, later
     except Exception:  # whatever a module raises that wants to see a value; an error of its own comes again
         pass
-    torch.set_rng_state(state)
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
     return build(), None
 
 
