@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks.checkpoint import LAYERS, RATE, ROWS, WIDTH, clock, forget_peak, peak_of_memory, say  # noqa: E402
+from benchmarks.checkpoint import RATE, ROWS, WIDTH, clock, forget_peak, peak_of_memory, say  # noqa: E402
 
 RANKS = 2
 
@@ -30,13 +30,13 @@ RANKS = 2
 class Training:
     """The network of checkpoint.py, its layers split over the ranks one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         import torch
         from torch.distributed.fsdp import fully_shard
 
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        self.network = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+        self.network = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)])
         for layer in self.network:
             fully_shard(layer)
         fully_shard(self.network)
@@ -153,9 +153,9 @@ METHODS: dict[str, Callable[[int, Path, Path], Any]] = {
 }
 
 
-def measure(name: str, rank: int, local: Path, shared: Path, rounds: int) -> dict[str, Any]:
+def measure(name: str, rank: int, local: Path, shared: Path, rounds: int, layers: int) -> dict[str, Any]:
     """Train with one method as one rank: seconds of stall and of whole cost for each round, and memory."""
-    training = Training()
+    training = Training(layers)
     method = METHODS[name](rank, local, shared)
     training.seconds(3)
     one = {"state_dict": {"one": training.rows[:1, :1].clone()}, "optimizer_states": [{}]}
@@ -190,7 +190,9 @@ def with_checkpoint(
     return stall, clock() - began, training.steps - first, peak_of_memory()
 
 
-def ranks_of(name: str, rounds: int, where: Path, throttle: Path, port: int) -> list[dict[str, Any]]:
+def ranks_of(
+    name: str, asked: argparse.Namespace, where: Path, throttle: Path, port: int
+) -> list[dict[str, Any]]:
     """`measure` in two processes, whose writes to the shared disk are slowed down."""
     for folder in (where / "local", where / "shared"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -202,9 +204,11 @@ def ranks_of(name: str, rounds: int, where: Path, throttle: Path, port: int) -> 
         "THROTTLE_RATE": str(RATE / RANKS),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONWARNINGS": "ignore",  # dcp's, of a checkpoint that it writes over
         "PORT": str(port),
     }
-    command = [sys.executable, __file__, "--method", name, "--rounds", str(rounds), "--folder", str(where)]
+    command = [sys.executable, __file__, "--method", name, "--folder", str(where)]
+    command += ["--rounds", str(asked.rounds), "--layers", str(asked.layers)]
     ranks = [
         subprocess.Popen([*command, "--rank", str(rank)], env=environment, stdout=subprocess.PIPE, text=True)
         for rank in range(RANKS)
@@ -222,20 +226,20 @@ def rank_of(asked: argparse.Namespace) -> None:
     address = f"tcp://127.0.0.1:{os.environ['PORT']}"
     distributed.init_process_group("gloo", init_method=address, rank=asked.rank, world_size=RANKS)
     local, shared = asked.folder / "local", asked.folder / "shared"
-    print(json.dumps(measure(asked.method, asked.rank, local, shared, asked.rounds)))
+    print(json.dumps(measure(asked.method, asked.rank, local, shared, asked.rounds, asked.layers)))
     sys.stdout.flush()
     distributed.barrier()
     os._exit(0)  # whatever threads a method has left
 
 
-def compare(rounds: int, where: Path) -> dict[str, float]:
+def compare(asked: argparse.Namespace, where: Path) -> dict[str, float]:
     """Run every method, print the table, and return the ratios."""
     from src.launch.processes import free_port
 
     throttle = where / "throttle.so"
     source = Path(__file__).with_name("throttle.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(throttle), str(source), "-ldl"], check=True)
-    found = {name: ranks_of(name, rounds, where, throttle, free_port()) for name in METHODS}
+    found = {name: ranks_of(name, asked, where, throttle, free_port()) for name in METHODS}
     unit = max(statistics.median(rank["stall"]) for rank in found["dcp.save"])
     size = sum(rank["size"] for rank in found["ours"])
     print(
@@ -259,6 +263,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="each is a state of 12.6 MB (%(default)s)")
     parser.add_argument(
         "--folder", type=Path, help="where the disks are played; default: memory, else TMPDIR"
     )
@@ -269,7 +274,7 @@ def main() -> None:
         rank_of(asked)
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=asked.folder or memory) as folder:
-        print(json.dumps(compare(asked.rounds, Path(folder))))
+        print(json.dumps(compare(asked, Path(folder))))
 
 
 if __name__ == "__main__":

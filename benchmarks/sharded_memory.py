@@ -111,7 +111,7 @@ def needed(ranks: int, strategy: str, *words: str) -> dict[str, int]:
         choice = [f"strategy={strategy}", f"trainer.devices={ranks}", f"paths.results={folder}", *words]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MEMORY_FILE": str(file), **AT_ONCE}
         command = [sys.executable, str(ROOT / "src" / "train.py"), *WORDS, *choice]
-        subprocess.run(command, env=environment, cwd=ROOT, check=True)
+        subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         found: dict[str, int] = json.loads(file.read_text())
         return found
 
