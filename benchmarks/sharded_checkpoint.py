@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks.checkpoint import RATE, ROWS, WIDTH, clock, forget_peak, peak_of_memory, say  # noqa: E402
+from benchmarks.checkpoint import LAYERS, RATE, ROWS, WIDTH, clock, forget_peak, peak_of_memory, say  # noqa: E402
 
 RANKS = 2
 
