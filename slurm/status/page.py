@@ -92,8 +92,8 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if report.alive:
         yield "Nodes", ", ".join(report.hosts)
         yield "Now", _now(report)
-    yield from (("Note", sentence) for sentence in report.verdicts)
         yield from _nodes(report)
+    yield from (("Note", sentence) for sentence in report.verdicts)
     if saved := report.checkpoint:
         yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{_behind(report)}"
     yield "Log", "  ".join(display_path(path) for path in report.logs)

@@ -1,9 +1,12 @@
 """`init=RUN`: a training that begins with the weights of another run, never with its optimizer or its position."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from src.checkpoints.choose import choose
+from src.config.open import TARGET
 from src.config.schema import Config
+from src.config.targets import brings_network
 from src.errors import CheckpointError, ProjectError
 from src.runs.folder import open_run
 from src.runs.frozen import read_frozen
@@ -22,16 +25,41 @@ def init_problems(config: Config) -> list[str]:
         return []
     try:
         run = open_run(init.run)
-        framework = read_frozen(run)["framework"]
+        frozen = read_frozen(run)
+        framework = frozen["framework"]
         if framework != config.framework:
             return [
                 f"init.run={init.run} was trained with framework={framework}, and its weights fit that alone; "
                 f"use framework={framework}, or another run."
             ]
         choose(run, init.checkpoint, checksums=False)
+        other = _other_model(config, frozen) if init.strict else None
     except ProjectError as error:
         return [f"init.run={init.run}: {error}"]
-    return []
+    return [other] if other else []
+
+
+def _other_model(config: Config, frozen: Mapping[str, Any]) -> str | None:
+    """A sentence where the run has trained another network or module; sizes of the same one are compared when it is made."""
+    whole = brings_network(config)
+    key, section = ("task", config.task) if whole else ("model", config.model)
+    there = frozen.get(key)
+    if not isinstance(there, Mapping):
+        return None
+    target = there.get(TARGET)
+    target = target.get(config.framework) if isinstance(target, Mapping) else target
+    here = section.target.get(config.framework)
+    known = {name: there.get(name) for name in section.arguments}
+    if target == here and (whole or there.get("name") == section.name or known == dict(section.arguments)):
+        return None
+    if target == here:
+        there_it_is, here_it_is = f"{key}={there.get('name')}", f"{key}={section.name}"
+    else:
+        there_it_is, here_it_is = f"{key}._target_={target}", f"{here}"
+    return (
+        f"init.run={config.init.run} was trained with {there_it_is}, and its weights are not all those of {here_it_is}; use the "
+        f"same {key}, or init.strict=false to take what fits."
+    )
 
 
 def fitting(own: Shapes, stored: Shapes, config: Config, tell: Callable[[str], None]) -> list[str]:

@@ -38,3 +38,22 @@ def parameters(
     feed_forward = 3 * width * (hidden or hidden_width(width))
     norms = 2 * width
     return vocabulary * width + layers * (attention + feed_forward + norms) + width
+
+
+def flops_per_token(
+    vocabulary: int,
+    length: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    width: int,
+    hidden: int | None = None,
+) -> float:
+    """Operations of one token in training, forward and backward: 6 N + 12 L d T, https://arxiv.org/abs/2204.02311, appendix B.
+
+    Each of the N weights multiplies and adds once forward and twice backward; the second term is attention, over all T positions of a
+    row, also those that are masked. What is computed twice to save memory does not count.
+    """
+    return (
+        6.0 * parameters(vocabulary, layers, heads, kv_heads, width, hidden) + 12.0 * layers * width * length
+    )

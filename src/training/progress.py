@@ -28,6 +28,7 @@ class Progress:
         world_size: devices that share the global batch, for the speed.
         unit: what a row of a batch is, in the plural.
         counted: rows hold several of them, and each report of metrics says how many there were.
+        least: seconds that a device needs for one of them at its peak; None: nobody knows.
         live: folder of the run in which to keep monitor/live.json, whatever is shown; None: nobody reads it.
 
     Attributes:
@@ -41,6 +42,7 @@ class Progress:
         world_size: int = 1,
         unit: str = "samples",
         counted: bool = False,
+        least: float | None = None,
         live: Path | None = None,
     ) -> None:
         if kind == "auto":
@@ -50,7 +52,7 @@ class Progress:
         # per batch, over all ranks; 0: not known yet
         self.rows = 0.0 if counted else plan.batch_per_rank * world_size
         self._unreported = 0
-        self.throughput = Throughput(self.rows, world_size, unit)
+        self.throughput = Throughput(self.rows, world_size, unit, least)
         self.metrics: dict[str, float] = {}
         self.bar = _Bar(plan) if kind == "bar" else None
         self.newest: Callable[[], SavedCheckpoint | None] = lambda: None
@@ -158,7 +160,8 @@ class Progress:
         parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", step]
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         if self._last > self._began and self.rows:
-            parts.append(f"{self._batches * self.rows / (self._last - self._began):.0f} {self.unit}/s")
+            rate = self._batches * self.rows / (self._last - self._began)
+            parts.append(f"{rate:.0f} {self.unit}/s{self.throughput.share(rate)}")
         return "  ".join(parts)
 
     def _show(self, epoch: int, batch: int) -> None:

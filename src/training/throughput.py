@@ -16,10 +16,12 @@ class Throughput:
         rows: of one batch, over all ranks; set before each report where they differ.
         unit: what a row is, in the plural.
         world_size: ranks that train together.
+        least: seconds that a device needs for one of the unit at its peak; None: nobody knows.
     """
 
-    def __init__(self, rows: float, world_size: int, unit: str) -> None:
+    def __init__(self, rows: float, world_size: int, unit: str, least: float | None = None) -> None:
         self.rows, self.world_size, self.unit = rows, world_size, unit
+        self.least = least
         self.rates: list[float] = []
         self.seconds = 0.0
         self._batches = 0
@@ -46,4 +48,11 @@ class Throughput:
             return None
         mean, spread = statistics.mean(self.rates), 1.96 * statistics.stdev(self.rates)
         each = f"{mean / self.world_size:.1f} +- {spread / self.world_size:.1f} {self.unit}/s per device"
-        return f"{each}, {mean:.1f} +- {spread:.1f} on {self.world_size} in {len(self.rates)} intervals"
+        said = f"{each}, {mean:.1f} +- {spread:.1f} on {self.world_size} in {len(self.rates)} intervals"
+        return said + self.share(mean)
+
+    def share(self, rate: float) -> str:
+        """Which part of their peak the devices reach with this rate, over all of them; nothing where it is not known."""
+        if self.least is None:
+            return ""
+        return f", {100 * rate / self.world_size * self.least:.1f} % of the chip's peak"

@@ -1,9 +1,11 @@
 """`init=RUN`: equal weights at step 0, a part of them where asked, and refusals before anything is trained."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from src.config.load import as_tree
 from src.errors import CheckpointError, ConfigError
@@ -11,7 +13,7 @@ from src.launch.local import local_problems
 from src.runs.folder import RunDir
 from tests.weights import final_weights, largest_difference
 
-from .conftest import SHORT, Trained
+from .conftest import SHORT, Evaluate, Trained
 
 BOTH = pytest.mark.parametrize("framework", ["lightning", "keras"])
 Runs = dict[str, RunDir]
@@ -70,6 +72,23 @@ def test_a_link_is_followed_when_the_command_is_typed(runs: Runs, make_config, t
         (("init={tmp}/none",), "none is not a run folder"),
         (("init={keras}",), "framework=keras, and its weights fit that alone"),
         (("init={lightning}", "init.checkpoint=5"), "has no checkpoint of step 5"),
+        (
+            ("init={lightning}", "model=resnet18"),
+            "trained with model._target_=src.models.lightning.mlp.mlp, and its weights are not all those of src.models.lightning.resnet",
+        ),
+        (
+            ("init={lightning}", "model=mlp", "model.hidden=[9]", "model.name=mine"),
+            "trained with model=mlp, and its weights are not all those of model=mine; use the same model, or init.strict=false",
+        ),
+        (
+            (
+                "init={keras}",
+                "framework=keras",
+                "task._target_=tests.training.keras.strangers.OwnStep",
+                "data=digits",
+            ),
+            "trained with task._target_=src.tasks.keras.classification.Classification, and its weights are not all those of tests",
+        ),
     ],
 )
 def test_refused_at_submission(
@@ -78,6 +97,36 @@ def test_refused_at_submission(
     paths = {name: run.path for name, run in runs.items()}
     config = make_config(*(word.format(tmp=tmp_path, **paths) for word in words))
     assert [p for p in local_problems(config) if says in p]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("model=mlp", "model.hidden=[8]"),
+        ("model=mlp", "model.hidden=[8]", "model.name=mine"),
+        ("model=mlp", "model.hidden=[9]", "model.name=mine", "init.strict=false"),
+    ],
+)
+def test_what_may_fit_is_not_refused(words: tuple[str, ...], runs: Runs, make_config) -> None:
+    config = make_config(f"init={runs['lightning'].path}", *SHORT, *words)
+    assert not [p for p in local_problems(config) if "init" in p]
+
+
+def test_a_run_that_is_older_than_the_key(
+    runs: Runs, trained: Trained, evaluated: Evaluate, train, tmp_path: Path
+) -> None:
+    """It is evaluated, resumed, and another one begins with its weights."""
+    old = RunDir(tmp_path / "digits" / runs["lightning"].id)
+    shutil.copytree(runs["lightning"].path, old.path)
+    tree = yaml.safe_load(old.config.read_text())
+    assert tree.pop("init")
+    old.config.write_text(yaml.safe_dump(tree, sort_keys=False))
+    assert evaluated(old.path)[0] == 0
+    new = trained(*SHORT, *STILL, f"init={old.path}")
+    assert largest_difference(final_weights(new.path), final_weights(old.path)) == 0
+    resumed = train(f"resume={old.path}", "trainer.max_epochs=3", "monitor.progress=plain")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming at step 28 of 42" in resumed.stdout
 
 
 def test_a_word_that_is_no_checkpoint(make_config) -> None:

@@ -22,6 +22,7 @@ from src.models.gpt import (
     Length,
     Vocabulary,
     Width,
+    flops_per_token,
     hidden_width,
 )
 
@@ -73,6 +74,7 @@ def gpt(
     x = norm("norm")(x)
     network = keras.Model({"tokens": tokens, "documents": documents}, embedding(x, reverse=True), name="gpt")
     network.length = length
+    network.flops_per_token = flops_per_token(vocabulary, length, layers, heads, kv_heads, width, hidden)
     return network
 
 

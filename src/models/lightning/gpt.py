@@ -22,6 +22,7 @@ from src.models.gpt import (
     Length,
     Vocabulary,
     Width,
+    flops_per_token,
     hidden_width,
 )
 
@@ -41,6 +42,9 @@ class GPT(nn.Module):
         width: of the vectors between the blocks.
         hidden: width within the feed-forward part; None: see `hidden_width`.
         checkpoint_activations: forget what the blocks compute and compute it again in the backward pass: less memory, a third more time.
+
+    Attributes:
+        flops_per_token: in training, for the share of the chip's peak.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.length, self.head_width = length, width // heads
+        self.flops_per_token = flops_per_token(vocabulary, length, layers, heads, kv_heads, width, hidden)
         self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(

@@ -145,12 +145,19 @@ class Trained:
         model = self.network
         try:
             if format == "keras":
+                type(model).from_config(model.get_config())  # as Keras will open it: better now than never
+                model.compiled = (
+                    False  # how it was trained is the run's, and its schedule of ours would be in the file
+                )
                 model.save(path)
             else:
                 model.export(path, verbose=False)
         except Exception as error:  # Keras raises nearly anything at a model that it can't describe
             said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise CheckpointError(f"--export {format}: this model can't be written so: {said}") from error
+            other = "; use --export savedmodel." if format == "keras" else ""
+            raise CheckpointError(
+                f"--export {format}: this model can't be written so: {said.rstrip('.')}{other}"
+            ) from error
 
 
 class Recording:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Literal
 
 import keras
+import tensorflow as tf
 
 from src.checkpoints.recovery import open_checkpointer
 from src.config.instantiate import instantiate, refusals
@@ -33,6 +34,7 @@ from src.training.keras.random_state import part_seeds, seed_everything
 from src.training.keras.strategies.base import Strategy
 from src.training.keras.strategies.make import make_strategy
 from src.training.keras.tensorboard import MetricsWriter
+from src.training.peak import peak
 from src.training.plan import Plan
 from src.training.progress import Progress
 from src.training.resuming import other_devices, resuming_at
@@ -79,8 +81,8 @@ def train_and_test(
     if checkpointer:
         run.steps_done = lambda: position.step
     kind = config.monitor.progress if strategy.rank == 0 else "none"
-    live = run.path if writes else None
-    display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units, live)
+    live, least = run.path if writes else None, least_seconds(module, config)
+    display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units, least, live)
     display.newest = lambda: checkpointer.newest if checkpointer else None
     with checkpointer or nullcontext(), display as progress:
         if newest:
@@ -116,6 +118,17 @@ def train_and_test(
                 test(callback)
         heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None)
+
+
+def least_seconds(module: Module, config: Config) -> float | None:
+    """That a device needs for a token of a network that says its `flops_per_token`; None where its peak is not known."""
+    flops, gpus = getattr(module.model, "flops_per_token", None), tf.config.list_physical_devices("GPU")
+    if not isinstance(flops, float) or module.unit != "tokens" or not gpus:
+        return None
+    chip = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
+    tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    most = peak(chip, config.trainer.precision, tf32)
+    return flops / most if most else None
 
 
 def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:

@@ -1,6 +1,7 @@
 """`init=RUN` with Lightning: the weights of another run, before the strategy has seen the model."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -9,12 +10,18 @@ from src.checkpoints.info import SavedCheckpoint
 from src.checkpoints.initial import fitting
 from src.config.schema import Config
 from src.runs.folder import open_run
-from src.training.lightning.weights import WEIGHTS, read_checkpoint
+from src.training.lightning.strategies.later import Later
+from src.training.lightning.weights import Stored
 from src.training.resuming import refuse_other_framework
 
 
-def begin_with(config: Config, module: nn.Module, tell: Callable[[str], None]) -> None:
+def begin_with(
+    config: Config, module: nn.Module, tell: Callable[[str], None], later: Later | None = None
+) -> None:
     """Give the module the weights that `init` names, if it names any; every rank calls it.
+
+    Args:
+        later: the values of weights that have no memory yet.
 
     Raises:
         CheckpointError: they can't be read, or do not fit.
@@ -22,16 +29,14 @@ def begin_with(config: Config, module: nn.Module, tell: Callable[[str], None]) -
     if config.init.run is None:
         return
 
-    def read(saved: SavedCheckpoint) -> dict[str, Tensor]:
+    def read(saved: SavedCheckpoint) -> Stored:
         refuse_other_framework(saved, "lightning")
-        weights: dict[str, Tensor] = read_checkpoint(saved.path)[WEIGHTS]
-        return weights
+        return Stored(saved.path)
 
     stored = read_chosen(open_run(config.init.run), config.init.checkpoint, read)
     own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    taken = fitting(_shapes(own), _shapes(stored), config, tell)
-    module.load_state_dict({name: stored[name] for name in taken}, strict=False)
-
-
-def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(t.shape) for name, t in tensors.items() if isinstance(t, Tensor)}
+    taken = fitting({name: tuple(t.shape) for name, t in own.items()}, stored.shapes, config, tell)
+    for name in taken:
+        if own[name].is_meta and later:
+            later.give(own[name], partial(stored.read, name))
+    module.load_state_dict({n: stored.read(n) for n in taken if not own[n].is_meta}, strict=False)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch as pl
+import torch
 from torch import distributed, nn
 
 from src.config.schema import Config
@@ -33,9 +34,11 @@ from src.training.lightning.parts import Parts, open_parts
 from src.training.lightning.random_state import seed_everything
 from src.training.lightning.strategies.ddp import OneDevicePerRank
 from src.training.lightning.strategies.device import pick_device
+from src.training.lightning.strategies.fsdp import FullyShardedStrategy
 from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import Trainer, make_trainer
 from src.training.network import build_network
+from src.training.peak import peak
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress
 from src.training.stop import Stop
@@ -80,7 +83,7 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     task = module.task if isinstance(module, TaskModule) else None
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
     live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
-    with Progress(kind, plan, made.devices, unit, counted, live) as progress:
+    with Progress(kind, plan, made.devices, unit, counted, least_seconds(made, config), live) as progress:
         metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
         checkpoints = attach(trainer, run, metrics)
         writer = checkpoints.writer
@@ -107,6 +110,19 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     )
 
 
+def least_seconds(made: Made, config: Config) -> float | None:
+    """That this device needs for a token of a network that says its `flops_per_token`; None where its peak is not known."""
+    module, device = made.module, made.trainer.strategy.root_device
+    if not isinstance(module, TaskModule) or module.task.unit != "tokens" or device.type != "cuda":
+        return None
+    flops = getattr(module.network, "flops_per_token", None)
+    if not isinstance(flops, float):
+        return None
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    most = peak(torch.cuda.get_device_name(device), config.trainer.precision, tf32)
+    return flops / most if most else None
+
+
 def end_process_group() -> None:
     """Destroy the process group and its threads, when nothing else refers to it.
 
@@ -122,10 +138,11 @@ def end_process_group() -> None:
 def make(config: Config, topology: Topology) -> Made:
     """Task, strategy, Trainer, data and network, in this order: what is cheap to refuse comes first."""
     seed_everything(config.seed)
-    task = make_task(config)
     name, devices = running_strategy(config, topology)
     device = pick_device(config, topology)
     strategy = make_strategy(name, config, topology, device, devices)
+    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else plainly
+    task = build(lambda: make_task(config))
     if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
         strategy.expect(task)
     trainer = make_trainer(config, topology, device, strategy)
@@ -139,7 +156,7 @@ def make(config: Config, topology: Topology) -> Made:
     parts = open_parts(config, splits, topology, native, strategy, teller(config, trainer))
     plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
     if isinstance(task, Task):
-        module: pl.LightningModule = make_module(config, task, plan, devices, splits)
+        module: pl.LightningModule = make_module(config, task, plan, devices, splits, build)
     else:
         module, plan = task, without_evaluation(task, plan)
     trainer.follow(plan)
@@ -152,9 +169,20 @@ def teller(config: Config, trainer: Trainer) -> Callable[[str], None]:
     return (lambda line: None) if silent else partial(print, flush=True)
 
 
-def make_module(config: Config, task: Task, plan: Plan, devices: int, splits: Splits) -> TaskModule:
-    """Network, loss and optimizer of a native task, as Lightning's module; the strategy makes all ranks' weights the same."""
-    network = build_network(config, splits.facts)
+def plainly(make: Callable[[], Any]) -> Any:
+    """What a function makes."""
+    return make()
+
+
+def make_module(
+    config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
+) -> TaskModule:
+    """Network, loss and optimizer of a native task, as Lightning's module; the strategy makes all ranks' weights the same.
+
+    Args:
+        build: calls what makes the network, perhaps without memory for its weights.
+    """
+    network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
         dotted = config.model.target["lightning"]
         raise ConfigError(
@@ -189,7 +217,8 @@ def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
     """Train from the newest checkpoint, or from the start. Raises Stopped at a signal, after a checkpoint."""
     parts, newest = made.parts, checkpoints.writer.newest
     if newest is None:
-        begin_with(checkpoints.config, made.module, checkpoints.metrics.progress.note)
+        later = getattr(made.trainer.strategy, "later", None)
+        begin_with(checkpoints.config, made.module, checkpoints.metrics.progress.note, later)
     training = parts.train.loader(checkpoints.start)
     add_callbacks(made.trainer, made.module, checkpoints, training, made.devices)
     add_loggers(made.trainer, run, checkpoints)

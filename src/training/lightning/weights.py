@@ -19,8 +19,11 @@ WEIGHTS = "state_dict"
 """Key of the weights, in both kinds of checkpoint."""
 
 
-def read_checkpoint(folder: Path) -> dict[str, Any]:
+def read_checkpoint(folder: Path, mmap: bool = False) -> dict[str, Any]:
     """What the file of a checkpoint holds; `state_dict` has whole tensors on the CPU, also of a sharded run.
+
+    Args:
+        mmap: leave tensors in the file until they are used.
 
     Raises:
         CheckpointError: it is damaged, or holds more than tensors and numbers.
@@ -28,7 +31,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     file = folder / FILE
     with one_sentence(file):
         refuse_compressed(file)
-        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
         if (folder / METADATA).exists():
             state[WEIGHTS] = _gathered(folder)
         if not isinstance(state.get(WEIGHTS), dict):
@@ -36,10 +39,42 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         return state
 
 
-def _gathered(folder: Path) -> dict[str, Tensor]:
-    """The shards of all ranks, put together."""
+class Stored:
+    """The weights of a checkpoint, each read when it is asked for.
+
+    Args:
+        folder: of the checkpoint.
+
+    Attributes:
+        shapes: of all of them, by name.
+
+    Raises:
+        CheckpointError: it is damaged, or holds more than tensors and numbers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._whole = folder, None
+        if (folder / METADATA).exists():
+            known = _tensors(ShardReader(folder).read_metadata())
+            self.shapes = {name: tuple(entry.size) for name, entry in known.items()}
+        else:
+            self._whole = read_checkpoint(folder, mmap=True)[WEIGHTS]
+            tensors = ((n, t) for n, t in self._whole.items() if isinstance(t, Tensor))
+            self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
+
+    def read(self, name: str) -> Tensor:
+        """One of them, whole. Raises CheckpointError: its shards are damaged."""
+        if self._whole is not None:
+            tensor: Tensor = self._whole[name]
+            return tensor
+        with one_sentence(self._folder):
+            return _gathered(self._folder, name)[name]
+
+
+def _gathered(folder: Path, name: str | None = None) -> dict[str, Tensor]:
+    """The shards of all ranks, put together; of one weight, or of all."""
     reader = ShardReader(folder)
-    wanted = _tensors(reader.read_metadata())
+    wanted = {n: e for n, e in _tensors(reader.read_metadata()).items() if name in (None, n)}
     room = sum(file.stat().st_size for file in folder.glob("*.distcp"))
     if sum(m.size.numel() * m.properties.dtype.itemsize for m in wanted.values()) > room:
         raise CheckpointError(f"{folder / METADATA} names more weights than its files hold; it is not read.")

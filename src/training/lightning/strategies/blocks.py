@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import distributed, nn
@@ -17,14 +17,19 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def shard(
-    network: nn.Module, device: torch.device, names: Sequence[str] = (), group: int | None = None
+    network: nn.Module,
+    device: torch.device,
+    names: Sequence[str] = (),
+    group: int | None = None,
+    prepare: Callable[[nn.Module], None] = lambda block: None,
 ) -> None:
-    """Split every layer or block of the network over all ranks, each to be gathered by itself.
+    """Split every layer or block of the network over all ranks, one after another, each to be gathered by itself.
 
     Normalisations between them are small; they are gathered together, with the network, and so are weights that two blocks share.
 
     Args:
         names: classes of the blocks; none: see `blocks_of`.
+        prepare: called with each block before it is split, and with the network before the rest is.
         group: so many ranks in a row share a whole network, and gradients are averaged over the groups; None: all ranks share one.
 
     Raises:
@@ -37,9 +42,9 @@ def shard(
         mesh = init_device_mesh(device.type, (ranks // group, group), mesh_dim_names=("replicate", "shard"))
     # torch's caches keep the mesh for ever, and it the process group, which must end before Python does
     weakref.finalize(network, mesh._pg_registry.clear)
-    for block in blocks_of(network, names):
+    for block in [*blocks_of(network, names), network]:
+        prepare(block)
         fully_shard(block, mesh=mesh)
-    fully_shard(network, mesh=mesh)
 
 
 def blocks_of(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module]:

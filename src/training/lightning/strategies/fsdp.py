@@ -4,7 +4,7 @@ A layer's weights are gathered when it is computed and dropped afterwards; its g
 scattered. See https://arxiv.org/abs/2304.11277 and `torch.distributed.fsdp.fully_shard`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,19 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from src.errors import ConfigError
 from src.training.lightning.shard_reader import ShardPlanner, ShardReader
 from src.training.lightning.strategies.blocks import shard
 from src.training.lightning.strategies.ddp import OneDevicePerRank
+from src.training.lightning.strategies.later import Later, build_later
 
 
 class FullyShardedStrategy(OneDevicePerRank):
-    """FSDP over ranks that exist already. The model is built whole on each rank before it is split.
+    """FSDP over ranks that exist already. A model that `build` has made is never whole on a rank: block by block it gets rank 0's weights,
+    and is split.
 
     Args:
         blocks: names of the classes of layers that are gathered by themselves; none: see `blocks_of`.
@@ -46,17 +49,24 @@ class FullyShardedStrategy(OneDevicePerRank):
     def __init__(self, *, blocks: Sequence[str] = (), group: int | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.blocks, self.group = blocks, group
+        self.later: Later | None = None  # the weights of a module that is not split yet
+
+    def build(self, make: Callable[[], Any]) -> Any:
+        """What `make` makes; if it is a module, without memory for its weights where that is possible."""
+        made, self.later = build_later(make)
+        return made
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Rank 0's weights to all ranks, then each keeps its part."""
+        """Rank 0's weights to all ranks, each of which keeps its part."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
         self.precision_plugin.convert_module(self.model)
-        self.model_to_device()
         if not isinstance(self.network, FSDPModule):
-            self._broadcast(self.network.parameters())
-            self._broadcast(self.network.buffers())
-            shard(self.network, self.root_device, self.blocks, self.group)
+            shard(self.network, self.root_device, self.blocks, self.group, self._fill)
+            self._fill(self.model)
+            self.later = None
+        self.model_to_device()
+        self._broadcast(self.network.buffers())
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             self.setup_optimizers(trainer)
@@ -64,6 +74,29 @@ class FullyShardedStrategy(OneDevicePerRank):
         self.setup_precision_plugin()
         if fitting:
             _optimizers_to_device(self.optimizers, self.root_device)
+
+    def _fill(self, part: nn.Module) -> None:
+        """Rank 0's values for the weights of a part that are not split yet, on this rank's device."""
+        filled: dict[int, nn.Parameter] = {}  # a weight of two layers stays one
+        for module in part.modules():
+            for name, weight in module._parameters.items():
+                if weight is not None and not isinstance(weight, DTensor):
+                    if id(weight) not in filled:
+                        filled[id(weight)] = self._filled(weight)
+                    module._parameters[name] = filled[id(weight)]
+
+    def _filled(self, weight: nn.Parameter) -> nn.Parameter:
+        if weight.is_meta:
+            assert self.later
+            drawn = self.later.value(weight).to(self.root_device) if self.global_rank == 0 else None
+            value = torch.empty_like(weight, device=self.root_device) if drawn is None else drawn
+            filled = nn.Parameter(value, weight.requires_grad)
+            vars(filled).update(vars(weight))
+        else:
+            filled = weight
+            filled.data = filled.data.to(self.root_device)
+        self._broadcast(iter([filled]))
+        return filled
 
     @property
     def network(self) -> nn.Module:

@@ -83,6 +83,34 @@ def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) 
     assert largest_difference(final_weights(run), final_weights(tmp_path / "whole" / "latest")) < 1e-5
 
 
+DROP_IN = (
+    "task._target_=tests.training.lightning.strangers.Plain",
+    "data._target_=tests.training.lightning.strangers.rows",
+    "data.batch_size=10",
+    "checkpoint.monitor=val_loss",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [GPT[:-1], DROP_IN], ids=["network", "module"])
+def test_weights_begin_with_the_bits_of_one_process(
+    run: tuple[str, ...], train: Train, tmp_path: Path
+) -> None:
+    """As drawn from the seed, and as another run ended. One step that changes no weight follows."""
+    still = (*run, "optimizer=sgd", "optimizer.lr=1e-30", "schedule=constant", "trainer.max_steps=1")
+    for name, words in {
+        "whole": ("strategy=single",),
+        "parts": ("strategy=fsdp", "trainer.devices=2"),
+        "begun": ("strategy=fsdp", "trainer.devices=2", "seed=5", f"init={tmp_path / 'whole' / 'latest'}"),
+        "again": ("strategy=single", "seed=5", f"init={tmp_path / 'parts' / 'latest'}"),
+    }.items():
+        done = train(*still, *words, "trainer.accelerator=cpu", f"paths.results={tmp_path / name}")
+        assert done.returncode == 0, done.stderr
+    whole = final_weights(tmp_path / "whole" / "latest")
+    for name in ("parts", "begun", "again"):
+        assert largest_difference(final_weights(tmp_path / name / "latest"), whole) == 0
+
+
 @pytest.mark.slow
 def test_nodes_that_hold_a_whole_model_each(tmp_path: Path) -> None:
     """Two nodes of two ranks: parts differ within a node and are the same on both; the run resumes as one model over two ranks."""

@@ -1,0 +1,58 @@
+"""Peaks of chips by the names that their drivers give them, and shares of them."""
+
+import pytest
+
+from src.models.gpt import flops_per_token
+from src.training.peak import peak
+from src.training.throughput import MIN_MEASURED_S, Throughput
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "tf32", "tera"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "bf16-mixed", False, 312),
+        ("NVIDIA A100-PCIE-40GB", "32", False, 19.5),
+        ("NVIDIA A100-PCIE-40GB", "32", True, 156),
+        ("NVIDIA H100 80GB HBM3", "bf16-mixed", False, 989.5),
+        ("NVIDIA H100 PCIe", "16-mixed", False, 756),
+        ("NVIDIA H100 NVL", "bf16-mixed", False, 835.5),
+        ("NVIDIA H200", "bf16-mixed", True, 989.5),
+        ("NVIDIA GH200 480GB", "32", False, 67),
+        ("Tesla V100-SXM2-32GB", "16-mixed", True, 125),
+        ("Tesla V100-PCIE-16GB", "32", True, 14),
+        ("NVIDIA L40S", "bf16-mixed", False, 362),
+        ("Tesla T4", "16-mixed", False, 65),
+    ],
+)
+def test_chips_by_their_names(chip: str, precision: str, tf32: bool, tera: float) -> None:
+    assert peak(chip, precision, tf32) == tera * 1e12
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision"),
+    [
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "32"),
+        ("Tesla V100-SXM2-32GB", "bf16-mixed"),
+        ("NVIDIA GeForce RTX 3090", "32"),
+        ("Intel(R) Xeon(R) Gold 6240", "32"),
+        ("", "32"),
+    ],
+)
+def test_what_has_no_known_peak(chip: str, precision: str) -> None:
+    assert peak(chip, precision) is None
+
+
+def test_a_share_of_the_peak_of_each_chip() -> None:
+    """GPT-2's size in rows of 1024: 6 * 123.5 M weights and 12 * 12 * 768 * 1024 of attention; 100,000 tokens/s on 2 A100."""
+    needed = flops_per_token(50257, 1024, layers=12, heads=12, kv_heads=12, width=768)
+    assert needed == pytest.approx(6 * 123.55e6 + 113.2e6, rel=1e-3)
+    most = peak("NVIDIA A100-SXM4-80GB", "bf16-mixed")
+    assert most
+    meter = Throughput(rows=8, world_size=2, unit="tokens", least=needed / most)
+    assert meter.share(100_000) == ", 13.7 % of the chip's peak"
+    meter.rates, meter.seconds = [100_000.0, 100_000.0], MIN_MEASURED_S
+    assert (meter.summary() or "").endswith("on 2 in 2 intervals, 13.7 % of the chip's peak")
+
+
+def test_nothing_is_said_where_no_peak_is_known() -> None:
+    assert Throughput(rows=8, world_size=2, unit="tokens").share(100_000) == ""
