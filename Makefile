@@ -3,13 +3,14 @@
 .PHONY: help setup train test test-all new-task golden chaos matrix bad-inputs lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
+FRAMEWORK ?=
 bin := .venv/bin
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-28s %s\n", $$1, $$2}'
 
-setup:  ## make .venv with the pinned requirements
-	@PYTHON='$(PYTHON)' tools/setup.sh
+setup:  ## make .venv with the pinned requirements; FRAMEWORK=lightning or keras installs that one only
+	@PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' tools/setup.sh
 
 train: setup  ## train here: Lightning, on the bundled digits; ARGS='key=value ...' overrides
 	@$(bin)/python src/train.py $(ARGS)
