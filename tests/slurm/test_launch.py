@@ -200,7 +200,7 @@ def test_a_sweep_is_one_array_of_run_folders(submit: Submit, results: Path) -> N
 
 
 def test_a_sweep_over_what_the_scheduler_sees_is_refused(submit: Submit, results: Path) -> None:
-    done = submit("-m", "cluster=slurm", "trainer.devices=1,2")
+    done = submit("-m", "cluster=slurm", "strategy=ddp", "trainer.devices=1,2")
     assert done.returncode == 2
     assert "these differ in devices, ranks" in done.stderr or "ranks" in done.stderr
     assert not results.exists()

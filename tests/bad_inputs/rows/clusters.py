@@ -29,7 +29,7 @@ SITES = {
     f"{NEURON} trainer.devices=9": "trainer.devices=9 GPUs per node, but a node of neuron .*has 8; use trainer.devices=8",
     f"{NEURON} trainer.nodes=8": "64 GPUs are over neuron's limit of 56; use fewer",
     f"{NEURON} cluster.partition=gpu": "cluster.partition=gpu is not one of neuron's partitions.*amd_a100nv_8",
-    f"{NEURON} cluster.cpus_per_task=20": "cluster.cpus_per_task=20 are 160 CPUs per node.*use cluster.cpus_per_task=8",
+    f"{NEURON} strategy=ddp cluster.cpus_per_task=20": "cluster.cpus_per_task=20 are 160 CPUs per node.*use cluster.cpus_per_task=8",
     "cluster=trillium": r"trillium rejects jobs without account: cluster.account is not set; use .*def-<pi>",
     "cluster=trillium cluster.account=def-me trainer.devices=2": "trainer.devices=2, but trillium gives 1 or 4 GPUs",
     "cluster=trillium cluster.account=def-me cluster.requeue=true": "cluster.requeue=true, but trillium accepts no submissions",
