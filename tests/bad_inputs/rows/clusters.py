@@ -105,7 +105,7 @@ FACTS = {
     "nodes: [{gpus: 4, gpu_mem: big}]": r"cluster\.site\.nodes\[0\]\.gpu_mem.*'big' is not an amount of memory",
     "nodes: [{gpus: 4, counts: []}]": r"cluster\.site\.nodes\[0\]\.counts",
     "nodes: [{gpus: 4, counts: [8]}]": r"cluster\.site\.nodes\[0\]\.counts",
-    "nodes: [{gpus: 4, gpu: a100}]": r"cluster\.site\.nodes\[0\]\.gpu'.*not a key.*Did you mean 'gpu",
+    "nodes: [{gpus: 4, gpu: a100}]": r"cluster\.site\.nodes\[0\]\.gpu'.*not a key.*Did you mean '.*gpus",
     "nodes:\n  - gpus": r"cluster\.site\.nodes\[0\]='gpus'",
     "hosts: login": r"cluster\.site\.hosts='login' is not a list",
     "hosts: [[a]]": r"cluster\.site\.hosts\[0\]",
