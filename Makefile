@@ -1,17 +1,18 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all new-task golden chaos matrix bad-inputs lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup train test test-all lightning-only keras-only new-task golden chaos matrix bad-inputs lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
+FRAMEWORK ?=
 bin := .venv/bin
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-28s %s\n", $$1, $$2}'
 
-setup:  ## make .venv with the pinned requirements
-	@PYTHON='$(PYTHON)' tools/setup.sh
+setup:  ## make .venv with the pinned requirements; FRAMEWORK=NAME: of one framework only
+	@PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' tools/setup.sh
 
-train: setup  ## train here: Lightning, on the bundled digits; ARGS='key=value ...' overrides
+train: setup  ## train here, on the bundled digits; ARGS='key=value ...' overrides
 	@$(bin)/python src/train.py $(ARGS)
 
 # In CI a missing tool is installed; on your machine its tests are skipped and say what to install.
@@ -28,6 +29,16 @@ test-all: export REQUEUES = 10
 test-all: export BAD_INPUTS = all
 test-all: setup $(tools)  ## every test, about an hour: before a release
 	@$(pytest) $(ARGS)
+
+# only lightning
+lightning-only:  ## keep this framework alone: what belongs to another is removed from the project
+	@$(PYTHON) tools/one_framework.py lightning
+# end lightning
+
+# only keras
+keras-only:  ## keep this framework alone: what belongs to another is removed from the project
+	@$(PYTHON) tools/one_framework.py keras
+# end keras
 
 new-task:  ## write the files of a task with its data set and test: NAME=mine
 	@$(PYTHON) tools/new_task.py '$(NAME)'
@@ -53,7 +64,7 @@ lint: setup  ## ruff and mypy
 format: setup  ## rewrite the code as ruff formats it
 	@$(bin)/ruff check --fix . ; $(bin)/ruff format .
 
-horovod: setup  ## build Horovod once for the installed torch and TensorFlow (about 4 minutes), then from the cache
+horovod: setup  ## build Horovod once for the installed frameworks (about 4 minutes), then from the cache
 	@$(bin)/python tools/build_horovod.py
 
 system-packages:  ## as root on Debian: Slurm, Open MPI, compilers for the tests

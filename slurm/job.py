@@ -34,7 +34,7 @@ class Job:
         mem: per node in MiB, 0 for all of it, or None to leave it to the scheduler.
         time: limit in seconds, 0 for none at all, or None: the default of the scheduler.
         constraint: features joined by &, or None.
-        launch: srun, torchrun, mpirun or horovodrun.
+        launch: one of `LAUNCHERS`.
         container: what the ranks run in.
         python: the interpreter of the ranks, as the script writes it.
         run: the run folder; of an array without its "-<member>" at the end.
@@ -87,11 +87,15 @@ class Job:
 
     @property
     def tasks(self) -> int:
-        """Tasks that the scheduler starts: one per rank, or one per node where torchrun starts the ranks.
+        """Tasks that the scheduler starts: one per rank, or one per node where its launcher starts the ranks.
 
         An uneven job always has one per rank: that is what makes the scheduler place as many GPUs as ranks.
         """
-        return self.nodes if self.launch == "torchrun" and self.even else self.world_size
+        # only lightning
+        if self.launch == "torchrun" and self.even:
+            return self.nodes
+        # end lightning
+        return self.world_size
 
     @property
     def tasks_per_node(self) -> int:

@@ -30,6 +30,7 @@ from src.config.schema import Config  # noqa: E402
 from src.config.yaml_files import refuse_unusable  # noqa: E402
 from src.distributed.horovod_install import horovod_problem, installed_frameworks, installed_horovod  # noqa: E402
 from src.distributed.layout import Layout, lay_out, local_layout  # noqa: E402
+from src.distributed.packages import PACKAGES  # noqa: E402
 from src.errors import REFUSED, ConfigError  # noqa: E402
 from src.files import ROOT  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
@@ -38,7 +39,6 @@ from src.runs.folder import RunDir  # noqa: E402
 from src.runs.ranks import reports  # noqa: E402
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
-NEEDS = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras")}
 SHORT = ("trainer.max_epochs=1", "trainer.max_steps=2")
 NAME = "doctor"
 QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", f"name={NAME}")
@@ -60,7 +60,7 @@ def facts(config: Config) -> Iterator[Fact]:
     """What can be known without starting anything."""
     yield Fact("python", f"{sys.version.split()[0]}  {sys.executable}")
     frameworks = installed_frameworks()
-    for package in NEEDS[config.framework]:
+    for package in PACKAGES[config.framework]:
         version = frameworks.get(package) or _version(package)
         yield Fact(package, version or "", "" if version else f"not installed in {sys.prefix}: `make setup`")
     yield from _horovod(config)

@@ -13,12 +13,16 @@ from src.config.compose import compose
 from src.config.load import load
 from src.config.schema import Config
 from src.distributed.layout import local_layout
+from src.distributed.packages import missing_framework
 from src.files import ROOT
 from src.launch.local import make_run as new_run
 from src.runs.folder import RunDir
 from tests.bad_inputs import summary
+from tests.frameworks import FRAMEWORKS, PREFIXES
 
+# only keras
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# end keras
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -26,6 +30,42 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = (r for outcome in ("passed", "failed") for r in terminalreporter.stats.get(outcome, []))
     if said := summary.line(reports):
         terminalreporter.write_line(said)
+
+
+def side_of(path: Path) -> str | None:
+    """The framework that a file of tests is for, by its place or its name."""
+    name = PREFIXES.get(path.stem.removeprefix("test_").partition("_")[0], "")
+    parts = {*path.relative_to(ROOT).parts, name}
+    return next((framework for framework in FRAMEWORKS if framework in parts), None)
+
+
+def not_installed(framework: str | None) -> str:
+    """What to type for a framework that this environment was made without; "" if nothing."""
+    return missing_framework(framework) if framework else ""
+
+
+class Left(pytest.Module):
+    """A file of tests for a framework that is not installed: it is not imported."""
+
+    def collect(self) -> list[pytest.Item]:
+        """Skip it."""
+        pytest.skip(not_installed(side_of(self.path)), allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """A framework that `make setup FRAMEWORK=...` left out has its tests skipped."""
+    if not_installed(side_of(module_path)):
+        return Left.from_parent(parent, path=module_path)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The same for single tests, which have the framework as a parameter or a word of it in their name."""
+    for item in items:
+        values = getattr(getattr(item, "callspec", None), "params", {}).values()
+        asked = {v for v in values if isinstance(v, str) and v in FRAMEWORKS}
+        if reasons := sorted(filter(None, map(not_installed, asked))):
+            item.add_marker(pytest.mark.skip(reason=reasons[0]))
 
 
 def require(there: object, what: str) -> None:
@@ -81,7 +121,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def train() -> Command:
-    """`train("framework=keras")`: run `python src/train.py ...` and return what it printed and its exit code."""
+    """`train("model=mlp")`: run `python src/train.py ...` and return what it printed and its exit code."""
 
     def run(
         *arguments: str, python: Sequence[str] = (), env: dict[str, str] | None = None, timeout: float = 300

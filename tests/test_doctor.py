@@ -19,7 +19,7 @@ def doctor(*words: str, timeout: float = 200) -> "subprocess.CompletedProcess[st
 
 @pytest.mark.slow
 def test_this_machine_with_two_ranks(tmp_path: Path) -> None:
-    done = doctor("trainer.devices=2", "trainer.accelerator=cpu", f"paths.results={tmp_path}")
+    done = doctor("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 ranks answered" in done.stdout
     assert "!!" not in done.stdout

@@ -10,10 +10,12 @@ import numpy as np
 def final_weights(run: Path) -> dict[str, np.ndarray]:
     """Trained weights by name: float32 arrays."""
     folder = run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
-    if (folder / "weights.npz").exists():
-        with np.load(folder / "weights.npz") as arrays:
-            return {name: arrays[name] for name in arrays.files if arrays[name].dtype == np.float32}
-    return {name: value.numpy() for name, value in _torch(folder).items()}
+    # only lightning
+    if not (folder / "weights.npz").exists():
+        return {name: value.numpy() for name, value in _torch(folder).items()}
+    # end lightning
+    with np.load(folder / "weights.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files if arrays[name].dtype == np.float32}
 
 
 def largest_difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:

@@ -1,4 +1,4 @@
-"""Build Horovod for the torch and TensorFlow of this environment, once, and install it: `make horovod`.
+"""Build Horovod for the frameworks of this environment, once, and install it: `make horovod`.
 
 The wheel is kept in $HOROVOD_WHEEL_CACHE (default ~/.cache/horovod-wheels) under the versions that it was
 built for and a digest of our corrections, so the next environment with the same ones gets it at once. Gloo is always in it, MPI where
@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from src.distributed.horovod_install import (
     HOROVOD_VERSION,
+    METADATA_KEY,
     horovod_version,
     installed_frameworks,
     installed_horovod,
@@ -34,6 +35,7 @@ from tools.horovod_corrections import BuildError, correct, digest
 
 # setuptools: setup.py needs what left it in 81, horovodrun needs its distutils from Python 3.12 on.
 REQUIREMENTS = ("setuptools<81", "wheel", "packaging", "cffi", "cloudpickle", "psutil", "pyyaml")
+FRAMEWORKS_OF_HOROVOD = ("PYTORCH", "TENSORFLOW", "MXNET")  # in the names of the variables of its setup.py
 COMPILERS = {"g++": "g++ 9 or later", "cmake": "CMake 3.13 or later", "make": "make"}
 # Where a framework notes whether it was built for CUDA: file in its package, pattern.
 CUDA_NOTES = {
@@ -52,19 +54,17 @@ class Plan:
 
     @property
     def version(self) -> str:
-        """`0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4.corrected1a2b3c4d`: names the wheel."""
+        """Versions of all that is in it, as `horovod_version` writes them: names the wheel."""
         flavours = [flavour for flavour in (self.mpi, "nccl" if self.nccl_home else "") if flavour]
         return horovod_version(dict(self.frameworks), (*flavours, f"corrected{digest()}"))
 
     def environment(self) -> dict[str, str]:
         """Variables that tell Horovod's setup.py what to build."""
-        with_torch, with_tf = "torch" in self.frameworks, "tensorflow" in self.frameworks
+        wanted = {METADATA_KEY[name].upper() for name in self.frameworks}
         gpu = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_HOME": self.nccl_home}
         return {
             "HOROVOD_LOCAL_VERSION": self.version.partition("+")[2],
-            "HOROVOD_WITH_PYTORCH" if with_torch else "HOROVOD_WITHOUT_PYTORCH": "1",
-            "HOROVOD_WITH_TENSORFLOW" if with_tf else "HOROVOD_WITHOUT_TENSORFLOW": "1",
-            "HOROVOD_WITHOUT_MXNET": "1",
+            **{f"HOROVOD_{'WITH' if f in wanted else 'WITHOUT'}_{f}": "1" for f in FRAMEWORKS_OF_HOROVOD},
             "HOROVOD_WITH_GLOO": "1",
             "HOROVOD_WITH_MPI" if self.mpi else "HOROVOD_WITHOUT_MPI": "1",
             "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses Horovod's own minimum
@@ -82,9 +82,7 @@ def make_plan() -> Plan:
     """Look at this environment; BuildError when neither framework is installed."""
     frameworks = installed_frameworks()
     if not frameworks:
-        raise BuildError(
-            "Neither torch nor TensorFlow is installed in this environment: run `make setup` first."
-        )
+        raise BuildError("No framework is installed in this environment: run `make setup` first.")
     cuda = all(has_cuda(name) for name in frameworks)
     return Plan(frameworks, mpi=find_mpi(), nccl_home=find_nccl(os.environ) if cuda else "")
 
@@ -173,7 +171,7 @@ def build(plan: Plan, cache: Path, log: Path, sdist: Path | None) -> Path:
         sources = unpack(sdist or download(Path(folder), log), Path(folder))
         correct(sources)
         say(f"compiling {plan.version} (some minutes); log: {log}")
-        # Without pip's own cache: it ignores the variables and would give back a wheel for torch alone.
+        # Without pip's own cache: it ignores the variables and would give back a wheel for other frameworks.
         options = ("-v", "--no-deps", "--no-build-isolation", "--no-cache-dir", "-w", folder)
         pip(log, "wheel", *options, str(sources), env=plan.environment())
         built = next(Path(folder).glob("horovod-*.whl"))

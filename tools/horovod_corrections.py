@@ -1,6 +1,6 @@
 """The corrections that make Horovod 0.28.1 compile with today's frameworks, and mend two of its faults.
 
-Seen with torch 2.13.0 and TensorFlow 2.21.0 (CPU) on Python 3.11 with g++ 12, CMake 3.25 and Open MPI 4.1.4.
+Seen with the pinned frameworks (CPU) on Python 3.11 with g++ 12, CMake 3.25 and Open MPI 4.1.4.
 """
 
 from __future__ import annotations

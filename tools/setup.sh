@@ -1,16 +1,38 @@
 #!/usr/bin/env bash
-# Make .venv with the pinned requirements. A second call returns at once; an interrupted one is repeated.
+# Make .venv with the pinned requirements of one framework or of all. A second call returns at once; an interrupted one is repeated.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
+shopt -s nullglob
 
 say() { printf '%s\n' "$*" >&2; }
+
+# The frameworks of this checkout, and those to install: as asked, else as .venv has them, else all.
+sides=(src/training/*/run.py)
+sides=("${sides[@]#src/training/}")
+sides=("${sides[@]%/run.py}")
+known=$(IFS='|'; echo "${sides[*]}|all")
+asked=${FRAMEWORK:-$(cat .venv/framework 2>/dev/null || echo all)}
+[ "$asked" != both ] || asked=all
+case "|$known|" in
+*"|$asked|"*) [ "$asked" = all ] || sides=("$asked") ;;
+*) say "error: make setup FRAMEWORK=$asked: use FRAMEWORK=$known"; exit 2 ;;
+esac
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
   say "make setup needs Python 3.11 or newer, and '$python' is not; name one: make setup PYTHON=/path/to/python3.11"
   exit 1
 }
-stamp=.venv/installed-$(cat requirements.txt requirements-dev.txt | sha256sum | cut -c1-16)
+# A framework may have wheels of its own for a machine with NVIDIA GPUs.
+wheels=cpu
+! nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || wheels=gpu
+files=(requirements/common.txt requirements/dev.txt)
+for side in "${sides[@]}"; do
+  for file in "requirements/$side".txt "requirements/$side-$wheels".txt "requirements/$side-dev".txt; do
+    [ ! -e "$file" ] || files+=("$file")
+  done
+done
+stamp=.venv/installed-$(cat "${files[@]}" | sha256sum | cut -c1-16)
 [ ! -e "$stamp" ] || exit 0
 
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian ships venv as a package of its own
@@ -18,11 +40,12 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian ships venv as a 
   say "installing python3-venv"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null
 fi
-say "making .venv and installing requirements.txt: a few minutes, about 3 GB"
+say "making .venv and installing ${files[*]}: a few minutes, up to 3 GB"
 "$python" -m venv .venv
 rm -f .venv/installed-*
+echo "$asked" >.venv/framework
 quiet=--quiet # in a log pip's lines are noise, on a terminal they are progress
 [ ! -t 1 ] || quiet=
-.venv/bin/python -m pip install $quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+.venv/bin/python -m pip install $quiet --disable-pip-version-check "${files[@]/#/--requirement=}"
 touch "$stamp"
 say "done: .venv is ready (source .venv/bin/activate)"

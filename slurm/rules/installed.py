@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from slurm.rules.request import Request
 from src.config.strategies import SUPPORTED
 from src.distributed.horovod_install import horovod_problem
+from src.distributed.packages import missing_framework
 
 
 def horovod(request: Request) -> Iterator[str]:
@@ -21,10 +22,16 @@ def horovod(request: Request) -> Iterator[str]:
         yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."
 
 
+def framework(request: Request) -> Iterator[str]:
+    """The packages of the framework."""
+    if not other_environment(request) and (problem := missing_framework(request.job.framework)):
+        yield problem
+
+
 def other_environment(request: Request) -> bool:
     """Whether the ranks may see other packages than the process that submits."""
     c = request.config.cluster
     return request.config.container.name != "none" or bool(c.conda or c.venv or c.modules or c.setup)
 
 
-RULES = (horovod,)
+RULES = (framework, horovod)

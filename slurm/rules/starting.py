@@ -15,8 +15,10 @@ def launch(request: Request) -> Iterator[str]:
         yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
     if request.config.cluster.scheduler == "pbs" and job.launch == "srun":
         yield "launch=srun needs Slurm, and this cluster has PBS; use launch=mpirun."
+    # only lightning
     if request.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
         yield "launch=torchrun starts one torchrun per node through srun, which PBS does not have; use launch=mpirun."
+    # end lightning
     if request.config.cluster.scheduler == "pbs" and not job.even:
         yield f"trainer.total_devices={sum(job.devices)}: uneven jobs are not supported on PBS; use trainer.devices."
 
@@ -32,7 +34,7 @@ def container(request: Request) -> Iterator[str]:
         make = "enroot import -o" if c.name == "pyxis" else "apptainer build"
         yield f"container.image={c.image} does not exist; check the path, or make it: `{make} {c.image} docker://...`."
     if c.name == "pyxis" and (
-        job.launch not in ("srun", "torchrun") or request.config.cluster.scheduler != "slurm"
+        job.launch in ("mpirun", "horovodrun") or request.config.cluster.scheduler != "slurm"
     ):
         yield f"container=pyxis is part of srun, and launch={job.launch} does not start ranks with srun; use launch=srun."
     if c.name == "apptainer" and job.launch == "horovodrun":

@@ -5,7 +5,7 @@
 
 `src/evaluate.py` is the command. `asked.py` checks what was typed; `opening.py` reads a run as one process of this machine would train it;
 `command.py` does it here, with `files.py` and `predictions.py`, which write over no file; `job.py` makes a job of it, which
-`slurm/evaluation.py` submits. The frameworks' parts are `after.py` in src/training/lightning and src/training/keras.
+`slurm/evaluation.py` submits. A framework's part is `after.py` in its folder of src/training.
 """
 
 from src.after.opening import load_model

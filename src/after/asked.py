@@ -20,7 +20,7 @@ FORMATS = {
     "lightning": {"torch": ".pt", "torch.export": ".pt2", "onnx": ".onnx"},
     "keras": {"keras": ".keras", "savedmodel": ""},
 }
-"""Of each framework, with the ending of its file; SavedModel is a folder."""
+"""Of each framework, with the ending of its file; one without is a folder."""
 
 EVERY = [name for formats in FORMATS.values() for name in formats]
 NEAR = {

@@ -44,7 +44,7 @@ class Opened:
 
 
 def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = False) -> Any:
-    """The trained network of a run: a `torch.nn.Module` on the CPU in eval mode, or a `keras.Model`.
+    """The trained network of a run: as its framework has networks, on the CPU and ready to predict.
 
     Of a native task it is the network; of a drop-in model that model itself.
 

@@ -1,4 +1,4 @@
-"""Archives of arrays as torch and numpy write them: not compressed, so they unpack to no more than their own size."""
+"""Archives of arrays as frameworks and numpy write them: not compressed, so they unpack to no more than their own size."""
 
 import zipfile
 from pathlib import Path

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from src.config import strategies
-from src.config.choices import FsdpStrategy, Sgd
+from src.config.choices import Sgd
 from src.config.schema import Config
 
 Check = Callable[[Config], list[str]]
@@ -33,12 +33,7 @@ def _strategy(c: Config) -> list[str]:
 
 def _within_node(c: Config) -> list[str]:
     total, nodes = c.trainer.total_devices, c.trainer.nodes
-    if (
-        not isinstance(c.strategy, FsdpStrategy)
-        or not c.strategy.shard_within_node
-        or not total
-        or total % nodes == 0
-    ):
+    if not getattr(c.strategy, "shard_within_node", False) or not total or total % nodes == 0:
         return []
     return [
         f"strategy.shard_within_node=true splits the model in the same way on each node, and trainer.nodes={nodes} can't have the "

@@ -22,7 +22,7 @@ NoDecay = list[str]
 
 @dataclass(frozen=True)
 class Task(Open):
-    """What is learnt: a task of src/tasks or like one, a LightningModule, or a `keras.Model` with a step of its own.
+    """What is learnt: a task of src/tasks or like one, or what works with the framework's own loop.
 
     Attributes:
         metrics: names of a native task's metrics, each with what is better, "min" or "max"; empty where only the run will tell.
@@ -138,11 +138,21 @@ class Logger(Open):
     """A logger of the framework in use."""
 
 
+PlainStrategyName = Literal[
+    "auto",
+    "single",
+    "ddp",
+    "dp",
+    "mirrored",
+    "multiworker_mirrored",
+]
+
+
 @dataclass(frozen=True)
 class PlainStrategy:
     """How ranks share the work; the table of what works where is in `src/config/strategies.py`."""
 
-    name: Literal["auto", "single", "ddp", "dp", "mirrored", "multiworker_mirrored"]
+    name: PlainStrategyName
 
 
 @dataclass(frozen=True)

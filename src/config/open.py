@@ -1,6 +1,6 @@
 """Sections of the open groups (`task model data optimizer schedule callbacks loggers`): each names anything by its `_target_`.
 
-    _target_: mine.LitModule                                     # or one for each framework:
+    _target_: mine.Network                                       # or one for each framework:
     _target_: {lightning: torch.optim.Muon, keras: keras.optimizers.Lion}
     _check_: mine.checks.table                                   # optional, called before anything is submitted
     hidden: 64                                                   # all other keys are arguments of the target
@@ -39,7 +39,7 @@ class Open:
     """A section with a target; its subclasses add the keys that this project itself reads.
 
     Attributes:
-        target: dotted name of a class or function for each framework that it is for: {"lightning": "mine.LitModule"}.
+        target: dotted name of a class or function for each framework that it is for, by its name.
         check: dotted name of a function that knows the section before anything is opened, or None.
         arguments: of the target, by name.
     """

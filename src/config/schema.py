@@ -21,7 +21,7 @@ LimitBatches = (
     Annotated[int, Range(at_least=0, at_most=MOST, hint=_LIMIT)]
     | Annotated[float, Range(at_least=0, at_most=1, hint=_LIMIT)]
 )
-"""A number of batches (int) or a fraction of an epoch (float, 0 to 1), as Lightning reads it."""
+"""A number of batches (int) or a fraction of an epoch (float, 0 to 1), as `limit_train_batches` is read."""
 
 SomeBatches = (
     Annotated[int, Range(at_least=1, at_most=MOST, hint=_LIMIT)]
@@ -44,7 +44,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class Trainer:
-    """The loop, in Lightning's words for both frameworks."""
+    """The loop, in the same words for each framework."""
 
     nodes: Nodes
     devices: Gpus | Literal["auto"]  # processes = GPUs per node

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 FrameworkName = Literal["lightning", "keras"]
-Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
+Launcher = Literal[
+    "srun",
+    "torchrun",
+    "mpirun",
+    "horovodrun",
+]
 LaunchName = Literal["auto", Launcher]
 LAUNCHERS: tuple[str, ...] = typing.get_args(Launcher)
+OF_RANKS = tuple(name for name in LAUNCHERS if name != "horovodrun")
+"""Those that start any program: horovodrun starts Horovod's only."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +41,34 @@ SUPPORTED: dict[str, dict[str, Support]] = {
     "lightning": {
         "single": Support(False, False, LAUNCHERS, "one process, one device"),
         "dp": Support(False, False, LAUNCHERS, "torch DataParallel: one process for all devices of a node"),
-        "ddp": Support(True, True, LAUNCHERS[:3], "torch DistributedDataParallel: one process per device"),
+        "ddp": Support(True, True, OF_RANKS, "torch DistributedDataParallel: one process per device"),
         "fsdp": Support(
-            True, True, LAUNCHERS[:3], "torch FSDP2: the same, and each keeps a part of the model only"
+            True, True, OF_RANKS, "torch FSDP2: the same, and each keeps a part of the model only"
         ),
         "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
     "keras": {
         "single": Support(False, False, LAUNCHERS, "one process, one device"),
         "mirrored": Support(False, False, LAUNCHERS, "tf.distribute: one process for all devices of a node"),
-        "multiworker_mirrored": Support(True, True, LAUNCHERS[:3], "tf.distribute: one process per device"),
+        "multiworker_mirrored": Support(True, True, OF_RANKS, "tf.distribute: one process per device"),
         "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
 }
+
+
+SEVERAL = {
+    "lightning": ("ddp", "ddp"),
+    "keras": ("mirrored", "multiworker_mirrored"),
+}
+"""What `strategy=auto` means for several devices: of one node, of several."""
+
+
+SHARDED: frozenset[str] = frozenset(
+    [
+        "fsdp",
+    ]
+)
+"""Strategies whose checkpoints hold a part of the state from each rank."""
 
 
 def resolve_strategy(framework: str, strategy: str, devices: int, nodes: int) -> str:
@@ -61,9 +83,7 @@ def resolve_strategy(framework: str, strategy: str, devices: int, nodes: int) ->
         return strategy
     if devices == 1:
         return "single"
-    if framework == "lightning":
-        return "ddp"
-    return "mirrored" if nodes == 1 else "multiworker_mirrored"
+    return SEVERAL[framework][nodes > 1]
 
 
 def contradictions(framework: str, strategy: str, nodes: int, devices: int | Literal["auto"]) -> list[str]:

@@ -2,7 +2,7 @@
 
 The test part of "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998, UCI Machine Learning
 Repository, https://doi.org/10.24432/C50P49, CC BY 4.0. Not read from scikit-learn, which has it too: if
-scipy is installed, torchmetrics imports it, and each rank would start seconds later.
+scipy is installed, a framework may import it, and each rank would start seconds later.
 """
 
 from pathlib import Path

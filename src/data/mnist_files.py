@@ -10,7 +10,7 @@ MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 
-# The file names and MD5 sums that torchvision.datasets.MNIST uses too.
+# The file names and MD5 sums that other readers of MNIST use too.
 CHECKSUMS = {
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",

@@ -13,7 +13,7 @@ def open_splits(config: Data, framework: str, seed: int = 0, **supplied: Any) ->
     """Open the data set that `config` names; `seed` is the run's, for a target that takes one, as it may take others of `supplied`.
 
     A target may return `Splits`, a mapping, a tuple (train, val) or (train, val, test), or any object with attributes of these names.
-    One without them, such as a LightningDataModule, is returned as it is for all three.
+    One without them, such as a data module, is returned as it is for all three.
 
     Raises:
         ConfigError: the target can't be called, or returns nothing to train on.
@@ -41,7 +41,7 @@ def _parts(opened: Any) -> dict[str, Any] | None:
     if isinstance(opened, tuple) and len(opened) in (2, 3) and not hasattr(opened, "train"):
         return dict(zip(names, (*opened, None)[:3], strict=True))
     found = {name: _get(opened, name) for name in names}
-    # a torch or Keras module has a method `train`: that is not a split
+    # a network may have a method `train`: that is not a split
     if (
         not isinstance(opened, Mapping)
         and callable(found["train"])

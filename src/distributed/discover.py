@@ -1,14 +1,14 @@
 """Read the topology from the environment variables that the launcher of this process set.
 
     launcher    identified by                                   reference
-    torchrun    RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, ...   pytorch.org/docs/stable/elastic/run.html
-    local       the same, set by this project          src/launch/processes.py
+    torchrun    the next, and TORCHELASTIC_RUN_ID               pytorch.org/docs/stable/elastic/run.html
+    local       RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, ...   src/launch/processes.py
     horovodrun  HOROVOD_RANK, HOROVOD_CROSS_RANK, ...           horovod/runner/gloo_run.py
     mpirun      OMPI_COMM_WORLD_RANK, ...                       docs.open-mpi.org, environment variables
     srun        SLURM_PROCID, SLURM_STEP_NODELIST, ...          slurm.schedmd.com/srun.html
     none        none of these: rank 0 of 1
 
-The first in this order wins: torchrun may run in a task of srun, mpirun starts its daemons by srun, and the
+The first in this order wins: a launcher may run in a task of srun, as the daemons of mpirun do, and the
 shell of a batch job has SLURM_PROCID=0 without being a task. TRAIN_HOSTS, `node1:2,node2:1` (host:ranks in
 rank order), is exported by the project's batch scripts, because only srun says where all ranks are.
 """
@@ -51,10 +51,15 @@ def _is_step(env: Environ) -> bool:
     return _has("SLURM_PROCID", "SLURM_STEP_ID")(env) and number(env, "SLURM_STEP_ID") < 0xFFFFFFF0
 
 
-def _from_torchrun(env: Environ) -> Topology:
+def _from_rank_variables(env: Environ) -> Topology:
     rank, world, local = number(env, "RANK"), number(env, "WORLD_SIZE"), number(env, "LOCAL_WORLD_SIZE")
     nodes = number(env, "GROUP_WORLD_SIZE", -(-world // max(local, 1)))
-    _refuse_several_torchruns(env, nodes)
+    launched_by = "local"
+    # only lightning
+    if "TORCHELASTIC_RUN_ID" in env:
+        launched_by = "torchrun"
+        _refuse_several_torchruns(env, nodes)
+    # end lightning
     node_list, tasks = train_hosts(env, world)
     if not node_list and _is_step(env) and world == nodes * local:
         node_list, tasks = text(env, "SLURM_STEP_NODELIST"), f"{local}(x{nodes})"
@@ -69,7 +74,7 @@ def _from_torchrun(env: Environ) -> Topology:
         nodes=nodes,
         coordinator_address=text(env, "MASTER_ADDR"),
         coordinator_port=number(env, "MASTER_PORT"),
-        launched_by="torchrun" if "TORCHELASTIC_RUN_ID" in env else "local",
+        launched_by=launched_by,
         node_list=node_list,
         tasks_per_node=tasks,
     )
@@ -172,7 +177,7 @@ def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
 
 
 _LAUNCHERS: tuple[tuple[Callable[[Environ], bool], Callable[[Environ], Topology]], ...] = (
-    (_has("RANK", "WORLD_SIZE", "LOCAL_RANK"), _from_torchrun),
+    (_has("RANK", "WORLD_SIZE", "LOCAL_RANK"), _from_rank_variables),
     (_has("HOROVOD_RANK", "HOROVOD_SIZE"), _from_horovodrun),
     (_has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), _from_mpirun),
     (_is_step, _from_srun),
@@ -203,7 +208,7 @@ def _checked(t: Topology, env: Environ) -> Topology:
 
 def _refuse_several_torchruns(env: Environ, nodes: int) -> None:
     """srun must start torchrun once per node; otherwise the same training runs several times."""
-    if "TORCHELASTIC_RUN_ID" not in env or not _is_step(env):
+    if not _is_step(env):
         return
     started, hosts = number(env, "SLURM_STEP_NUM_TASKS"), number(env, "SLURM_STEP_NUM_NODES")
     if started > hosts or (nodes == 1 and started > 1):

@@ -1,4 +1,4 @@
-"""Start Horovod in ranks that srun, torchrun or this project started, without MPI and without horovodrun.
+"""Start Horovod in ranks that srun, this project or another launcher started, without MPI and without horovodrun.
 
 Horovod's ranks find each other through a small HTTP server that horovodrun normally runs; here rank 0 runs it
 in a thread, at the coordinator's address. Under mpirun and horovodrun, Horovod finds its ranks itself.
@@ -31,7 +31,7 @@ BROKEN_COLLECTIVE = re.compile(r"Horovod has been shut down|gloo/transport/")
 
 
 def import_horovod(framework: str) -> Any:
-    """`horovod.torch` or `horovod.tensorflow`; ConfigError if the build is missing or does not fit."""
+    """Horovod's module for a package, that of `framework`; ConfigError if the build is missing or does not fit."""
     problem = horovod_problem(framework)
     if problem:
         raise ConfigError(problem)
@@ -67,7 +67,7 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT_S
 
 @contextmanager
 def explaining_lost_ranks(topology: Topology) -> Iterator[None]:
-    """Translate the error of a broken collective, which TensorFlow wraps in its own, into one sentence."""
+    """Translate the error of a broken collective, which a framework may wrap in its own, into one sentence."""
     try:
         yield
     except Exception as error:
@@ -90,8 +90,7 @@ def lost_rank_error(topology: Topology) -> ProjectError:
 def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
     variables = horovod_environment(topology)
     address = socket.gethostbyname(meeting_address(topology))
-    # torchrun itself listens on the coordinator's port
-    port = topology.coordinator_port + (topology.launched_by == "torchrun")
+    port = topology.meeting_port
     if topology.world_size > 1:
         variables |= {
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,

@@ -1,8 +1,8 @@
 """Whether the installed Horovod fits this environment.
 
-Horovod's libraries are linked against the exact torch and TensorFlow they were compiled with. `make horovod`
-(tools/build_horovod.py) builds them and records the frameworks and flavours in the version:
-`0.28.1+torch2.13.0.cpu.tf2.21.0.openmpi4.1.4.corrected1a2b3c4d`. Everything here reads metadata only: neither Horovod nor a
+Horovod's libraries are linked against the exact frameworks they were compiled with. `make horovod`
+(tools/build_horovod.py) builds them and records the frameworks and flavours in the version, such as
+`0.28.1+NAME2.13.0.cpu.openmpi4.1.4.corrected1a2b3c4d`. Everything here reads metadata only: neither Horovod nor a
 framework is imported.
 """
 
@@ -19,13 +19,22 @@ _DISTRIBUTIONS = {
     "torch": ("torch",),
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly"),
 }
-_PACKAGE = {"lightning": "torch", "keras": "tensorflow"}
-_SHORT = {"torch": "torch", "tensorflow": "tf"}
-_METADATA_KEY = {"torch": "pytorch", "tensorflow": "tensorflow"}  # in horovod/metadata.json
+_PACKAGE = {
+    "lightning": "torch",
+    "keras": "tensorflow",
+}
+_SHORT = {
+    "torch": "torch",
+    "tensorflow": "tf",
+}
+METADATA_KEY = {  # in horovod/metadata.json
+    "torch": "pytorch",
+    "tensorflow": "tensorflow",
+}
 
 
 def installed_frameworks() -> dict[str, str]:
-    """Version of each of torch and tensorflow that is installed: `{"torch": "2.13.0+cpu"}`."""
+    """Version of the package of each framework that is installed."""
     found = {}
     for name, distributions in _DISTRIBUTIONS.items():
         for distribution in distributions:
@@ -63,7 +72,7 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
     unknown and not judged.
 
     Args:
-        framework: it must be built for "torch" (or "lightning") or "tensorflow" (or "keras"); None means every installed one.
+        framework: what it must be built for, or the name of its package; None means every installed one.
         mpi: mpirun must be able to start it.
         nccl: it must be able to reduce on GPUs.
     """
@@ -95,11 +104,11 @@ def _built_for() -> dict[str, str]:
         noted = json.loads(path.read_text())  # type: ignore[attr-defined]
     except (OSError, ValueError):
         return {}
-    return {name: noted[key] for name, key in _METADATA_KEY.items() if key in noted}
+    return {name: noted[key] for name, key in METADATA_KEY.items() if key in noted}
 
 
 def _same(built_for: str | None, found: str) -> bool:
-    """Compare versions; the part after `+` counts only if both have one (torch 2.13.0 of PyPI calls itself
+    """Compare versions; the part after `+` counts only if both have one (2.13.0 of PyPI may call itself
     2.13.0+cu130)."""
     if built_for is None:
         return False

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from src.config.strategies import LAUNCHERS
 from src.errors import TopologyError
 
 Environ = Mapping[str, str]
@@ -17,7 +18,7 @@ def text(env: Environ, name: str) -> str:
     if not env.get(name):
         raise TopologyError(
             f"{name} is not set, though other variables say that this process is one rank of several: start "
-            "the ranks with launch=srun|torchrun|mpirun|horovodrun, or unset the variables of an earlier launcher."
+            f"the ranks with launch={'|'.join(LAUNCHERS)}, or unset the variables of an earlier launcher."
         )
     return env[name]
 

@@ -56,7 +56,7 @@ def local_layout(config: Config) -> Layout:
 def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
     """Of a run whose ranks have started: its strategy, and how many devices share the global batch.
 
-    That is one device per rank, or all devices of this machine where a single rank drives them (dp, mirrored).
+    That is one device per rank, or all devices of this machine where a single rank drives them.
     """
     here = local_layout(config)
     if topology.world_size == here.world_size == 1:

@@ -16,7 +16,7 @@ class Topology:
         local_rank, local_world_size: the same on this node.
         node_rank, nodes: number of this node among all, and how many there are.
         coordinator_address, coordinator_port: where rank 0 listens; a single rank has port 0, any free one.
-        launched_by: the launcher: torchrun, local, horovodrun, mpirun, srun or none.
+        launched_by: the launcher: one of `LAUNCHERS`, local or none.
         node_list, tasks_per_node: where all ranks are, in Slurm's notation; "" if the launcher does not say.
     """
 
@@ -31,6 +31,15 @@ class Topology:
     launched_by: str = "none"
     node_list: str = ""
     tasks_per_node: str = ""
+
+    @property
+    def meeting_port(self) -> int:
+        """Where ranks may meet: the coordinator's port, if its launcher does not listen there itself."""
+        # only lightning
+        if self.launched_by == "torchrun":
+            return self.coordinator_port + 1
+        # end lightning
+        return self.coordinator_port
 
     def layout(self) -> list[tuple[str, int]]:
         """Host and number of ranks of each node, in the order of the ranks.

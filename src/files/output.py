@@ -1,6 +1,6 @@
 """Standard output and error that can't end a run, with a closed pipe, a full disk or a terminal that hung up.
 
-Call `protect()` once, at the start of a process that trains or submits. It covers what Lightning, Keras and rich print too.
+Call `protect()` once, at the start of a process that trains or submits. It covers what frameworks and rich print too.
 """
 
 import errno

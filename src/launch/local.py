@@ -14,6 +14,7 @@ from src.config.targets import unreadable
 from src.distributed.devices import no_gpu, visible_gpus
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.layout import Layout, local_layout
+from src.distributed.packages import missing_framework
 from src.errors import DataError
 from src.launch.ahead import data_problems, refuse_unreadable_run
 from src.launch.processes import beside, refuse_nested_launch, run_here
@@ -108,6 +109,7 @@ def local_problems(config: Config) -> list[str]:
     problems += _local_disk(config.checkpoint.local)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
         problems.append(no_gpu("this machine"))
+    problems.append(missing_framework(config.framework))
     if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
         problems.append(f"{problem} Without Horovod: strategy=auto.")
     return [p for p in problems if p]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from src.checkpoints.recovery import recover_leftovers
 from src.config.schema import Config
+from src.config.strategies import LAUNCHERS
 from src.distributed.discover import discover
 from src.distributed.layout import Layout
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
@@ -72,7 +73,7 @@ def _end_beside(process: "subprocess.Popen[bytes]") -> None:
 
 
 def refuse_nested_launch() -> None:
-    """Each process of `torchrun src/train.py` would make a run of its own.
+    """Each process of `mpirun python src/train.py` would make a run of its own.
 
     Raises:
         ConfigError: where this process already is one rank of several.
@@ -81,13 +82,13 @@ def refuse_nested_launch() -> None:
     if topology.world_size > 1:
         raise ConfigError(
             f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.launched_by}, but the "
-            "project starts its ranks itself: run the command once, with launch=srun|torchrun|mpirun|horovodrun inside "
+            f"project starts its ranks itself: run the command once, with launch={'|'.join(LAUNCHERS)} inside "
             "a job, or trainer.devices=N on one machine."
         )
 
 
 def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
-    """Start `ranks` processes of this program, with torchrun's variables for their rank and world size."""
+    """Start `ranks` processes of this program, with the variables that `discover` reads for their rank and world size."""
     shared = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -155,7 +156,7 @@ def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, 
 def free_port(count: int = 1) -> int:
     """The first of `count` unused TCP ports in a row of the loopback interface.
 
-    TensorFlow's workers listen on a port each: the coordinator's plus their local rank.
+    Workers of some strategies listen on a port each: the coordinator's plus their local rank.
     """
     while True:
         with contextlib.ExitStack() as stack:

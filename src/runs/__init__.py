@@ -10,7 +10,7 @@ results/<name>/<run id>/ holds, with its writer:
     slurm-<job>.out .err          the scheduler; PBS: pbs-<job>.out .err
     ranks/                        each rank with `monitor.ranks=true`: where it runs, a checksum of its weights
     lock steps                    rank 0 while it trains: who trains here, and how far it is (every few seconds)
-    checkpoints/                  rank 0's worker thread, see `src/checkpoints`; with fsdp all ranks write their shards
+    checkpoints/                  rank 0's worker thread, see `src/checkpoints`; where the state is sharded, all ranks write their parts
     metrics.csv tensorboard/      rank 0, at each log interval
     monitor/                      the side process of each node, see `src/monitor`
     before-1/                     `from_scratch=true`: what was trained before

@@ -6,6 +6,7 @@ from typing import Any
 
 from src.config.compose import compose, groups, quoted
 from src.config.flat import flatten, unflatten
+from src.config.strategies import SHARDED
 from src.errors import ConfigError
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import FREE, ONE_COMMAND, read_frozen, read_overrides, refuse_damaged
@@ -151,5 +152,5 @@ def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigErr
 
 
 def _other_files(before: str, after: str) -> bool:
-    """Whether one strategy can't read the checkpoints of the other: those of fsdp are in shards."""
-    return before != after and "fsdp" in (before, after)
+    """Whether one strategy can't read the checkpoints of the other: those of some are in shards."""
+    return before != after and bool(SHARDED & {before, after})

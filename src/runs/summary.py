@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from src.config.schema import Config
+from src.config.strategies import SUPPORTED
 from src.files import ROOT
 from src.runs.folder import RunDir
 
@@ -53,10 +54,12 @@ def next_command(run: RunDir, config: Config, signal: str | None) -> str:
     """A command worth trying after this run."""
     if signal:
         return f"{train_command()} resume={shlex.quote(display_path(run.path))}"
+    others = [name for name in SUPPORTED if name != config.framework]
+    first = config.framework == next(iter(SUPPORTED))
     if (
-        config.framework == "lightning" and len({*config.task.target.values()}) > 1
-    ):  # it has a side of its own for each
-        return f"{train_command()} framework=keras"
+        others and first and len({*config.task.target.values()}) > 1
+    ):  # the task has a side of its own for each
+        return f"{train_command()} framework={others[0]}"
     return f"{train_command()} -m optimizer.lr=0.001,0.003 seed=1,2"
 
 

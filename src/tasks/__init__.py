@@ -5,6 +5,6 @@ the numbers named in `sums`; the training loop adds them up over batches on the 
 `trainer.log_every_n_steps` steps; `measure` turns the totals into metrics, which go to metrics.csv, TensorBoard, the display and
 `checkpoint.monitor`.
 
-A task has three short files: its numbers (`base.Task`, here), and `step` in `lightning/` and `keras/`. `configs/task/NAME.yaml` names
+A task has three short files: its numbers (`base.Task`, here), and `step` in the folder of each framework. `configs/task/NAME.yaml` names
 the last two. A new one: `make new-task NAME=mine` writes them.
 """

@@ -9,7 +9,7 @@ from src.errors import DataError
 from src.tasks import base
 
 IGNORED = -100
-"""What stands for a target that does not count: torch's own number for it."""
+"""What stands for a target that does not count: the number that frameworks use for it."""
 
 
 class LanguageModel(base.Task):

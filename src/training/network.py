@@ -10,7 +10,7 @@ from src.errors import ConfigError
 
 
 def build_network(config: Config, facts: Mapping[str, Any]) -> Any:
-    """A `torch.nn.Module` or `keras.Model`, by the framework of the run; `facts` are those of the `Splits`.
+    """A network of the framework of the run; `facts` are those of the `Splits`.
 
     Raises:
         ConfigError: the model takes other arguments, or one in its `from_data` that the data set does not say.

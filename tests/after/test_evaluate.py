@@ -173,7 +173,7 @@ def test_a_run_of_two_ranks(strategy: str, train, evaluated: Evaluate, tmp_path:
 
 
 def test_a_text_is_continued(trained: Trained, evaluated: Evaluate) -> None:
-    speakers = "tests.after.speakers"
+    speakers = "tests.after.torch_speakers"
     run = trained(
         f"task._target_={speakers}.Speaker",
         f"data._target_={speakers}.open_letters",

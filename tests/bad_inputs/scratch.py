@@ -59,6 +59,14 @@ class Answer:
     written: tuple[str, ...]
 
 
+HEAVY = [
+    "torch",
+    "tensorflow",
+    "keras",
+    "lightning",
+]
+
+
 class Scratch:
     """The folder, and the process in it that starts commands. It can write only there; to be used by root."""
 
@@ -74,7 +82,7 @@ class Scratch:
         for name in TOOLS:
             if where := shutil.which(name):
                 (self.path / "tools" / name).symlink_to(where)
-        for name in ("torch", "tensorflow", "keras", "lightning"):
+        for name in HEAVY:
             (self.path / "guard" / name).mkdir(parents=True)
             stop = f"import os, sys\nprint('{name} is imported: this trains', file=sys.stderr, flush=True)\nos._exit({TRAINS})\n"
             (self.path / "guard" / name / "__init__.py").write_text(stop)

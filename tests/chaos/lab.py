@@ -266,7 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--every-operation", action="store_true", help="of saving and publishing, not a half of the kills"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("overrides", nargs="*", help="such as strategy=mirrored trainer.devices=2")
+    parser.add_argument("overrides", nargs="*", help="such as model=mlp trainer.max_epochs=2")
     parser.add_argument("--no-troubles", action="store_true", help="kills only")
     asked = parser.parse_args(arguments)
     preload()

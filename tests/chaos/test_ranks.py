@@ -116,8 +116,7 @@ def state(run: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("framework, strategy", STRATEGIES)
 def test_killed_ranks(framework: str, strategy: str, tmp_path: Path, require: Any) -> None:
     if strategy == "horovod":
-        package = "torch" if framework == "lightning" else "tensorflow"
-        require(not horovod_problem(package), "run `make horovod`")
+        require(not horovod_problem(framework), "run `make horovod`")
     choice = (*OPTIONS, f"framework={framework}", f"strategy={strategy}")
     began = time.monotonic()
     whole = start(*choice, f"paths.results={tmp_path / 'whole'}")

@@ -53,7 +53,7 @@ def text(step: int) -> Callable[[Path], None]:
 
 def save(checkpointer: AsyncCheckpointer, step: int, write: Callable[[Path], None] | None = None) -> None:
     checkpointer.wait()
-    checkpointer.save(write or text(step), CheckpointInfo(step, 0, 0, {}, None, "lightning"))
+    checkpointer.save(write or text(step), CheckpointInfo(step, 0, 0, {}, None, "mine"))
 
 
 def steps(store: CheckpointStore) -> list[int]:
@@ -123,7 +123,7 @@ def test_what_a_newer_one_replaced_is_not_published_but_the_best_is(
     store: CheckpointStore, staging: Staging
 ) -> None:
     for step, value in [(1, 0.2), (2, 0.9), (3, 0.1), (4, 0.3)]:
-        staging.write(text(step), CheckpointInfo(step, 0, 0, {}, value, "lightning"))
+        staging.write(text(step), CheckpointInfo(step, 0, 0, {}, value, "mine"))
     opened(store, staging).close()
     assert steps(store) == [2, 4]
 
@@ -236,7 +236,7 @@ store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
 write_record(run, staging, store.rule)
 checkpointer = AsyncCheckpointer(store, staging, EventFileSync(staging, run.tensorboard))
 checkpointer.wait()
-info = CheckpointInfo(7, 0, 0, {{}}, None, "keras")
+info = CheckpointInfo(7, 0, 0, {{}}, None, "mine")
 checkpointer.save(lambda folder: (folder / "w").write_text("7"), info)
 checkpointer.close()
 """

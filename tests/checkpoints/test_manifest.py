@@ -13,7 +13,7 @@ from src.checkpoints.info import CheckpointInfo
 from src.checkpoints.manifest import copy, damage_of, flush, load_manifest, sizes, write_manifest
 from src.files import ROOT
 
-INFO = CheckpointInfo(7, 1, 2, {"val/acc": 0.5}, 0.5, "keras")
+INFO = CheckpointInfo(7, 1, 2, {"val/acc": 0.5}, 0.5, "mine")
 
 
 @pytest.fixture

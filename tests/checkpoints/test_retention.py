@@ -10,7 +10,7 @@ from src.checkpoints.retention import Retention
 
 
 def saved(step: int, value: float | None = None, epoch: int = 0, batch: int = 0) -> SavedCheckpoint:
-    return SavedCheckpoint(step, epoch, batch, {}, value, "keras", Path(str(step)))
+    return SavedCheckpoint(step, epoch, batch, {}, value, "mine", Path(str(step)))
 
 
 def kept(rule: Retention, *ones: SavedCheckpoint) -> list[int]:

@@ -13,7 +13,7 @@ from src.checkpoints.staging import Staging, open_staging, read_record, staging_
 from src.files.marked import MARKER
 from src.runs.folder import RunDir
 
-REST: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "lightning"}
+REST: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "mine"}
 
 
 @pytest.fixture

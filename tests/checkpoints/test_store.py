@@ -18,9 +18,7 @@ def save(
 ) -> SavedCheckpoint:
     temporary = store.begin(step)
     (temporary / "model.ckpt").write_text(f"{text} {step}")
-    return store.commit(
-        temporary, CheckpointInfo(step, 0, step, {"val/acc": value or 0.0}, value, "lightning")
-    )
+    return store.commit(temporary, CheckpointInfo(step, 0, step, {"val/acc": value or 0.0}, value, "mine"))
 
 
 @pytest.fixture
@@ -114,7 +112,7 @@ def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
     ]:
         temporary = store.begin(step)
         (temporary / "w").write_text("w")
-        store.commit(temporary, CheckpointInfo(step, epoch, 0, {}, value, "keras"))
+        store.commit(temporary, CheckpointInfo(step, epoch, 0, {}, value, "mine"))
     index = {entry["step"]: entry["kept"] for entry in json.loads((tmp_path / "index.json").read_text())}
     assert index == {
         100: ["end of an n-th epoch, n=10"],

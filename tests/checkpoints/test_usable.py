@@ -22,7 +22,7 @@ def with_checkpoints(run: RunDir, *steps: int) -> CheckpointStore:
     for step in steps:
         temporary = store.begin(step)
         (temporary / "weights").write_text(f"of step {step}")
-        store.commit(temporary, CheckpointInfo(step, 0, step, {}, None, "keras"))
+        store.commit(temporary, CheckpointInfo(step, 0, step, {}, None, "mine"))
     return store
 
 

@@ -9,6 +9,7 @@ import pytest
 from src.config.choices import Callback
 from src.config.instantiate import instantiate
 from src.errors import ConfigError
+from tests.frameworks import FIRST
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def call(target: str, supplied: dict[str, Any] | None = None, **arguments: Any) -> Any:
-    section = Callback({"lightning": target}, None, arguments)
-    return instantiate(section, "callbacks.mine", "lightning", **(supplied or {}))
+    section = Callback({FIRST: target}, None, arguments)
+    return instantiate(section, "callbacks.mine", FIRST, **(supplied or {}))
 
 
 def test_arguments_and_what_is_supplied(module: str) -> None:

@@ -14,24 +14,31 @@ from src.config.schema import Config
 from src.config.targets import brings_network, unreadable
 from src.errors import ConfigError
 from src.files import ROOT
+from tests.frameworks import FIRST, FRAMEWORKS
 
 STRANGER = """
-import keras
+# only lightning
 import lightning.pytorch as pl
 
 class LitModule(pl.LightningModule):
     def __init__(self, hidden: int, dropout: float = 0.0, names: list[str] | None = None):
         super().__init__()
 
-class KerasModel(keras.Model):
-    def __init__(self, units=8, **options):
-        super().__init__(**options)
+# end lightning
+# only keras
+import keras
 
+class KerasModel(keras.Model):
+    def __init__(self, hidden: int, dropout: float = 0.0, names: list[str] | None = None):
+        super().__init__()
+
+# end keras
 def open_data(seed, batch_size, rows: int = 10):
     ...
 """
 
 Load = Callable[..., Config]
+EACH = ", ".join(FRAMEWORKS) + "."
 
 
 @pytest.fixture
@@ -54,7 +61,7 @@ def test_a_module_of_ones_own(load_words: Load) -> None:
         "data._target_=stranger.open_data",
         "checkpoint.monitor=val_loss",
     )
-    assert config.task.target["lightning"] == "stranger.LitModule"
+    assert config.task.target[config.framework] == "stranger.LitModule"
     assert config.task.arguments == {"hidden": 64}
     assert (config.task.name, config.data.name, config.data.batch_size) == ("custom", "custom", 32)
     assert (config.checkpoint.monitor, config.checkpoint.mode) == ("val_loss", "min")
@@ -98,7 +105,7 @@ def test_targets_that_do_not_exist_or_are_of_the_other_framework(
 def test_a_target_for_each_framework(load_words: Load) -> None:
     both = "task._target_={lightning: stranger.LitModule, keras: stranger.KerasModel}"
     assert load_words(both, "task.hidden=3").task.arguments == {"hidden": 3}
-    assert load_words(both, "framework=keras", "task.units=3").task.arguments == {"units": 3}
+    assert load_words(both, "framework=keras", "task.hidden=4").task.arguments == {"hidden": 4}
     one = "optimizer._target_={lightning: torch.optim.Muon}"
     assert problems(load_words, one, "framework=keras") == [
         "optimizer=custom has no target for framework=keras, only for lightning; use framework=lightning, or another optimizer."
@@ -109,13 +116,13 @@ def test_a_target_for_each_framework(load_words: Load) -> None:
     "words, sentence",
     [
         (["task=custom"], "task._target_ is missing; give it a class or function, such as task._target_=mine.name."),
-        (["data._target_=[a]"], "data._target_=['a'] is not a dotted name, nor one for each of lightning, keras."),
-        (["data._target_={torch: a.b}"], "data._target_={'torch': 'a.b'} is not a dotted name, nor one for each of lightning, keras."),
+        (["data._target_=[a]"], "data._target_=['a'] is not a dotted name, nor one for each of " + EACH),
+        (["data._target_={zzq: a.b}"], "data._target_={'zzq': 'a.b'} is not a dotted name, nor one for each of " + EACH),
         (["data._partial_=true"], "'data._partial_' is not a key of the configuration; "
             "data knows _target_ and _check_."),
         (["callbacks.stop.patience=3"], "callbacks.stop._target_ is missing; give it a class or function, "
             "such as callbacks.stop._target_=mine.name."),
-        (["model.widht=3"], "'model.widht' is not an argument of src.models.lightning.cnn.cnn. Did you mean 'model.width'?"),
+        (["model.widht=3"], f"'model.widht' is not an argument of src.models.{FIRST}.cnn.cnn. Did you mean 'model.width'?"),
         (["data.bach_size=3"], "'data.bach_size' is not an argument of src.data.digits.open_digits. Did you mean 'data.batch_size'?"),
         (["model.width=0"], "model.width=0 must be at least 1."),
         (["schedule.warmup=1"], "'schedule.warmup' is not a key of the configuration. Did you mean 'schedule.warmup_epochs'?"),

@@ -13,6 +13,7 @@ from src.config.instantiate import locate
 from src.config.schema import Config
 from src.data.sets import open_splits
 from src.errors import ConfigError
+from tests.frameworks import FIRST
 
 MakeConfig = Callable[..., Config]
 OVERRIDES = {
@@ -33,7 +34,7 @@ def config(request: pytest.FixtureRequest, make_config: MakeConfig) -> Config:
 
 
 def test_every_choice_keeps_the_promises_of_a_data_set(config: Config) -> None:
-    splits = open_splits(config.data, "lightning", seed=3)
+    splits = open_splits(config.data, FIRST, seed=3)
     wanted = None
     for part, train in ((splits.train, True), (splits.val, False), (splits.test, False)):
         rows = part.read(np.arange(min(len(part), 6)), epoch=0, train=train)
@@ -55,7 +56,7 @@ def test_what_is_known_beforehand_is_so(config: Config) -> None:
     arguments = {**config.data.arguments, "look": True}
     names = check.__code__.co_varnames[: check.__code__.co_argcount]
     known = check(**{name: arguments[name] for name in names})
-    splits = open_splits(config.data, "lightning", seed=3)
+    splits = open_splits(config.data, FIRST, seed=3)
     # mnist keeps a part of its training images to validate on
     assert known.length in (None, len(splits.train), len(splits.train) + len(splits.val))
     assert {name: splits.facts[name] for name in known.facts} == dict(known.facts)
@@ -73,14 +74,14 @@ def returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "mine_returned", raising=False)
     section = Data(
-        target={"lightning": "mine_returned.open_data"},
+        target={FIRST: "mine_returned.open_data"},
         check=None,
         arguments={},
         name="mine",
         batch_size=1,
         workers=0,
     )
-    return open_splits(section, "lightning", seed=7)
+    return open_splits(section, FIRST, seed=7)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every launcher's variables, as recorded from real ones (Slurm 22.05, Open MPI 4.1, torch 2.13,
+"""Every launcher's variables, as recorded from real ones (Slurm 22.05, Open MPI 4.1,
 Horovod 0.28).
 
 `environments/NAME.env` holds the variables of all ranks, one block per rank in the order of the ranks.

@@ -35,7 +35,11 @@ def test_on_two_uneven_nodes(make_config: MakeConfig) -> None:
 @pytest.mark.parametrize(
     ("words", "world", "expected"),
     [
-        ("trainer.devices=4", 1, ("single", 1)),  # one rank of a run that was made for four
+        (
+            "framework=lightning trainer.devices=4",
+            1,
+            ("single", 1),
+        ),  # one rank of a run that was made for four
         ("trainer.devices=4", 4, ("ddp", 4)),
         ("strategy=dp trainer.devices=4", 1, ("dp", 4)),
         ("framework=keras trainer.devices=4", 1, ("mirrored", 4)),

@@ -43,7 +43,13 @@ def test_a_killed_rank_is_named(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
-    options = ("trainer.devices=2", "trainer.max_epochs=2", "model.width=8", "monitor.ranks=true")
+    options = (
+        "strategy=ddp",
+        "trainer.devices=2",
+        "trainer.max_epochs=2",
+        "model.width=8",
+        "monitor.ranks=true",
+    )
     done = train(*options, f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stderr
     info = json.loads((tmp_path / "latest" / "run.json").read_text())
@@ -54,7 +60,13 @@ def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
-    options = ["trainer.devices=2", "trainer.max_epochs=500", "model.width=8", f"paths.results={tmp_path}"]
+    options = [
+        "strategy=ddp",
+        "trainer.devices=2",
+        "trainer.max_epochs=500",
+        "model.width=8",
+        f"paths.results={tmp_path}",
+    ]
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -73,7 +85,13 @@ def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_killed_in_the_middle_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    options = ["trainer.devices=2", "trainer.max_epochs=500", "model.width=8", f"paths.results={tmp_path}"]
+    options = [
+        "strategy=ddp",
+        "trainer.devices=2",
+        "trainer.max_epochs=500",
+        "model.width=8",
+        f"paths.results={tmp_path}",
+    ]
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(

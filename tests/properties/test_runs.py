@@ -85,7 +85,7 @@ def checkpoints(draw: st.DrawFn) -> list[SavedCheckpoint]:
     """Some, of different steps, in any order; a value may be missing or no number."""
     steps = draw(st.lists(st.integers(1, 40), unique=True, max_size=12))
     values = st.none() | st.floats(-1, 1) | st.sampled_from([math.nan, math.inf, -math.inf])
-    return [SavedCheckpoint(s, s // 4, s % 4, {}, draw(values), "keras", Path(str(s))) for s in steps]
+    return [SavedCheckpoint(s, s // 4, s % 4, {}, draw(values), "mine", Path(str(s))) for s in steps]
 
 
 @bounded(300)

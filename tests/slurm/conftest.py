@@ -23,12 +23,24 @@ from slurm.testbed.requirements import missing
 from tests.slurm.login import Login, set_step_seconds
 
 SLOW_STEPS = """
-import sys, time
+import builtins, sys, time
 from pathlib import Path
+seconds = Path(__file__).with_name("step_seconds")
+found = builtins.__import__
+
+def looked_at(stop):
+    time.sleep(float(seconds.read_text()))
+    return stop.__dict__.get("requested")
+
+def importing(name, *arguments, **options):
+    module = found(name, *arguments, **options)
+    if name == "src.training.stop":
+        builtins.__import__ = found
+        sys.modules[name].Stop.requested = property(looked_at, lambda stop, value: stop.__dict__.update(requested=value))
+    return module
+
 if "--run" in sys.orig_argv:
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-    seconds = Path(__file__).with_name("step_seconds")
-    register_optimizer_step_post_hook(lambda *_: time.sleep(float(seconds.read_text())))
+    builtins.__import__ = importing
 """
 
 
@@ -85,7 +97,7 @@ def login(testbed: Testbed, shared_dir: Path) -> Login:
 
 @pytest.fixture
 def slow_steps(shared_dir: Path) -> str:
-    """Each step of Lightning takes at least 50 ms: what a test does to a running job always meets it in mid-training.
+    """Each step takes at least 50 ms, so that what a test does to a running job meets it in mid-training.
 
     Or as long as `shared_dir / "step_seconds"` says.
     """

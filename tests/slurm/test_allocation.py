@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_said(make_config: Callable[..., Config]) -> None:
 
 
 def test_the_ranks_share_the_cpus_of_the_allocation(make_config: Callable[..., Config]) -> None:
-    config = make_config("cluster=slurm", "trainer.devices=2")
+    config = make_config("cluster=slurm", "strategy=ddp", "trainer.devices=2")
     assert fill_from_allocation(config, Allocation("7", 1, 9)).cluster.cpus_per_task == 4
     assert fill_from_allocation(config, Allocation("7", 1, 1)).cluster.cpus_per_task == 1
     assert fill_from_allocation(config, None) is config

@@ -60,7 +60,7 @@ def runs(results: Path) -> list[Path]:
 
 
 def test_a_submission_says_what_comes_next(submit: Submit, results: Path) -> None:
-    done = submit("cluster=slurm", "trainer.devices=2", "seed=7")
+    done = submit("cluster=slurm", "strategy=ddp", "trainer.devices=2", "seed=7")
     assert done.returncode == 0, done.stderr
     [run] = runs(results)
     for word in (
@@ -115,7 +115,7 @@ def test_the_code_and_paths_of_the_frozen_configuration_are_absolute(submit: Sub
         (["cluster=trillium", "trainer.devices=3"], ["1 or 4 GPUs", "without account", "$SCRATCH"]),
         (["cluster=neuron"], ["field=nlp;appl=pytorch", "/scratch/"]),
         (
-            ["cluster=ibex", "trainer.devices=8", "cluster.cpus_per_task=6", "cluster.mem_per_gpu=90G"],
+            ["cluster=ibex", "strategy=ddp", "trainer.devices=8", "cluster.cpus_per_task=6", "cluster.mem_per_gpu=90G"],
             ["48 CPUs", "720G of memory"],
         ),
         (["cluster=slurm", "seed=-1", "cluster.time=soon", "cluster.mem=much"], ["seed", "is not a time limit", "not an amount of memory"]),
@@ -200,7 +200,7 @@ def test_a_sweep_is_one_array_of_run_folders(submit: Submit, results: Path) -> N
 
 
 def test_a_sweep_over_what_the_scheduler_sees_is_refused(submit: Submit, results: Path) -> None:
-    done = submit("-m", "cluster=slurm", "trainer.devices=1,2")
+    done = submit("-m", "cluster=slurm", "strategy=ddp", "trainer.devices=1,2")
     assert done.returncode == 2
     assert "these differ in devices, ranks" in done.stderr or "ranks" in done.stderr
     assert not results.exists()
@@ -244,7 +244,7 @@ def test_resume_submits_again_into_the_same_folder(submit: Submit, results: Path
 
 
 def test_pbs_is_asked_in_its_own_words(submit: Submit, results: Path) -> None:
-    done = submit("cluster=pbs", "trainer.devices=2", "cluster.chain=2")
+    done = submit("cluster=pbs", "strategy=ddp", "trainer.devices=2", "cluster.chain=2")
     assert done.returncode == 0, done.stderr
     [run] = runs(results)
     assert asked(results) == [f"qsub {run}/job.pbs", f"qsub -W depend=afterany:1234 {run}/job.pbs"]

@@ -11,7 +11,9 @@ from slurm.launch import placeholder_job
 from slurm.rules import advice, folders, limits, options, resources, starting
 from slurm.rules.request import Request
 from src.config.schema import Config
+from src.distributed.packages import PACKAGES
 from src.launch.ahead import data_problems
+from tests.frameworks import FIRST
 
 MakeConfig = Callable[..., Config]
 NEURON = ("cluster=neuron", "cluster.comment='field=nlp;appl=pytorch'")
@@ -20,10 +22,10 @@ SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}
 REFUSED = {
     "gpus_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
     "gpus_of_a_node: counts": ("cluster=trillium trainer.devices=3", "1 or 4 GPUs of a node; use trainer.devices=4"),
-    "cpus_of_a_node": ("cluster=ibex trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
-    "memory_of_a_node": ("cluster=ibex trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),
+    "cpus_of_a_node": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
+    "memory_of_a_node": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),
     "every_node_has_a_rank": ("cluster=slurm trainer.nodes=3 trainer.total_devices=2", "use trainer.nodes=2"),
-    "batch_for_ranks": ("cluster=slurm trainer.devices=5 data.batch_size=64", "use data.batch_size=65"),
+    "batch_for_ranks": ("cluster=slurm strategy=horovod trainer.devices=5 data.batch_size=64", "use data.batch_size=65"),
     "longest_job": ("cluster=neuron cluster.time=3-00:00:00", "use cluster.time=48:00:00"),
     "signal_before_the_end": ("cluster=slurm cluster.time=1", "cluster.signal_seconds=30"),
     "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
@@ -144,6 +146,15 @@ def test_horovod_must_be_there_unless_the_ranks_have_another_python(
     assert rules.problems(asked, elsewhere=True) == []
 
 
+def test_a_framework_that_is_not_installed_is_refused(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PACKAGES, FIRST, ("zzq_none",))
+    [problem] = rules.problems(request(make_config, "cluster=slurm"))
+    assert f"`make setup FRAMEWORK={FIRST}` installs it" in problem
+    assert rules.problems(request(make_config, "cluster=slurm cluster.conda=base")) == []
+
+
 def packages(folder: Path, built: str | None) -> None:
     """An import path with torch and TensorFlow, and a Horovod that was `built` so; None: without one."""
     versions = {"torch": "2.13.0", "tensorflow": "2.21.0"} | ({"horovod": f"0.28.1+{built}"} if built else {})
@@ -151,7 +162,8 @@ def packages(folder: Path, built: str | None) -> None:
         info = folder / f"{name}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (folder / "horovod").mkdir()
+    for package in ("horovod", *(name for names in PACKAGES.values() for name in names)):
+        (folder / package).mkdir()
     noted = {"pytorch": "2.13.0"} if "torch" in (built or "") else {"tensorflow": "2.21.0"}
     (folder / "horovod/metadata.json").write_text(json.dumps(noted))
 
@@ -219,7 +231,7 @@ NOTED = {
     "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
     "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
     "cpus_for_gpus": (
-        "cluster=fir cluster.cpus_per_task=2",
+        "cluster=fir strategy=ddp cluster.cpus_per_task=2",
         "the rule of thumb is 5 or 6, and the node has 12 per GPU",
     ),
     "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),

@@ -100,7 +100,7 @@ def single(login: Login, words: Words) -> dict[str, Path]:
     return {framework: trained(framework) for framework in SUPPORTED}
 
 
-def test_the_covering_choice_has_all_strategies_and_launch_methods() -> None:
+def test_the_covering_choice_of_lightning_and_keras_has_all_strategies_and_launch_methods() -> None:
     several = {(f, s) for f, s, _ in CELLS if SUPPORTED[f][s].several_nodes}
     assert {(f, s) for f, s, _ in COVERING} == several
     assert {launch for _, _, launch in COVERING} == {launch for _, _, launch in CELLS}

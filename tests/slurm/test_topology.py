@@ -88,9 +88,11 @@ def load(folder: Path, name: str) -> list:
     """The weights that a rank saved, as arrays."""
     import numpy as np
 
-    if (folder / f"{name}.npz").exists():
-        saved = np.load(folder / f"{name}.npz")
-        return [saved[key] for key in sorted(saved) if key.startswith("arr_")]
-    import torch
+    # only lightning
+    if (folder / f"{name}.pt").exists():
+        import torch
 
-    return [value.numpy() for value in torch.load(folder / f"{name}.pt")["weights"].values()]
+        return [value.numpy() for value in torch.load(folder / f"{name}.pt")["weights"].values()]
+    # end lightning
+    saved = np.load(folder / f"{name}.npz")
+    return [saved[key] for key in sorted(saved) if key.startswith("arr_")]

@@ -16,7 +16,7 @@ MakeConfig = Callable[..., Config]
 def neutral(choice: str, make_config: MakeConfig) -> base.Task:
     """The part of the task that no framework knows: the first of its bases that needs none."""
     config = make_config(f"task={choice}")
-    bases = read(config.task.target["lightning"]).bases
+    bases = read(config.task.target[config.framework]).bases
     return locate(bases[0], "task")()  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,7 @@
 # ruff: noqa: E402
 """One rank of a strategy that is broken: gradients are not averaged. Tests show that they would notice.
 
-python tests/training/not_averaged.py RUN     with torchrun's variables
+python tests/training/not_averaged.py RUN     with the variables of one rank
 """
 
 import sys

@@ -43,7 +43,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
-    """`single("keras")`: the weights of one process with the whole batch."""
+    """Of each framework, the weights of one process with the whole batch."""
     known: dict[str, dict[str, np.ndarray]] = {}
 
     def weights(framework: str) -> dict[str, np.ndarray]:
@@ -67,8 +67,7 @@ def test_two_devices_train_as_one(
     framework, strategy, besides, train, single, require, tmp_path: Path
 ) -> None:
     if strategy == "horovod":
-        module = "torch" if framework == "lightning" else "tensorflow"
-        require(not horovod_problem(module), "run `make horovod`")
+        require(not horovod_problem(framework), "run `make horovod`")
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2", *besides)
     done = train(*SAME, *options, f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr

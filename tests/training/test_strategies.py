@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.config.strategies import SUPPORTED
+from src.config.strategies import SHARDED, SUPPORTED
 from src.distributed.horovod_install import horovod_problem
 from src.launch.processes import free_port
 from src.runs.folder import RunDir
@@ -29,16 +29,21 @@ SAME = (
 """Everything whose result must not depend on the number of devices."""
 
 CELLS = [(framework, name) for framework, cells in SUPPORTED.items() for name in cells if name != "single"]
-AS_ONE_PROCESS = ("dp",)
+AS_ONE_PROCESS = [
+    "dp",
+]
 """Computes the loss of the whole batch in one place: there is no average that could be missing."""
 NOT_AVERAGED = [c for c in CELLS if c[1] not in AS_ONE_PROCESS]
-QUICK = ("dp", "mirrored")
+QUICK = [
+    "dp",
+    "mirrored",
+]
 """Tried in `make test` too; all others are there in tests/slurm."""
 
 
 @pytest.fixture(scope="module")
 def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
-    """`single("keras")`: the weights of one process with the whole batch."""
+    """Of each framework, the weights of one process with the whole batch."""
     known: dict[str, dict[str, np.ndarray]] = {}
 
     def weights(framework: str) -> dict[str, np.ndarray]:
@@ -55,8 +60,7 @@ def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
 def needs_horovod(require, framework: str, strategy: str) -> None:
     """Skip where it is not built."""
     if strategy == "horovod":
-        module = "torch" if framework == "lightning" else "tensorflow"
-        require(not horovod_problem(module), "run `make horovod`")
+        require(not horovod_problem(framework), "run `make horovod`")
 
 
 @pytest.mark.horovod
@@ -71,8 +75,8 @@ def test_two_devices_train_as_one(framework, strategy, train, single, require, t
     assert info(tmp_path / "latest")["strategy"] == strategy
     ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
     assert done.stdout.count("started by") == ranks
-    # fsdp's ranks have no whole weights
-    assert len(fingerprints(done.stdout)) == (0 if strategy == "fsdp" else 1)
+    # ranks that share one state have no whole weights
+    assert len(fingerprints(done.stdout)) == (0 if strategy in SHARDED else 1)
     assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
 
 
@@ -85,9 +89,9 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
     _, run = make_run(*SAME, *options)
     ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
-    output = start_broken(run, ranks, noticed=strategy != "fsdp")
+    output = start_broken(run, ranks, noticed=strategy not in SHARDED)
     assert largest_difference(final_weights(run.path), single(framework)) > 1e-3
-    if ranks > 1 and strategy != "fsdp":
+    if ranks > 1 and strategy not in SHARDED:
         assert len(fingerprints(output)) == 2  # ranks see different data, so their weights part
 
 

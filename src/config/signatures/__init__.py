@@ -1,4 +1,4 @@
-"""What a dotted name such as `torch.optim.AdamW` is and takes, read from source: nothing of it is imported.
+"""What a dotted name such as `package.module.Class` is and takes, read from source: nothing of it is imported.
 
 A submission checks the arguments of a target on a login node, where importing its framework would take seconds, and may be
 impossible. `modules` finds and parses files (`skeleton`: without the bodies of functions), `bindings` says which statement gives
@@ -39,7 +39,7 @@ def read(dotted: str, roots: Sequence[Path] = (ROOT,)) -> Definition:
     """What a dotted name is, as far as its source says; a process reads each name once.
 
     Args:
-        dotted: such as `mine.LitModule`, or `mine.LitModule.build` for a method of a class.
+        dotted: such as `mine.Network`, or `mine.Network.build` for a method of a class.
         roots: folders of the project; packages of the environment come after them.
 
     Raises:
@@ -78,7 +78,7 @@ def _parts(dotted: str) -> list[str]:
         TargetError: it has no form that a name can have.
     """
     if not dotted.strip() or len(dotted) > LONGEST:
-        raise TargetError("is not a name; write it with dots, such as mine.LitModule.")
+        raise TargetError("is not a name; write it with dots, such as mine.Network.")
     path = dotted.partition(":")[0].removesuffix(".py").strip("./")
     if "/" in dotted or dotted.endswith(".py"):
         named = ".".join([part for part in path.split("/") if part])

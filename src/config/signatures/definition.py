@@ -8,9 +8,15 @@ from typing import Any, Literal
 Framework = Literal["lightning", "keras"]
 
 FRAMEWORKS: dict[str, Framework] = {
-    **dict.fromkeys(("torch", "torchvision", "torchmetrics", "timm"), "lightning"),
-    **dict.fromkeys(("lightning", "lightning_fabric", "pytorch_lightning"), "lightning"),
-    **dict.fromkeys(("keras", "tensorflow"), "keras"),
+    "torch": "lightning",
+    "torchvision": "lightning",
+    "torchmetrics": "lightning",
+    "timm": "lightning",
+    "lightning": "lightning",
+    "lightning_fabric": "lightning",
+    "pytorch_lightning": "lightning",
+    "keras": "keras",
+    "tensorflow": "keras",
 }
 """Top packages, and the framework whose loop can use what they define."""
 

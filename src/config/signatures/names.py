@@ -63,7 +63,7 @@ class Names:
         Raises:
             TargetError: a file of the project is not valid Python.
         """
-        if (module.name, name) in trail:  # `from torch import optim` in torch/__init__.py: the submodule
+        if (module.name, name) in trail:  # `from package import part` in package/__init__.py: the submodule
             return self.modules.find(f"{module.name}.{name}")
         if module.name == "builtins":
             return UNKNOWN if hasattr(builtins, name) else None
@@ -124,7 +124,7 @@ class Names:
         return UNKNOWN
 
     def _above(self, module: Module, expression: ast.expr, trail: Trail) -> Thing:
-        """As `value`, for what stands before a dot: a submodule is taken unread, since `torch/__init__.py` takes long to parse."""
+        """As `value`, for what stands before a dot: a submodule is taken unread, since that of a large package takes long to parse."""
         if isinstance(expression, ast.Attribute):
             above = self._above(module, expression.value, trail)
             if isinstance(above, Module) and (below := self.modules.find(f"{above.name}.{expression.attr}")):

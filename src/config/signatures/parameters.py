@@ -79,7 +79,7 @@ def literal(node: ast.expr | None) -> Any:
 
 
 def decorators(nodes: Iterable[ast.expr]) -> list[str]:
-    """The last name of each: `no_grad` of `@torch.no_grad()`; "" for other expressions."""
+    """The last name of each: `wraps` of `@functools.wraps(f)`; "" for other expressions."""
     found = []
     for node in nodes:
         node = node.func if isinstance(node, ast.Call) else node

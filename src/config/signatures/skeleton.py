@@ -1,6 +1,6 @@
 """Source without the bodies of its functions: parsing is what takes time, and signatures stand outside of bodies.
 
-`torch/nn/modules/module.py` parses in 37 ms, its skeleton in 5. Lines keep their numbers.
+A module of 3,000 lines parses in 37 ms, its skeleton in 5. Lines keep their numbers.
 """
 
 import re

@@ -6,9 +6,9 @@ anyone, whose variables `building.py` creates and whose metrics `counting.py` re
 broadcast. `loop.fit` makes the steps from the current `Position` on, and `TrainingCallback` does the rest between them, in the order that
 matters. `others.py` makes Keras' own callbacks, `agreement.py` compares the weights of all replicas at the end.
 
-What Keras forces to differ from Lightning: there is no Trainer, and its `fit` reduces logs at each step, so the loop is our own.
+What Keras forces to be different: there is no Trainer, and its `fit` reduces logs at each step, so the loop is our own.
 Gradients are averaged inside of `optimizer.apply` (`gradients.py`). Position and early stopping are a value of ours (`position.py`),
-written beside the variables, which hold random states too. `MetricsWriter` (`tensorboard.py`) replaces Lightning's loggers.
+written beside the variables, which hold random states too. `MetricsWriter` (`tensorboard.py`) writes its metrics.
 """
 
 import logging

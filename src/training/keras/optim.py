@@ -68,7 +68,7 @@ class OncePerEpoch(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class SGD(keras.optimizers.SGD):
-    """Keras' SGD with PyTorch's arithmetic: decay is added to the gradient, momentum gathers gradients.
+    """Keras' SGD with the usual arithmetic: decay is added to the gradient, momentum gathers gradients.
 
     g = gradient + decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m if nesterov else m).
     Keras' own decays past the momentum and gathers lr * g, which differs once the learning rate changes.

@@ -1,4 +1,4 @@
-"""TensorBoard files without TensorFlow."""
+"""TensorBoard files without a second framework in the process."""
 
 import sys
 import types
@@ -26,7 +26,7 @@ class TensorBoard(TensorBoardLogger):
     """
 
     def __init__(self, events: EventFileSync, step: int) -> None:
-        # tensorboard loads TensorFlow for its file functions if it is installed, unless this module exists
+        # tensorboard loads a framework of its own for its file functions if that is installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         super().__init__(events.target, name="", version="", default_hp_metric=False)
         self.events, self.step = events, step

@@ -57,7 +57,7 @@ def make_logger(
         run_id=tracked_id(run),
         internet=config.cluster.site.internet,
         parameters=flatten(as_tree(config)),  # `${oc.env:TOKEN}` as it was typed: the value may be a secret
-        first_step=max(0, step - 1),  # Lightning counts the steps of a module's own metrics from 0
+        first_step=max(0, step - 1),  # a framework may count the steps of a module's own metrics from 0
         seen=seen,
     )
 

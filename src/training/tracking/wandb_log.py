@@ -12,7 +12,7 @@ from pathlib import Path
 from src.training.tracking.once import Pair
 
 STEP = "trainer/global_step"
-"""The optimizer steps done, in each row; the name that Lightning gives it too."""
+"""The optimizer steps done, in each row; the name that frameworks give it too."""
 
 HEADER = 7
 """Bytes at the start of the file, and of each piece."""

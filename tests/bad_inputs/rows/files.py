@@ -68,7 +68,7 @@ AROUND = {
 }
 ON_A_CLUSTER = ("a-file", "closed", "unreadable", "dangling", "loop", "odd", "taken")
 
-TARGET = "name: cnn\n_target_: src.models.lightning.cnn.cnn\nfrom_data: {shape: shape, outputs: outputs}\n"
+TARGET = "name: cnn\n_target_: {lightning: src.models.lightning.cnn.cnn, keras: src.models.keras.cnn.cnn}\nfrom_data: {shape: shape, outputs: outputs}\n"
 ROWS = [
     *(Row("", rf"{g.split('/')[-1]}\.yaml", files={f"project/configs/{g}.yaml": BROKEN[what]}, name=f"{g}.yaml with {what}")
       for g in GROUPS for what in YAML),

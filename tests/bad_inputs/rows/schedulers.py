@@ -127,7 +127,7 @@ SINFO = {
 GOOD_SINFO = {"sinfo": "echo 'gpu|gpu:a100:4|64|515000|2-00:00:00|3'"}
 DOCTOR = {
     "trainer.max_epoch=3": r"'trainer\.max_epoch' is not a key.*trainer\.max_epochs",
-    "framework=kears": "framework='kears' is not one of lightning, keras",
+    "framework=kears": "framework='kears' is not .*keras",
     "cluster=nuron": "cluster=nuron is not a choice",
     "BAD": "'BAD' is not of the form key=value",
     "optimizer.lr=nan": r"optimizer\.lr=nan",

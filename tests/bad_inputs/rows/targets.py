@@ -3,29 +3,34 @@
 from tests.bad_inputs.row import Damage, Row
 
 MINE = """
-import keras
+# only lightning
 import lightning.pytorch as pl
 
 class LitModule(pl.LightningModule):
     def __init__(self, hidden: int, dropout: float = 0.0): ...
 
-class KerasModel(keras.Model):
-    def __init__(self, units: int = 8): ...
+# end lightning
+# only keras
+import keras
 
+class KerasModel(keras.Model):
+    def __init__(self, hidden: int, dropout: float = 0.0): ...
+
+# end keras
 def open_data(rows: int = 10): ...
 
 value = 3
 """
 FILES: dict[str, Damage] = {"project/mine.py": MINE}
-LIT = "task._target_=mine.LitModule"
+OURS = "task._target_=mine.LitModule"
 WORDS = {
-    f"{LIT} task.hiden=3": r"'task.hiden' is not an argument of mine.LitModule. Did you mean 'task.hidden'\?",
-    LIT: "'task.hidden' is missing: mine.LitModule needs it.",
-    f"{LIT} task.hidden=many": "task.hidden='many' is not a whole number.",
-    f"{LIT} task.hidden=3 task.dropout=[1]": "task.dropout=.* is not a number.",
-    f"{LIT} task.hidden=3 task._partial_=true": "'task._partial_' is not a key of the configuration",
-    f"{LIT} task.hidden=3 checkpoint.monitor=f1": "checkpoint.monitor=f1 may be better high or low.*add checkpoint.mode=max",
-    f"{LIT} task.hidden=3 framework=keras": "task._target_=mine.LitModule is for lightning, and this is framework=keras; use framework=lightning.",
+    f"{OURS} task.hiden=3": r"'task.hiden' is not an argument of mine.LitModule. Did you mean 'task.hidden'\?",
+    OURS: "'task.hidden' is missing: mine.LitModule needs it.",
+    f"{OURS} task.hidden=many": "task.hidden='many' is not a whole number.",
+    f"{OURS} task.hidden=3 task.dropout=[1]": "task.dropout=.* is not a number.",
+    f"{OURS} task.hidden=3 task._partial_=true": "'task._partial_' is not a key of the configuration",
+    f"{OURS} task.hidden=3 checkpoint.monitor=f1": "checkpoint.monitor=f1 may be better high or low.*add checkpoint.mode=max",
+    f"{OURS} task.hidden=3 framework=keras": "task._target_=mine.LitModule is for lightning, and this is framework=keras; use framework=lightning.",
     "task._target_=mine.KerasModel": "task._target_=mine.KerasModel is for keras, and this is framework=lightning; use framework=keras.",
     "task._target_=mine.LitModul": r"mine has no LitModul. Did you mean 'LitModule'\?",
     "task._target_=mine": "mine is a module; name a class or function in it: .*LitModule",
@@ -40,7 +45,7 @@ WORDS = {
     "data._target_=mine.open_dat": r"mine has no open_dat. Did you mean 'open_data'\?",
     "data._target_=mine.open_data data.batch_size=0": "data.batch_size=0 must be at least 1.",
     "'model._target_={keras: mine.KerasModel}'": "model=custom has no target for framework=lightning, only for keras; use framework=keras",
-    "model.from_data.widht=3 model=mlp": "model.from_data.widht: src.models.lightning.mlp.mlp has no argument 'widht'",
+    "model.from_data.widht=3 model=mlp": "model.from_data.widht: src.models.*mlp.mlp has no argument 'widht'",
     "callbacks.stop.patience=3": "callbacks.stop._target_ is missing",
     "callbacks=learning_rat": r"callbacks=learning_rat is not a choice. Did you mean 'learning_rate'\?",
     "callbacks=learning_rate framework=keras": "callbacks.learning_rate has no target for framework=keras, only for lightning",
@@ -64,7 +69,9 @@ BROKEN: list[tuple[dict[str, Damage], str]] = [
 ROWS = [
     *(Row(words, says, files=FILES) for words, says in WORDS.items()),
     *(
-        Row("task=mine" if "yaml" in next(iter(files)) else LIT, says, files=files, name=f"a broken mine {n}")
+        Row(
+            "task=mine" if "yaml" in next(iter(files)) else OURS, says, files=files, name=f"a broken mine {n}"
+        )
         for n, (files, says) in enumerate(BROKEN)
     ),
 ]

@@ -131,8 +131,8 @@ WRONG = {
     "mine..Lit": "'mine..Lit' has nothing before, after or between two of its dots.",
     "mine.class": "'mine.class' can't be a name in Python because of 'class'.",
     "mine.2d": "'mine.2d' can't be a name in Python because of '2d'.",
-    "": "is not a name; write it with dots, such as mine.LitModule.",
-    "a" * 1000: "is not a name; write it with dots, such as mine.LitModule.",
+    "": "is not a name; write it with dots, such as mine.Network.",
+    "a" * 1000: "is not a name; write it with dots, such as mine.Network.",
 }
 
 

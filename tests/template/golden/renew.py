@@ -15,7 +15,11 @@ from slurm.render import render  # noqa: E402
 from src.config.compose import compose  # noqa: E402
 from src.config.load import load  # noqa: E402
 
-WAYS = ("srun", "torchrun", "mpirun")
+WAYS = [
+    "srun",
+    "torchrun",
+    "mpirun",
+]
 CASES = {
     "slurm": "cluster=slurm",
     "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",

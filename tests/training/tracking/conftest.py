@@ -27,7 +27,7 @@ SMALL = (
 def packages(require: Callable[[object, str], None]) -> None:
     """Both trackers are installed."""
     for name in ("wandb", "mlflow"):
-        require(find_spec(name), f"pip install -r requirements-dev.txt: the tests use {name}")
+        require(find_spec(name), f"pip install -r requirements/dev.txt: the tests use {name}")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from src.distributed.framework_env import tf_config
+from src.distributed.tf_config import tf_config
 from src.distributed.topology import Topology
 from src.training.keras.strategies.base import MakeDataset, Strategy
 
