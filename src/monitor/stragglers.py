@@ -15,8 +15,8 @@ WINDOW_S, BATCHES = 10.0, 5
 """Own work is averaged over windows of 10 s, and at least 5 batches."""
 
 RATIO, SHARE, WINDOWS = 1.3, 0.1, 3
-"""A rank is slow if its own work takes 1.3 times that of the median of the others, and the difference is a tenth of the whole step, in 3
-windows in a row. Equal ranks on two shared cores differed by up to 1.25 in one window and never in the same direction three times."""
+"""A rank is slow if its own work takes 1.3 times that of the median of the others, and the difference is a tenth of the whole step, in
+3 windows in a row: a neighbour that is busy for a moment is no news, and less than a tenth is not worth a look."""
 
 CHANGE = 1.3
 """A rank that was named is named again if its factor changes by as much."""
