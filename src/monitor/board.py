@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str]) -> None:
     """Serve the event files of a folder at a free port of an address."""
     folder, address = arguments
-    # tensorboard loads TensorFlow for its file functions if it is installed, unless this module exists
+    # tensorboard loads a whole framework for its file functions if it is installed, unless this module exists
     sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
     try:
         from tensorboard.program import TensorBoard

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Curves:
-    """Event files of one node. TensorBoard's own writer is imported at the first sample: 0.3 s, in no rank, and no TensorFlow.
+    """Event files of one node. TensorBoard's own writer is imported at the first sample: 0.3 s, in no rank, and without a framework.
 
     A folder of its own, because TensorBoard reads on only in the newest file of a folder, and rank 0 has one in its own.
 
@@ -37,7 +37,7 @@ class Curves:
         self._writer.flush()
 
     def _open(self) -> Any:
-        # tensorboard loads TensorFlow for its file functions if it is installed, unless this module exists
+        # tensorboard loads a whole framework for its file functions if it is installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 

@@ -16,7 +16,7 @@ from .conftest import SHORT, Evaluate, Trained, train_a_run
 ROWS, KERAS, STRANGERS = (
     "tests.training.lightning.strangers",
     "tests.training.keras.strangers",
-    "tests.after.strangers",
+    "tests.after.torch_strangers",
 )
 COMMON = ("data.batch_size=10", *SHORT[2:])
 LIGHTNING = (f"data._target_={ROWS}.rows", "checkpoint.monitor=val_loss", *COMMON)
@@ -124,13 +124,13 @@ def test_keras_opens_it_where_it_can_be_made_again(
     """Keras calls `__init__` with what every layer takes, such as its name; a model that takes no such thing is refused."""
     import keras
 
-    from tests.after.keras_strangers import Reopened
+    from tests.after.tf_strangers import Reopened
 
     code, _, error = evaluated(strange["keras"].path, "--export", "keras", "--to", tmp_path / "no.keras")
     assert code == 2 and not (tmp_path / "no.keras").exists()
     assert re.search("can't be written so: .*use --export savedmodel", error.replace("\n", " ")), error
     words = [w for w in WORDS["keras"] if not w.startswith("task.")]
-    run = trained("task._target_=tests.after.keras_strangers.Reopened", *words)
+    run = trained("task._target_=tests.after.tf_strangers.Reopened", *words)
     assert evaluated(run.path, "--export", "keras", "--to", tmp_path / "model.keras")[0] == 0
     loaded = keras.saving.load_model(tmp_path / "model.keras", custom_objects={"Reopened": Reopened})
     assert np.allclose(np.asarray(loaded(inputs("keras", 4))), answers("keras", run, 4), atol=1e-6)
