@@ -55,6 +55,19 @@ def remove(place: Place, hidden: str = "") -> bool:
     return True
 
 
+def remove_in(place: Place, name: str) -> None:
+    """Remove the file `name`, if it exists, from a folder that is ours.
+
+    Raises:
+        NotOurs: the folder can't be proved to be ours.
+        OSError: the disk refuses, or there is no such folder.
+    """
+    with opened(place.root, place.names) as folder:
+        prove(folder, place)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+
+
 def temporary_name(path: Path) -> Path:
     """The name, beside a file, under which this process alone writes its replacement."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from src.distributed.topology import Topology
 from src.files.marked import Place, make
-from src.files.removal import remove
+from src.files.removal import remove, remove_in
 from src.runs.folder import RunDir
 from src.runs.lock import started
 
@@ -85,7 +85,7 @@ class Heartbeat:
     def __init__(self) -> None:
         self._map: mmap.mmap | bytearray = bytearray(SIZE)
         self._path: Path | None = None
-        self._place: Place | None = None
+        self.folder: Place | None = None
         self.rank, self.world_size, self.stacks = 0, 1, 0
         self.section, self.place, self.turn, self.batch, self.step = 0, 0, 0, 0, 0
         self.own = self.data = 0.0
@@ -102,11 +102,10 @@ class Heartbeat:
         self.rank, self.world_size = topology.rank, topology.world_size
         self._started = int(started(os.getpid()) or 0)
         with suppress(OSError):
-            self._place = place_of(run)
-            make(self._place, private=True)
-            path = self._place.path / f"rank-{self.rank}"
-            with suppress(FileNotFoundError):  # of a killed process
-                path.unlink()
+            self.folder = place_of(run)
+            make(self.folder, private=True)
+            path = self.folder.path / f"rank-{self.rank}"
+            remove_in(self.folder, path.name)  # of a killed process
             with open(path, "xb+") as file:
                 file.truncate(SIZE)
                 self._map = mmap.mmap(file.fileno(), SIZE)
@@ -117,11 +116,11 @@ class Heartbeat:
     def end(self) -> None:
         """The process is about to end; nobody needs to look at it any more."""
         self.enter("end")
-        if self._path:
+        if self._path and self.folder:
             with suppress(OSError):
-                self._path.unlink()
-            if self._place and not list(self._path.parent.glob("rank-*")):  # the last one of this node
-                remove(self._place)
+                remove_in(self.folder, self._path.name)
+            if not list(self._path.parent.glob("rank-*")):  # the last one of this node
+                remove(self.folder)
             self._path, self._map = None, bytearray(SIZE)
 
     def enter(self, section: str, place: str = "") -> None:

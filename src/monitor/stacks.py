@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from src.files.atomic import write_atomic
+from src.files.removal import remove_in
 from src.monitor.heartbeat import own
 from src.monitor.ranks import GONE, Seen, process_state
 
@@ -47,8 +48,9 @@ def unregister(beat: Path | None) -> None:
         faulthandler.unregister(signal.SIGUSR2)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         _open.pop().close()
-    if beat:
-        beat.with_name(beat.name + ENDING).unlink(missing_ok=True)
+    if beat and own.folder:
+        with suppress(OSError):
+            remove_in(own.folder, beat.name + ENDING)
 
 
 def collect(ranks: Iterable[Seen], folder: Path) -> dict[int, str]:
