@@ -46,7 +46,6 @@ rm -f .venv/installed-*
 echo "$asked" >.venv/framework
 quiet=--quiet # in a log pip's lines are noise, on a terminal they are progress
 [ ! -t 1 ] || quiet=
-compile=${CI:+--no-compile} # half of the time, and in a checkout that is thrown away most modules are never imported
-.venv/bin/python -m pip install $quiet $compile --disable-pip-version-check "${files[@]/#/--requirement=}"
+.venv/bin/python -m pip install $quiet --disable-pip-version-check "${files[@]/#/--requirement=}"
 touch "$stamp"
 say "done: .venv is ready (source .venv/bin/activate)"

@@ -64,7 +64,7 @@ def run_rank(run: RunDir | str | Path) -> int:
 def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> int:
     first = topology.rank == 0
     if first:
-        record_start(run, topology.world_size, running_strategy(config, topology)[1])
+        record_start(run, topology.world_size, devices=running_strategy(config, topology)[1])
     try:
         outcome = train(config, run, topology, stop)
     except BaseException as error:

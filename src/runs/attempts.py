@@ -51,7 +51,7 @@ class Outcome:
 
 
 def record_start(
-    run: RunDir, world_size: int, devices: int = 1, environ: Mapping[str, str] = os.environ
+    run: RunDir, world_size: int, environ: Mapping[str, str] = os.environ, devices: int = 1
 ) -> None:
     """Start an attempt on so many devices. An earlier attempt without `ended_by` was killed."""
     info = run.info()

@@ -43,7 +43,7 @@ def copy(folder: Path) -> Path:
 
 
 def only(project: Path, framework: str) -> subprocess.CompletedProcess[str]:
-    return run(project, "make", f"{framework}-only", f"PYTHON={sys.executable}")
+    return run(project, "make", "--no-print-directory", f"{framework}-only", f"PYTHON={sys.executable}")
 
 
 @pytest.fixture(scope="module", params=list(OTHER))

@@ -46,8 +46,8 @@ TEXT = """\
 Run folder:  /shared/results/digits/20260101-000000-aaaa
 Nodes:       node1, node2
 Now:         train, 1234 images/s, 3 min left, waits for data 4 % of the time, last moved 2 s ago
-Note:        rank 1 takes 1.52 times as long as the others
 node1:       CPUs 45 %
+Note:        rank 1 takes 1.52 times as long as the others
 Checkpoint:  step 200, 5 min ago, 30 steps since
 Log:         /shared/results/digits/20260101-000000-aaaa/slurm-7.out
 TensorBoard: http://node1:6006  ssh -L 6006:node1:6006 login
