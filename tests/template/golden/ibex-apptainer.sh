@@ -69,8 +69,8 @@ trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$)
 
 # ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
-# --overlap shares the CPUs, memory and GPUs of the ranks (man srun); unset is what would give it a part of them
-exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --cpu-bind=none \
+# --overlap and --mem=0 share the CPUs, GPUs and memory of the ranks (man srun); unset is what would give it a part of them
+exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --mem=0 --cpu-bind=none \
     --nodes=1 --ntasks=1 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
     apptainer exec --nv --bind /scratch/me/project/results --pwd /scratch/me/project/results/digits/20261120-101502-a1b2/code image.sif python -m src.monitor.node "$RUN" 2>/dev/null)
 

@@ -57,8 +57,8 @@ trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 
 # ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
-# --overlap shares the CPUs, memory and GPUs of the ranks (man srun); unset is what would give it a part of them
-exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --cpu-bind=none \
+# --overlap and --mem=0 share the CPUs, GPUs and memory of the ranks (man srun); unset is what would give it a part of them
+exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --mem=0 --cpu-bind=none \
     --nodes=1 --ntasks=1 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
     --container-image='nvcr.io#nvidia/pytorch:25.09-py3' --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
     python -m src.monitor.node "$RUN" 2>/dev/null)
