@@ -112,6 +112,7 @@ def test_what_may_fit_is_not_refused(words: tuple[str, ...], runs: Runs, make_co
     assert not [p for p in local_problems(config) if "init" in p]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_older_than_the_key(
     runs: Runs, trained: Trained, evaluated: Evaluate, train, tmp_path: Path
 ) -> None:

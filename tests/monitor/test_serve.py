@@ -45,6 +45,7 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
     assert "tensorboard" not in run.info()  # though the run still trains
 
 
+@pytest.mark.slow
 def test_a_killed_side_process_leaves_no_server(make_run: MakeRun) -> None:
     _, run = make_run("monitor.serve=true")
     with subprocess.Popen(command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as side:
@@ -55,6 +56,7 @@ def test_a_killed_side_process_leaves_no_server(make_run: MakeRun) -> None:
     wait_for(lambda: not board.is_running())
 
 
+@pytest.mark.slow
 def test_a_server_that_can_t_listen_is_said_and_nothing_else(make_run: MakeRun) -> None:
     _, run = make_run("monitor.serve=true", "monitor.serve_address=203.0.113.7")
     with subprocess.Popen(

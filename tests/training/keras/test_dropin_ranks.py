@@ -55,6 +55,7 @@ def assert_agree(one, other) -> None:
     assert largest_difference(one[1], other[1]) < 1e-5
 
 
+@pytest.mark.slow
 def test_ranks_that_part_are_an_error(train, tmp_path: Path) -> None:
     """Weights are changed without an optimizer beside one that is used."""
     options = (task("Parting"), "strategy=mirrored", "trainer.devices=2", "trainer.max_epochs=1")

@@ -100,6 +100,7 @@ def test_overflow_on_one_rank_skips_the_step_on_all(trained):
     assert difference(trained("horovodrun", "overflow")[0], trained("horovodrun", "fp16")[0]) > 1e-3
 
 
+@pytest.mark.slow
 def test_moving_statistics_become_the_mean_of_all_ranks(trained):
     first, second = trained("horovodrun", "batchnorm")
     assert np.abs(first["before"] - second["before"]).max() > 1e-3

@@ -148,6 +148,7 @@ def test_metrics_are_of_all_ranks(trained):
         assert float(rank["torchmetrics"]) == pytest.approx(float(expected["torchmetrics"]))
 
 
+@pytest.mark.slow
 def test_resumed_run_is_the_same_bit_for_bit(trained):
     assert (
         difference(trained("horovodrun --gloo", "resume")[0], trained("horovodrun --gloo", "two_epochs")[0])
