@@ -47,13 +47,12 @@ Done = Callable[[], bool]
 class Training:
     """A network, its optimizer, and the step."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = LAYERS) -> None:
         import torch
 
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
-        self.network = torch.nn.Sequential(*layers)
+        self.network = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)])
         # fused: its steps allocate nothing large
         self.optimizer = torch.optim.AdamW(self.network.parameters(), fused=True)
         self.rows = torch.randn(ROWS, WIDTH)

@@ -22,41 +22,23 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks.checkpoint import LAYERS, RATE, ROWS, WIDTH, clock, forget_peak, peak_of_memory, say  # noqa: E402
+from benchmarks.checkpoint import LAYERS, RATE, Training, clock, forget_peak, peak_of_memory, say  # noqa: E402
 
 RANKS = 2
 
 
-class Training:
+class Sharded(Training):
     """The network of checkpoint.py, its layers split over the ranks one by one."""
 
     def __init__(self, layers: int) -> None:
         import torch
         from torch.distributed.fsdp import fully_shard
 
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        self.network = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)])
+        super().__init__(layers)
         for layer in self.network:
             fully_shard(layer)
         fully_shard(self.network)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), fused=True)
-        self.rows = torch.randn(ROWS, WIDTH)
-        self.steps = 0
-
-    def step(self) -> None:
-        """One optimizer step."""
-        self.optimizer.zero_grad(set_to_none=False)
-        self.network(self.rows).square().mean().backward()
-        self.optimizer.step()
-        self.steps += 1
-
-    def seconds(self, count: int) -> float:
-        """Seconds for that number of steps."""
-        began = clock()
-        for _ in range(count):
-            self.step()
-        return clock() - began
 
     def state(self) -> dict[str, Any]:
         """This rank's part of what a checkpoint holds."""
@@ -155,7 +137,7 @@ METHODS: dict[str, Callable[[int, Path, Path], Any]] = {
 
 def measure(name: str, rank: int, local: Path, shared: Path, rounds: int, layers: int) -> dict[str, Any]:
     """Train with one method as one rank: seconds of stall and of whole cost for each round, and memory."""
-    training = Training(layers)
+    training = Sharded(layers)
     method = METHODS[name](rank, local, shared)
     training.seconds(3)
     one = {"state_dict": {"one": training.rows[:1, :1].clone()}, "optimizer_states": [{}]}

@@ -92,14 +92,8 @@ def train_and_test(
         others = make_callbacks(config, module, plan, position)
         for note in module.notes:
             progress.note(note)
-        metrics = MetricsWriter(
-            config,
-            run,
-            progress,
-            position.step,
-            checkpointer.events if checkpointer else None,
-            module.known,
-        )
+        events = checkpointer.events if checkpointer else None
+        metrics = MetricsWriter(config, run, progress, position.step, events, module.known)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         callback = TrainingCallback(
             config, plan, position, module, loader, metrics, checkpoints, stop, others
@@ -107,10 +101,7 @@ def train_and_test(
         with metrics.finishing(position):
             fit(callback)
             heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
-            if config.monitor.ranks:
-                weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
-                report_weights(run, topology, weights)
-            refuse_different_weights(module)
+            compare_weights(module, config, run, topology)
             if checkpointer:
                 checkpointer.finish()
                 newest = checkpointer.newest or newest
@@ -118,6 +109,14 @@ def train_and_test(
                 test(callback)
         heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None)
+
+
+def compare_weights(module: Module, config: Config, run: RunDir, topology: Topology) -> None:
+    """Say which weights this rank has, if that is asked for; those of ranks or devices that differ are an error."""
+    if config.monitor.ranks:
+        weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
+        report_weights(run, topology, weights)
+    refuse_different_weights(module)
 
 
 def least_seconds(module: Module, config: Config) -> float | None:
