@@ -98,6 +98,7 @@ def test_every_other_command_is_known() -> None:
         "make ",
         "python src/jobs.py",
         "python src/evaluate.py",
+        "python src/report.py",
         "python src/doctor.py",
         "python slurm/new_cluster.py",
     )
