@@ -94,7 +94,7 @@ def test_nothing_but_null_is_left_to_the_scheduler(make_config: MakeConfig, job:
     unlimited = dry_run.table(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
     assert "memory      all of each node" in unlimited and "time        no limit" in unlimited
     left = render(job("cluster=slurm"))
-    assert "--mem" not in left and "--time" not in left
+    assert "#SBATCH --mem" not in left and "#SBATCH --time" not in left
 
 
 def test_environments_are_found_from_the_job_s_folder(
