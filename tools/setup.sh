@@ -46,6 +46,8 @@ rm -f .venv/installed-*
 echo "$asked" >.venv/framework
 quiet=--quiet # in a log pip's lines are noise, on a terminal they are progress
 [ ! -t 1 ] || quiet=
-.venv/bin/python -m pip install $quiet --disable-pip-version-check "${files[@]/#/--requirement=}"
+.venv/bin/python -m pip install $quiet --no-compile --disable-pip-version-check "${files[@]/#/--requirement=}"
+# on all CPUs, where pip takes one; a few packages ship files of other versions of Python, which can't be compiled
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
 touch "$stamp"
 say "done: .venv is ready (source .venv/bin/activate)"

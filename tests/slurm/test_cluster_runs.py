@@ -22,27 +22,33 @@ COMMENT = "cluster.comment='field=nlp;appl=pytorch'"
 ELSEWHERE = "cluster.site.submit_below=[]"  # tests are not below /scratch
 
 
-def test_neuron_with_four_nodes_and_eight_ranks(
-    testbed_for: Callable[..., Testbed], shared_dir: Path
-) -> None:
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_neuron_with_four_nodes(testbed_for: Callable[..., Testbed], shared_dir: Path, devices: int) -> None:
     neuron = Login(testbed_for("neuron"), shared_dir)
     fake = fake_nvidia_smi(shared_dir / "bin")  # the testbed has no GPU
     watched = [f'cluster.setup=["export PATH={fake}:$PATH"]']
     began = time.monotonic()
     job, run = neuron.submit(
-        "cluster=neuron", "trainer.nodes=4", "trainer.devices=2", COMMENT, ELSEWHERE, *SAMPLED, *watched
+        "cluster=neuron",
+        "trainer.nodes=4",
+        f"trainer.devices={devices}",
+        COMMENT,
+        ELSEWHERE,
+        *SAMPLED,
+        *watched,
     )
     returned = time.monotonic() - began
     assert neuron.testbed.job_states(job) != ["COMPLETED"]  # it did not wait
     assert neuron.testbed.wait_job(job, 240) == "COMPLETED", log(run)
     assert returned < 60
-    assert per_host(run) == [2, 2, 2, 2]
-    assert of_rank(neuron, 7) == ["[rank 7] rank 7 of 8"]
+    assert per_host(run) == [devices] * 4
+    ranks = 4 * devices
+    assert of_rank(neuron, ranks - 1) == [f"[rank {ranks - 1}] rank {ranks - 1} of {ranks}"]
     assert info(run)["state"] == "completed"
-    assert info(run)["world_size"] == 8
+    assert info(run)["world_size"] == ranks
     with open(run / "metrics.csv") as file:
         assert any(row["test/acc"] for row in csv.DictReader(file))
-    check_samples(run, nodes=4, gpus=2)
+    check_samples(run, nodes=4, gpus=devices)
 
 
 def sampled(run: Path) -> list[str]:
