@@ -46,6 +46,7 @@ def test_lightning_and_keras_agree(known: dict[str, int]) -> None:
     assert counts("lightning") == known
 
 
+@pytest.mark.slow
 def test_resnets_are_the_published_ones(known: dict[str, int]) -> None:
     """The published resnet18 and resnet50 have 11,689,512 and 25,557,032 parameters with 1000 classes."""
     assert known["resnet18 3"] == 11_689_512 - 990 * (512 + 1)

@@ -148,6 +148,7 @@ def test_the_same_seed_gives_the_same_bits(make_run) -> None:
     assert_same_bits(run_keras(config, one).checkpoint, run_keras(config, other).checkpoint)
 
 
+@pytest.mark.slow
 def test_a_completed_run_is_only_tested_again(make_run) -> None:
     config, run = make_run(*SMALL, "trainer.max_epochs=1")
     first = run_keras(config, run)

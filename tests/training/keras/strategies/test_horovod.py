@@ -108,6 +108,7 @@ def test_moving_statistics_become_the_mean_of_all_ranks(trained):
     np.testing.assert_allclose(after, (first["before"] + second["before"]) / 2, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_metrics_are_of_all_ranks(trained):
     expected = trained("alone", "plain")[0]["sums"]
     for rank in trained("horovodrun", "plain"):
