@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from src.files.atomic import read_text
-from src.monitor.ranks import mappings, read_json
+from src.monitor.ranks import mappings, read_json, short
 from src.runs.attempts import with_times
 from src.runs.folder import ATTEMPTS, RunDir
 
@@ -74,7 +74,7 @@ class Facts:
         info: run.json.
         config: config.yaml as it is written.
         metrics: by name: optimizer step and value; nan and inf included.
-        nodes: those of the newest attempt first.
+        nodes: of all attempts.
         watch: what the watch has found, see `src/monitor/watch.py`.
     """
 
@@ -83,6 +83,12 @@ class Facts:
     metrics: Mapping[str, Series] = field(default_factory=dict)
     nodes: tuple[NodeUse, ...] = ()
     watch: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def present(self) -> list[NodeUse]:
+        """The nodes of the newest attempt; all, if nobody says which they are."""
+        hosts = {short(str(host)) for host in self.info.get("hosts") or ()}
+        return [node for node in self.nodes if not hosts or short(node.host) in hosts]
 
     @property
     def attempts(self) -> list[Mapping[str, Any]]:

@@ -8,10 +8,10 @@ from typing import Any
 from src.files.atomic import write_atomic
 from src.files.plain_json import dumps
 from src.monitor import ending, stacks
+from src.monitor.hangs import Hang, describe, elsewhere, find_hang
 from src.monitor.meeting import Meeting
 from src.monitor.ranks import NodeRanks, OtherNodes, Seen, read_json
 from src.monitor.stragglers import Stragglers
-from src.monitor.verdict import Hang, describe, elsewhere, find_hang
 from src.runs.attempts import running_job
 
 FILE = "watch.json"

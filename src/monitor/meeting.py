@@ -3,8 +3,8 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from src.monitor.hangs import named, of_hosts
 from src.monitor.ranks import Seen
-from src.monitor.verdict import named, of_hosts
 
 PATIENCE_S = 40.0
 """After the first rank has come: with the seconds until all nodes have told, less than a minute."""

@@ -186,6 +186,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def short(host: str) -> str:
+    """A node's name without its domain: schedulers and the system write it either way."""
+    return host.partition(".")[0]
+
+
 def mappings(value: object) -> list[dict[str, Any]]:
     """The objects in a list of JSON; empty for anything else."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

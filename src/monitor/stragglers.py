@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from src.monitor.hangs import of_hosts
 from src.monitor.ranks import Seen
-from src.monitor.verdict import of_hosts
 
 WINDOW_S, BATCHES = 10.0, 5
 """Own work is averaged over windows of 10 s, and at least 5 batches."""

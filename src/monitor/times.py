@@ -3,11 +3,11 @@
 import os
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from src.monitor.heartbeat import own as heartbeat
-from src.monitor.ranks import mappings, read_json
-from src.runs.attempts import STARTED
+from src.monitor.ranks import mappings, read_json, short
+from src.runs.attempts import STARTED, hosts
 from src.runs.folder import RunDir
 
 SLOW_EVERY_S = 60.0
@@ -25,18 +25,25 @@ class Times:
         self.run = run
         began = environ.get(STARTED, "")
         self.before = max(0.0, time.time() - int(began)) if began.isdecimal() else 0.0
-        self._slow, self._looked = 0.0, 0.0
+        self.hosts = {short(host) for host in hosts(environ)}
+        # not at once: what is there then is of an earlier attempt
+        self._slow, self._looked = 0.0, time.monotonic()
 
     def __call__(self) -> dict[str, float]:
         """The seconds so far, by name."""
         if time.monotonic() - self._looked > SLOW_EVERY_S:
-            self._slow, self._looked = waited_for_slowest(self.run), time.monotonic()
+            self._slow, self._looked = waited_for_slowest(self.run, self.hosts), time.monotonic()
         return {"before": self.before, **heartbeat.spent(), "slow": self._slow}
 
 
-def waited_for_slowest(run: RunDir) -> float:
-    """Seconds by which the own work of the slowest rank exceeds that of the middle one, over all steps; 0 for a single rank."""
-    files = (read_json(path) for path in run.monitor.glob("ranks-*.json"))
+def waited_for_slowest(run: RunDir, nodes: Collection[str]) -> float:
+    """Seconds by which the own work of the slowest rank exceeds that of the middle one, over all steps; 0 for a single rank.
+
+    Args:
+        nodes: of this attempt, by their short names; the files of an earlier attempt's nodes stay in the folder.
+    """
+    found = (read_json(path) for path in run.monitor.glob("ranks-*.json"))
+    files = [content for content in found if short(str(content.get("host"))) in nodes]
     ranks = [
         rank for content in files for rank in mappings(content.get("ranks")) if {"own", "data"} <= rank.keys()
     ]

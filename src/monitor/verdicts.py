@@ -76,14 +76,14 @@ def slow_ranks(facts: Facts) -> Iterator[str]:
     """Ranks that the others wait for, as `src/monitor/stragglers.py` finds them."""
     for rank in mappings(facts.watch.get("slow")):
         if {"rank", "factor"} <= rank.keys():
-            host = next((n.host for n in facts.nodes if rank["rank"] in n.ranks_here), None)
+            host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
             where = f" on {host}" if host else ""
             yield f"rank {rank['rank']}{where} took {rank['factor']:.1f} times as long as the others for its own work, and all wait for it."
 
 
 def gpus_without_a_task(facts: Facts) -> Iterator[str]:
     """GPUs that the job holds and that no rank was started for."""
-    held = [(len(n.gpus), n.ranks) for n in facts.nodes if n.gpus and n.ranks]
+    held = [(len(n.gpus), n.ranks) for n in facts.present if n.gpus and n.ranks]
     left = sum(max(0, gpus - int(ranks or 0)) for gpus, ranks in held)
     if left and int(facts.info.get("world_size") or 1) >= sum(int(ranks or 0) for _, ranks in held):
         whole = sum(gpus for gpus, _ in held)
@@ -131,7 +131,7 @@ def work_was_lost(facts: Facts) -> Iterator[str]:
 
 def cpus_were_idle(facts: Facts) -> Iterator[str]:
     """The job held CPUs that it did not use."""
-    held = [(node.cpus, used) for node in facts.nodes if (used := cpus_used(node)) is not None]
+    held = [(node.cpus, used) for node in facts.present if (used := cpus_used(node)) is not None]
     cpus, busy = sum(c for c, _ in held), sum(used for _, used in held)
     if cpus >= CPUS_WORTH_IT and busy < CPU_SHARE * cpus and facts.info.get("job_ids"):
         yield f"the job used {max(1, round(busy))} of {cpus} CPUs: lower cluster.cpus_per_task, or raise data.workers."

@@ -15,7 +15,7 @@ from src.config.schema import Config
 from src.monitor import ending, stacks
 from src.monitor.judge import FILE, Judge, say
 from src.monitor.meeting import Meeting, places
-from src.monitor.ranks import NodeRanks, Seen, read_json
+from src.monitor.ranks import NodeRanks, Seen, read_json, short
 from src.runs.folder import RunDir
 
 LOOKS = 20
@@ -44,7 +44,7 @@ class Watch:
         self.run, self.node = run, NodeRanks(run, host)
         self.tell_every = max(min(10.0, max(self.every_seconds, bound / LOOKS)), nodes / TOGETHER)
         self.judge: Judge | None = None
-        if not expected or _short(expected[0]) == _short(host):
+        if not expected or short(expected[0]) == short(host):
             meeting = Meeting(expected, unseen=_unseen(expected, host, environ))
             requeue = config.monitor.hang == "requeue"
             self.judge = Judge(self.node, meeting, bound, self.tell_every, requeue, environ)
@@ -88,8 +88,4 @@ def _unseen(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) 
     """Ranks of nodes without a side process: on PBS only the first node has one."""
     if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
         return set()
-    return {rank for rank, where in expected.items() if _short(where) != _short(host)}
-
-
-def _short(host: str) -> str:
-    return host.partition(".")[0]
+    return {rank for rank, where in expected.items() if short(where) != short(host)}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from src.monitor.meeting import Meeting, places
 from src.monitor.ranks import Seen
-from tests.monitor.test_verdict import RANK
+from tests.monitor.test_hangs import RANK
 
 STARTING = replace(RANK, section="start", place="meeting", step=0, seconds=10.0)
 PLACES = {0: "node1", 1: "node1", 2: "node2", 3: "node2"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from src.monitor.ranks import Seen
 from src.monitor.stragglers import Stragglers
-from tests.monitor.test_verdict import RANK
+from tests.monitor.test_hangs import RANK
 
 
 def windows(stragglers: Stragglers, *paces: tuple[float, ...], whole: float = 0.1) -> list[str]:

@@ -20,7 +20,8 @@ def node(
 
 
 def facts(**fields: object) -> Facts:
-    info = {"world_size": 4, "job_ids": ["7"], "parts": fields.pop("parts", [])}
+    info = {"world_size": 4, "job_ids": ["7"]}
+    info |= {key: fields.pop(key, []) for key in ("parts", "hosts")}
     return Facts(info=info, config={"data": {"workers": 2}}, **fields)  # type: ignore[arg-type]
 
 
@@ -63,6 +64,14 @@ def test_waiting_for_data() -> None:
 
 def test_idle_cpus() -> None:
     (said,) = verdicts(facts(nodes=(node("gpu33", [90, 90], cpu=20), node("gpu34", [90, 90], cpu=18))))
+    assert said.startswith("the job used 9 of 48 CPUs")
+
+
+def test_nodes_of_an_earlier_attempt_do_not_count() -> None:
+    """The job came back on other nodes: it never held 72 CPUs."""
+    now = (node("gpu33", [90, 90], cpu=20), node("gpu34", [90, 90], cpu=18))
+    known = facts(nodes=(*now, node("gpu35", [90, 90, 90], cpu=1)), hosts=["gpu33", "gpu34.cluster"])
+    (said,) = verdicts(known)
     assert said.startswith("the job used 9 of 48 CPUs")
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from src.monitor.hangs import describe, elsewhere, find_hang, limit, named
 from src.monitor.ranks import ENDED, GONE, Seen
-from src.monitor.verdict import describe, elsewhere, find_hang, limit, named
 
 RANK = Seen(
     rank=0,
