@@ -1,9 +1,10 @@
 """Write the report of a run again: what it did, where the time went, and what to do about it.
 
     python src/report.py [RUN]      RUN/report.html, for a browser
+    python src/report.py SWEEP      its members side by side
 
-RUN is a run folder, or the newest run without it. Every run writes its report when it ends; this command does it for one that
-is still running, was killed, or was made by an older version.
+RUN is a run folder, a run id or a job id; without it, the newest run. SWEEP is the id of a sweep that was submitted. Every run writes its
+report when it ends; this command does it for one that is still running, was killed, or was made by an older version.
 """
 
 import argparse
@@ -12,10 +13,12 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from slurm import runs  # noqa: E402
+from slurm.status.sweep_page import write_sweep  # noqa: E402
 from src.errors import REFUSED, ProjectError  # noqa: E402
 from src.files import ROOT  # noqa: E402
 from src.monitor.report.page import write_report  # noqa: E402
-from src.runs.folder import open_run  # noqa: E402
+from src.runs.summary import display_path  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,17 +26,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    newest = ROOT / "results" / "latest"
-    parser.add_argument("run", nargs="?", default=newest, metavar="RUN", help="run folder (the newest)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="run folder, run id, job id or sweep (the newest run)"
+    )
+    parser.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
+    parsed = parser.parse_args(arguments)
     try:
-        written = write_report(open_run(parser.parse_args(arguments).run))
+        found = runs.find(parsed.run, Path(parsed.results).absolute())
+        if len(found) > 1:
+            print(f"{'Report:':<15}{display_path(write_sweep(found))}")
+        else:
+            print("\n".join(write_report(found[0].folder)))
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"error: the report can't be written: {error}", file=sys.stderr)
         return REFUSED
-    print("\n".join(written))
     return 0
 
 

@@ -25,7 +25,7 @@ LOOPS = LOWER | CONTENT | {"checkpoints", "monitor", "training"}
 OF_MONITOR = {"psutil", "pynvml", "tensorboard", "jinja2", "pygal", "yaml"}
 SHARED = {"checkpoints", "monitor", "tasks"}
 LOOP = {"training.lightning", "training.keras"}
-COMMANDS = {"train", "jobs", "doctor", "evaluate", "report"}
+COMMANDS = {"train", "jobs", "doctor", "evaluate", "report", "scaling"}
 EVERYTHING = LOOPS | LOOP | {"launch", "after", "monitor", "slurm"}
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from slurm.status.report import Checkpoint, Progress
 from src.files.atomic import read_text
+from src.monitor.efficiency import step_time
 from src.monitor.ranks import read_json
 from src.runs.folder import ATTEMPTS, RunDir
 
@@ -32,7 +33,12 @@ def progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
     now = live(run, info)
     if not now:
         return Progress(
-            epoch=_whole(info.get("epoch")), step=_whole(info.get("step")), metrics=_metrics(info)
+            epoch=_whole(info.get("epoch")),
+            step=_whole(info.get("step")),
+            rate=_number(info.get("rate")),
+            unit=str(info.get("unit", "samples")),
+            efficiency=step_time(info.get(ATTEMPTS) or []).efficiency,
+            metrics=_metrics(info),
         )
     return Progress(
         epoch=_whole(now.get("epoch")),
@@ -45,6 +51,7 @@ def progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
         seconds_left=_number(now.get("seconds_left")),
         moved=max(0.0, time.time() - now["time"]),
         data_wait=_number(now.get("data_wait")),
+        efficiency=_number(now.get("efficiency")),
         metrics=_metrics(now),
     )
 

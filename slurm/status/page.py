@@ -116,6 +116,7 @@ def _now(report: Report) -> str:
     parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
     parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
     parts += [f"waits for data {100 * p.data_wait:.0f} % of the time"] if p.data_wait is not None else []
+    parts += [f"efficiency {100 * p.efficiency:.0f} %"] if p.efficiency is not None else []
     parts += [f"last moved {duration(p.moved)} ago"] if p.moved is not None else []
     return ", ".join(parts)
 

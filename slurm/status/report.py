@@ -40,6 +40,7 @@ class Progress:
         moved: seconds since it last moved.
         data_wait: share of the training's time in which it waited for its next batch.
         metrics: newest values; None for nan and inf.
+        efficiency: share of a step in which the ranks do not wait for each other; None for one rank.
     """
 
     epoch: int | None = None
@@ -53,6 +54,7 @@ class Progress:
     moved: float | None = None
     data_wait: float | None = None
     metrics: dict[str, float | None] = field(default_factory=dict)
+    efficiency: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from src.distributed.topology import Topology
 from src.files.marked import Place, make
 from src.files.removal import remove, remove_in
+from src.monitor.efficiency import Efficiency
 from src.runs.folder import RunDir
 from src.runs.lock import started
 
@@ -80,6 +81,7 @@ class Heartbeat:
 
     Attributes:
         waited: seconds that the newest batch was waited for.
+        efficiency: of the ranks together.
     """
 
     def __init__(self) -> None:
@@ -93,6 +95,7 @@ class Heartbeat:
         self._pid = os.getpid()
         self.began = self.beat = self._batch_began = time.monotonic()
         self.waited = 0.0
+        self.efficiency = Efficiency()
         self._longest, self._beats = [0.0] * len(SECTIONS), [0] * len(SECTIONS)
         self._spent = [0.0] * len(SECTIONS)
 
@@ -140,9 +143,13 @@ class Heartbeat:
         return "train" if SECTIONS[self.section] == "step" else SECTIONS[self.section]
 
     def spent(self) -> dict[str, float]:
-        """Seconds in each section so far, by its name, and `data`: those of `step` in which the next batch was waited for."""
+        """Seconds in each section so far, by its name. Of those of `step`: `data` is the wait for the next batch, and `others`, where it
+        was measured, the wait for other ranks.
+        """
         seconds = dict(zip(SECTIONS, self._spent, strict=True))
         seconds[SECTIONS[self.section]] += time.monotonic() - self.began
+        if self.efficiency.share is not None:
+            seconds["others"] = self.efficiency.share * max(0.0, seconds["step"] - self.data)
         return {**seconds, "data": self.data}
 
     @contextmanager
@@ -165,6 +172,11 @@ class Heartbeat:
         self.data += self.waited
         self.place = FORWARD
         self._write(now)
+
+    def waited_for_data(self, seconds: float, batches: int) -> None:
+        """The newest batch was waited for, where the loop can't tell when it came; it stands for so many."""
+        self.waited = seconds
+        self.data += seconds * batches
 
     def computed(self, seconds: float | None = None) -> None:
         """What this rank computes before it may wait for others is done: `seconds`, or the time since the last batch."""

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from src.monitor.efficiency import step_time
 from src.monitor.facts import Facts, NodeUse, Series, mean
-from src.monitor.goodput import goodput
+from src.monitor.goodput import SECTIONS, goodput
 from src.monitor.ranks import mappings
 
 SETTLED_S = 60.0
@@ -22,6 +23,9 @@ IDLE_PERCENT = 5.0
 
 DATA_SHARE = 0.2
 """A fifth of the training spent waiting for batches: more workers can at most give that back."""
+
+OTHERS_SHARE = 0.5
+"""Above it half of the devices' time is lost: half of the devices would be as fast, or nearly so."""
 
 CHECKPOINT_SHARE = 0.05
 """Five times what `checkpoint.interval=auto` allows, see `src/checkpoints/interval.py`."""
@@ -102,21 +106,27 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
 
 def waited_for_data(facts: Facts) -> Iterator[str]:
     """The training waited for its batches."""
-    spent = seconds(facts)
-    stepping, data = spent.get("step", 0.0), spent.get("data", 0.0)
-    if stepping >= SETTLED_S and data / stepping > DATA_SHARE:
+    spent = step_time(facts.attempts)
+    stepping = spent.whole - spent.checkpoint
+    if stepping >= SETTLED_S and spent.data / stepping > DATA_SHARE:
         workers = facts.config.get("data", {}).get("workers")
         now = f" (now {workers})" if workers is not None else ""
-        yield f"training waited {data / stepping:.0%} of each step for data: raise data.workers{now}."
+        yield f"training waited {spent.data / stepping:.0%} of each step for data: raise data.workers{now}."
+
+
+def waited_for_others(facts: Facts) -> Iterator[str]:
+    """The ranks waited for each other, and none of them is to blame."""
+    spent = step_time(facts.attempts)
+    if spent.whole < SETTLED_S or spent.efficiency is None or mappings(facts.watch.get("slow")):
+        return
+    if (waited := 1 - spent.efficiency) > OTHERS_SHARE:
+        yield f"ranks waited {waited:.0%} of each step for the network and each other: use fewer devices, or a larger data.batch_size."
 
 
 def checkpoints_are_dear(facts: Facts) -> Iterator[str]:
     """The training stood still for its checkpoints."""
     spent = seconds(facts)
-    whole, saving = (
-        sum(spent.values()) - spent.get("data", 0.0) - spent.get("slow", 0.0),
-        spent.get("checkpoint", 0.0),
-    )
+    whole, saving = sum(spent.get(name, 0.0) for name in SECTIONS), spent.get("checkpoint", 0.0)
     if whole >= SETTLED_S and saving / whole > CHECKPOINT_SHARE:
         yield f"training stood still {saving / whole:.0%} of the time for checkpoints: use checkpoint.interval=auto."
 
@@ -153,6 +163,7 @@ RULES: tuple[Rule, ...] = (
     gpus_without_a_task,
     idle_gpus,
     waited_for_data,
+    waited_for_others,
     work_was_lost,
     checkpoints_are_dear,
     memory_was_short,

@@ -41,6 +41,7 @@ class Outcome:
         step: optimizer steps done.
         metrics: flat, by the names that the task gives them: `val/loss`.
         checkpoint: folder of the newest checkpoint, if one was written.
+        rate: rows per second of training, over all ranks, in `unit`s; None if too little was measured.
     """
 
     state: Literal["completed", "preempted"]
@@ -48,6 +49,8 @@ class Outcome:
     step: int
     metrics: dict[str, float]
     checkpoint: str | None
+    rate: float | None = None
+    unit: str = "samples"
 
 
 def record_start(
@@ -99,6 +102,8 @@ def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> None
         step=outcome.step,
         metrics=outcome.metrics,
         checkpoint=outcome.checkpoint,
+        rate=outcome.rate and round(outcome.rate, 3),
+        unit=outcome.unit,
         **{ATTEMPTS: _ended(run, ended_by=signal or outcome.state, step=outcome.step)},
     )
 

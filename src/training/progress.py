@@ -81,7 +81,7 @@ class Progress:
             self.live.close()
         rates = self.throughput.summary() if kind is None else None
         if rates:
-            self.note(f"training speed: {rates}")
+            self.note(f"training speed: {rates}{_efficiency()}")
 
     def batch(
         self,
@@ -145,6 +145,7 @@ class Progress:
             "metrics": {name: float(value) for name, value in dict(self.metrics).items()},
             "checkpoint": {"step": newest.step, "time": _written(newest)} if newest else None,
             "data_wait": self._data_wait(),
+            "efficiency": heartbeat.efficiency.value,
         }
 
     def note(self, text: str) -> None:
@@ -228,6 +229,12 @@ def _written(checkpoint: SavedCheckpoint) -> float | None:
         return round(checkpoint.path.stat().st_mtime, 1)
     except OSError:
         return None
+
+
+def _efficiency() -> str:
+    """Of several ranks: how much of a step they do not wait for each other."""
+    known = heartbeat.efficiency.value
+    return "" if known is None else f", efficiency {known:.0%}"
 
 
 def _batches_done(plan: Plan, epoch: int, batch: int) -> int:

@@ -42,6 +42,10 @@ class Throughput:
         """A validation or a checkpoint comes between: the open interval does not count."""
         self._batches, self._since = 0, None
 
+    def mean(self) -> float | None:
+        """Rows per second over all ranks; None if nothing was measured."""
+        return statistics.mean(self.rates) if self.rates else None
+
     def summary(self) -> str | None:
         """Mean and 1.96 sigma (95 % of a normal distribution) per device and in all; None if too little was measured."""
         if len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:

@@ -135,7 +135,7 @@ def test_files_that_hold_something_else_are_no_error(trained: Path) -> None:
 def test_what_is_no_run_folder_is_one_sentence(what: str, tmp_path: Path) -> None:
     done = report(tmp_path / what)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and "is not a run folder" in done.stderr
+    assert done.stderr.startswith("error: no run is called ")
     assert "Traceback" not in done.stderr
 
 

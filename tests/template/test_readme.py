@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from src import jobs
+from src import jobs, scaling
 from src.files import ROOT
 
 Train = Callable[..., "CompletedProcess[str]"]
@@ -84,6 +84,26 @@ def test_jobs_commands_serve_a_run(
         assert code == 2 and "ran on this machine" in said.err
 
 
+@pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/scaling.py")])
+def test_scaling_commands_pass_their_checks(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    page: str,
+    command: str,
+) -> None:
+    words = shlex.split(command)[2:]
+    monkeypatch.chdir(tmp_path)
+    if words == ["results/scaling/20261123-101502-a1b2"]:
+        (tmp_path / words[0]).mkdir(parents=True)
+        (tmp_path / words[0] / "scaling.json").write_text('{"cells": [], "scheduler": "none"}')
+        assert scaling.main(words) == 0 and "speed-up" in capsys.readouterr().out
+        return
+    assert scaling.main([*words, "dry_run=true", f"paths.results={tmp_path / 'results'}"]) == 0
+    assert "src/train.py " in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.M)}
@@ -99,6 +119,7 @@ def test_every_other_command_is_known() -> None:
         "python src/jobs.py",
         "python src/evaluate.py",
         "python src/report.py",
+        "python src/scaling.py",
         "python src/doctor.py",
         "python slurm/new_cluster.py",
     )

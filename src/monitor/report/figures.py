@@ -48,12 +48,14 @@ def of_nodes(nodes: tuple[NodeUse, ...]) -> list[Figure]:
     return [figure(title, curves, "minutes", top=100) for title, curves in drawn.items() if curves]
 
 
-def figure(title: str, curves: Mapping[str, Series], below: str, top: float | None = None) -> Figure:
-    """A line chart; `below` says what x is, `top` is the highest y where that is known."""
-    return Figure(title, tuple(curves), chart(curves, below, top))
+def figure(
+    title: str, curves: Mapping[str, Series], below: str, top: float | None = None, dots: bool = False
+) -> Figure:
+    """A line chart; `below` says what x is, `top` is the highest y where that is known, `dots` marks the points of short curves."""
+    return Figure(title, tuple(curves), chart(curves, below, top, dots))
 
 
-def chart(curves: Mapping[str, Series], below: str, top: float | None) -> str:
+def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: bool = False) -> str:
     """The SVG of a line chart."""
     style = Style(
         background="transparent",
@@ -76,7 +78,7 @@ def chart(curves: Mapping[str, Series], below: str, top: float | None) -> str:
         height=320,
         margin=4,
         margin_right=24,  # half of the last number on the axis
-        show_dots=False,
+        show_dots=dots,
         stroke_style={"width": 2},
         show_legend=False,  # the page has one
         truncate_label=-1,

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from src.config.compose import compose
 from src.config.flat import flatten
 from src.files.atomic import write_atomic
+from src.monitor.efficiency import step_time
 from src.monitor.facts import Facts, Series, mean, read_facts
 from src.monitor.goodput import WORDS, Goodput, goodput
 from src.monitor.report import figures
@@ -60,25 +61,35 @@ def write_report(run: RunDir) -> list[str]:
 
 def page(run: RunDir, facts: Facts) -> str:
     """The page as HTML."""
-    here = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=here, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
-    environment.filters |= {"duration": duration, "number": number}
     whole = goodput(facts.attempts)
-    return environment.get_template("page.html.j2").render(
-        run=run,
-        info=facts.info,
-        when=when(facts.info),
-        colours=figures.COLOURS,
-        tiles=tiles(facts, whole),
-        verdicts=verdicts(facts),
-        goodput=whole,
-        slices=slices(whole) if whole else [],
-        timeline=timeline(facts.attempts, run.checkpoints),
-        attempts=facts.attempts,
-        figures=[*figures.of_metrics(facts.metrics), *figures.of_nodes(facts.nodes)],
-        gpus=gpu_rows(facts),
-        changed=changed(run, facts.config),
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            run=run,
+            info=facts.info,
+            when=when(facts.info),
+            colours=figures.COLOURS,
+            tiles=tiles(facts, whole),
+            verdicts=verdicts(facts),
+            goodput=whole,
+            slices=slices(whole) if whole else [],
+            step=step_slices(facts),
+            timeline=timeline(facts.attempts, run.checkpoints),
+            attempts=facts.attempts,
+            figures=[*figures.of_metrics(facts.metrics), *figures.of_nodes(facts.nodes)],
+            gpus=gpu_rows(facts),
+            changed=changed(run, facts.config),
+        )
     )
+
+
+def environment() -> Environment:
+    """The templates of this folder."""
+    here = FileSystemLoader(Path(__file__).parent)
+    made = Environment(loader=here, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
+    made.filters |= {"duration": duration, "number": number}
+    return made
 
 
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
@@ -90,6 +101,8 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
     if whole:
         devices = "GPU hours" if any(node.gpus for node in facts.nodes) else "device hours"
         shown |= {"goodput": f"{whole.share:.0%}", devices: f"{whole.device_hours:.3g}"}
+    if (efficiency := step_time(facts.attempts).efficiency) is not None:
+        shown["efficiency of the ranks"] = f"{efficiency:.0%}"
     if energy := energy_kwh(facts):
         shown["energy of the GPUs"] = f"{energy:.3g} kWh"
     return shown
@@ -113,6 +126,23 @@ def slices(whole: Goodput) -> list[Slice]:
         for name, seconds in whole.seconds.items()
         if whole.whole and seconds / whole.whole >= 0.0005
     ]
+
+
+def step_slices(facts: Facts) -> list[Slice]:
+    """The parts of the training's time, as far as they are known."""
+    spent = step_time(facts.attempts)
+    computing = (
+        "computing"
+        if spent.others is not None or facts.info.get("world_size") == 1
+        else "computing and communication"
+    )
+    parts = [
+        ("progress", computing, spent.compute),
+        ("data", "waiting for data", spent.data),
+        ("slow", "communication: waiting for the network and for other ranks", spent.others or 0.0),
+        ("checkpoint", "checkpoints", spent.checkpoint),
+    ]
+    return [Slice(name, word, 100 * s / spent.whole, s) for name, word, s in parts if s > 0]
 
 
 def gpu_rows(facts: Facts) -> list[GpuRow]:

@@ -158,14 +158,16 @@ class TrainingCallback:
             self.position.metrics |= fresh
 
     def reduce(self, part: str) -> dict[str, float]:
-        """Metrics, over all ranks, and the agreement to stop; all must call it at the same step."""
+        """Metrics and efficiency, over all ranks, and the agreement to stop; all must call it at the same step."""
         requests = [
             float(self.stop.requested is not None),
             float(self.checkpoints is not None and self.interval.by_time()),
             float(bool(self.module.model.stop_training)),
+            *heartbeat.efficiency.numbers(),
         ]
         reduced = self.module.strategy.sum([*self.module.take(), *requests])
-        *sums, to_stop, to_save, to_end = reduced
+        *sums, to_stop, to_save, to_end, whole, waited = reduced
+        heartbeat.efficiency.agree([whole, waited])
         self.position.preempted |= to_stop > 0
         self.save_requested = to_save > 0
         self.position.ended |= to_end > 0

@@ -31,7 +31,9 @@ class AveragedApply:
             return None
         present = [g for g in grads if g is not None]  # the same ones on all ranks: they run one graph
         self.strategy.pace.computed(present)
-        means = iter(self.strategy.average(present, self.name) if present else [])
+        averages = self.strategy.average(present, self.name) if present else []
+        self.strategy.pace.averaged(averages)
+        means = iter(averages)
         return self.apply([None if g is None else next(means) for g in grads], variables)
 
 

@@ -35,6 +35,7 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     pace.begin()
     for number in range(*remaining(callback.position, callback.plan)):
         others.on_train_batch_begin(number)
+        pace.ask()
         callback.module.train_function(batches)
         heartbeat.computed(pace.seconds())
         callback.on_train_batch_end(number)

@@ -108,11 +108,13 @@ class Module:
 
     def function(self, step: Callable[[Any], Any]) -> StepFunction:
         """`step` on the next batch of each replica, as a graph. Keras' own would reduce its logs over all replicas."""
-        distribution = self.distribution
+        distribution, pace = self.distribution, self.strategy.pace
 
         @tf.function(autograph=False)
         def run(iterator: Iterator[Any]) -> Any:
-            return distribution.run(step, args=(next(iterator),))
+            batch = next(iterator)
+            pace.fetched(batch)
+            return distribution.run(step, args=(batch,))
 
         return run
 

@@ -1,6 +1,6 @@
-"""How long a rank works by itself from one step to the next: until its gradients are there, to be averaged with those of others.
+"""Where the time of a step goes: waiting for the batch, the rank's own work until its gradients are there, waiting for their average.
 
-A step is one compiled function, so the moment is taken within it, by an operation that comes after the gradients.
+A step is one compiled function, so the moments are taken within it, by operations that come after the batch, the gradients and the average.
 """
 
 import time
@@ -9,35 +9,89 @@ from typing import Any
 
 import tensorflow as tf
 
+from src.monitor.heartbeat import own as heartbeat
+
+EVERY_S = 0.1
+"""Seconds between two steps whose wait for the batch is read: it stands for those between them."""
+
 
 class Pace:
-    """Measures it, in processes that are one of several.
+    """Measures it; what concerns other ranks, in processes that are one of several.
 
-    A GPU is only given its work by then: there it tells a rank whose data or program is slow, not a slow GPU.
+    A GPU is only given its work by then: there it tells a rank whose data or program is slow, not a slow GPU, and nothing of the wait
+    for others (see `src/monitor/efficiency.py`).
     """
 
     def __init__(self, processes: int) -> None:
-        self._began = 0.0
-        self._graph: Any = None
-        self._moment: tf.Variable | None = None
+        self._began = self._asked = self._looked = 0.0
+        self._unread = 0
+        self._batch = _Moment()
+        self._there: _Moment | None = None
+        self._average: _Moment | None = None
         if processes > 1:
-            with tf.device("CPU:0"):
-                self._moment = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self._there = _Moment()
+            self._average = None if tf.config.list_physical_devices("GPU") else _Moment()
 
     def begin(self) -> None:
         """The last step is done."""
         self._began = time.time()  # the clock of `tf.timestamp`
 
+    def ask(self) -> None:
+        """The next step is called: from here on its batch is waited for."""
+        self._asked = time.time()
+
+    def fetched(self, batch: Any) -> None:
+        """Within the step: the batch is there, of one replica or of several."""
+        replicas = tf.distribute.get_strategy().experimental_local_results(batch)
+        self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
+
     def computed(self, gradients: Sequence[Any]) -> None:
-        """Within the step: these are there, and not yet averaged. Of several optimizers the first counts: it waits for no other rank."""
-        graph = tf.compat.v1.get_default_graph()
-        if self._moment is None or graph is self._graph:
-            return
-        self._graph = graph
-        there = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-        with tf.control_dependencies(there), tf.device("CPU:0"):
-            self._moment.assign(tf.timestamp())
+        """Within the step: these are there, and not yet averaged."""
+        if self._there:
+            self._there.take(gradients)
+
+    def averaged(self, gradients: Sequence[Any]) -> None:
+        """Within the step: the averages are there."""
+        if self._average:
+            self._average.take(gradients)
 
     def seconds(self) -> float:
         """The step is done: how long this rank worked by itself; 0 for a single process."""
-        return 0.0 if self._moment is None else max(0.0, float(self._moment.numpy()) - self._began)
+        now = time.time()
+        self._unread += 1
+        if now - self._looked >= EVERY_S:
+            heartbeat.waited_for_data(self._wait_for_data(), self._unread)
+            self._unread, self._looked = 0, now
+        if not self._there:
+            return 0.0
+        there = self._there.read()
+        if self._average and heartbeat.efficiency.due(heartbeat.trained):
+            waited = max(0.0, self._average.read() - there)
+            heartbeat.efficiency.measured(now - self._began - self._wait_for_data(), waited)
+        return max(0.0, there - self._began)
+
+    def _wait_for_data(self) -> float:
+        return max(0.0, self._batch.read() - self._asked)
+
+
+class _Moment:
+    """When something was there in the newest step, in unix seconds. Of several optimizers the first counts: it waits for no other rank."""
+
+    def __init__(self) -> None:
+        self._graph: Any = None
+        with tf.device("CPU:0"):
+            self._moment = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    def take(self, values: Sequence[Any]) -> None:
+        """Within the step: when these are there."""
+        graph = tf.compat.v1.get_default_graph()
+        if tf.inside_function() and graph is self._graph:
+            return
+        self._graph = graph
+        there = [v.values if isinstance(v, tf.IndexedSlices) else v for v in values]
+        with tf.control_dependencies(there), tf.device("CPU:0"):
+            self._moment.assign(tf.timestamp())
+
+    def read(self) -> float:
+        """The step is done."""
+        return float(self._moment.numpy())

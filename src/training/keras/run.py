@@ -108,7 +108,7 @@ def train_and_test(
             if not position.preempted and plan.test_batches:
                 test(callback)
         heartbeat.enter("end")
-    return outcome(position, str(newest.path) if newest else None)
+    return outcome(position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit)
 
 
 def compare_weights(module: Module, config: Config, run: RunDir, topology: Topology) -> None:
@@ -150,11 +150,11 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
     )
 
 
-def outcome(position: Position, checkpoint: str | None) -> Outcome:
-    """Where the run stands now; `checkpoint` is the folder of the newest one."""
+def outcome(position: Position, checkpoint: str | None, rate: float | None, unit: str) -> Outcome:
+    """Where the run stands now; `checkpoint` is the folder of the newest one, `rate` how many of `unit` were trained in a second."""
     metrics = {k: v for k, v in position.metrics.items() if k != "lr"}
     state: Literal["completed", "preempted"] = "preempted" if position.preempted else "completed"
-    return Outcome(state, position.epoch, position.step, metrics, checkpoint)
+    return Outcome(state, position.epoch, position.step, metrics, checkpoint, rate, unit)
 
 
 def broadcast_state(position: Position, module: Module) -> Position:

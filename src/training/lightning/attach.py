@@ -72,13 +72,14 @@ def open_shards(run: RunDir, config: Config, rank: int) -> Shards:
 def add_callbacks(
     trainer: Trainer, module: pl.LightningModule, checkpoints: CheckpointCallback, training: Any, devices: int
 ) -> None:
-    """The user's callbacks, then ours; the one that saves comes last: it saves what the others have decided.
+    """The clock, the user's callbacks, then ours; the one that saves comes last: it saves what the others have decided.
 
     Args:
         training: the loader that is trained from.
         devices: that share the global batch.
     """
     config, metrics = checkpoints.config, checkpoints.metrics
+    trainer.callbacks.insert(0, metrics.clock)
     tell, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
     if not isinstance(module, TaskModule) and not brings_optimizer(module):
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))

@@ -11,9 +11,9 @@ from src.config.choices import OtherSchedule
 from src.config.schema import Config
 from src.monitor.heartbeat import own as heartbeat
 from src.tasks.base import Task
+from src.training.lightning.clock import Clock
 from src.training.lightning.loggers import Received
 from src.training.lightning.module import TaskModule
-from src.training.lightning.pace import Pace
 from src.training.lightning.position import steps_done
 from src.training.metrics_csv import CsvLog
 from src.training.monitors import monitored
@@ -58,7 +58,7 @@ class MetricsCallback(pl.Callback):
         self.nan = NanWatch(config.trainer.detect_nan, prints)
         self.stopping = self.saving = False
         self.received = Received(self._logged)
-        self.pace: Pace | None = None
+        self.clock = Clock(plan)
         self._lr: Any = None
         self._units: float | None = None
         self._aside: dict[str, float] = {}
@@ -90,22 +90,9 @@ class MetricsCallback(pl.Callback):
         """A schedule that watches a metric may ask for one of before the resume."""
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
         trainer.callback_metrics.update(known)
-        self.pace = Pace(trainer)
-        self._batch_over()
+        self.clock.batch_over()
         heartbeat.enter("step", "data")
         self.progress.begin()
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """The batch has come."""
-        heartbeat.fetched()
-
-    def on_before_backward(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
-    ) -> None:
-        """The forward pass is over: what follows may wait for other ranks."""
-        heartbeat.computed(self.pace.seconds() if self.pace else None)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -123,16 +110,11 @@ class MetricsCallback(pl.Callback):
         units, self._units = self._units, None
         self.progress.batch(trainer.current_epoch, batch_idx, fresh, units)
         heartbeat.trained_batch(steps_done(trainer))
-        self._batch_over()
+        self.clock.batch_over()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What is logged from here on is of the epoch; of one that resumed with its validation, this comes first."""
         self._epoch_ending = True
-
-    def _batch_over(self) -> None:
-        """From here on the next batch is waited for."""
-        if self.pace:
-            self.pace.begin()
 
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
@@ -195,7 +177,7 @@ class MetricsCallback(pl.Callback):
         """What a module has logged in it."""
         self._collect(trainer)
         heartbeat.enter("step", "data")
-        self._batch_over()
+        self.clock.batch_over()
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""
@@ -264,20 +246,22 @@ class MetricsCallback(pl.Callback):
             return {}
         running = module.train_sums if part == "train" else module.eval_sums
         own = torch.cat([running.take(module.device), self._requests(module)])
-        *sums, to_stop, to_save = trainer.strategy.reduce(own, reduce_op="sum").tolist()
-        self._agree([to_stop, to_save])
+        *sums, to_stop, to_save, whole, waited = trainer.strategy.reduce(own, reduce_op="sum").tolist()
+        self._agree([to_stop, to_save, whole, waited])
         fresh = module.task.report(part, sums)
         self._units = module.task.units(sums) if part == "train" else None
         self.metrics |= fresh
         return fresh
 
     def _requests(self, module: pl.LightningModule) -> torch.Tensor:
-        """To stop, and to save."""
+        """To stop, and to save; and what was measured of the efficiency."""
         requests = [self.stop.requested is not None, self.interval is not None and self.interval.by_time()]
-        return torch.tensor(requests, dtype=torch.float64, device=module.device)
+        numbers = [*requests, *heartbeat.efficiency.numbers()]
+        return torch.tensor(numbers, dtype=torch.float64, device=module.device)
 
     def _agree(self, requests: list[float]) -> None:
-        self.stopping, self.saving = (request > 0 for request in requests)
+        self.stopping, self.saving = (request > 0 for request in requests[:2])
+        heartbeat.efficiency.agree(requests[2:])
 
     def _look_at_flag(self, trainer: pl.Trainer) -> None:
         """A single rank needs no agreement to stop."""

@@ -107,6 +107,8 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
         step=trainer.steps_done,
         metrics=metrics.metrics,
         checkpoint=str(writer.newest.path) if writer.newest else None,
+        rate=progress.throughput.mean(),
+        unit=unit,
     )
 
 

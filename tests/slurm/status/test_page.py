@@ -29,6 +29,7 @@ RUNNING = Report(
         2.0,
         0.04,
         {"lr": 0.1, "val/loss": None, "val/acc": 0.5},
+        0.91,
     ),
     nodes={"node1": {"sample": {"cpu_use_percent": 45}}, "node2": {}},
     verdicts=("rank 1 takes 1.52 times as long as the others",),
@@ -45,7 +46,7 @@ TEXT = """\
 20260101-000000-aaaa  running  job 7 on slurm  epoch 3/10, step 230/900  resumed 1 time, 1 step lost  val/loss nan  val/acc 0.5000
 Run folder:  /shared/results/digits/20260101-000000-aaaa
 Nodes:       node1, node2
-Now:         train, 1234 images/s, 3 min left, waits for data 4 % of the time, last moved 2 s ago
+Now:         train, 1234 images/s, 3 min left, waits for data 4 % of the time, efficiency 91 %, last moved 2 s ago
 node1:       CPUs 45 %
 Note:        rank 1 takes 1.52 times as long as the others
 Checkpoint:  step 200, 5 min ago, 30 steps since
