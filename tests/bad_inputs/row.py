@@ -18,6 +18,8 @@ SCRIPTS = {
     "jobs": "src/jobs.py",
     "doctor": "src/doctor.py",
     "evaluate": "src/evaluate.py",
+    "report": "src/report.py",
+    "scaling": "src/scaling.py",
     "new_cluster": "slurm/new_cluster.py",
 }
 
@@ -31,7 +33,7 @@ class Row:
             `{job}` one that was submitted as job 4001.
         says: regular expression of one line on stderr; for exit code 0 also on stdout.
         code: exit code.
-        command: train, jobs, doctor, evaluate or new_cluster.
+        command: of `SCRIPTS`.
         files: paths below row/ or project/, and what is done to them before the command starts.
         programs: shell lines of programs that are first on PATH.
         environ: changes to the environment; "" removes a variable.

@@ -11,6 +11,7 @@ from tests.bad_inputs.rows import (
     numbers,
     resume,
     schedulers,
+    tables,
     targets,
     texts,
     together,
@@ -18,7 +19,7 @@ from tests.bad_inputs.rows import (
 )
 
 ROWS: list[Row] = [
-    *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *targets.ROWS, *texts.ROWS, *after.ROWS,
+    *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *targets.ROWS, *texts.ROWS, *after.ROWS, *tables.ROWS,
     *good.ROWS
 ]  # fmt: skip
 """All of them."""
