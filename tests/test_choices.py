@@ -56,7 +56,13 @@ def lines(slow: bool) -> list[str]:
     choices = [f"{g}={c}" for g in tried for c in groups().get(g, []) if c not in (CUSTOM, "debug")]
     besides = {*BESIDES, *defaults(), *with_others(), *in_other_numbers()}
     wanted = [c for c in choices if c not in besides and any(word in c for word in SLOW) == slow]
-    return [f"{c} {NEEDS.get(c, '')}".strip() for c in wanted] + ([] if slow else ["seed=1"])
+    return [f"{c} {needs(c)}".strip() for c in wanted] + ([] if slow else ["seed=1"])
+
+
+def needs(choice: str) -> str:
+    """What makes it small: a network that is quick to build where that makes no difference to the choice."""
+    small = "model=mlp" if choice.startswith(("optimizer=", "schedule=", "callbacks=")) else ""
+    return NEEDS.get(choice, small)
 
 
 def defaults() -> set[str]:

@@ -26,7 +26,7 @@ TRILLIUM = (
 @pytest.mark.parametrize(
     "words",
     [
-        ["launch=srun", "trainer.nodes=2", "trainer.devices=2"],
+        ["launch=srun", "trainer.nodes=2", "trainer.devices=1"],
         *(
             pytest.param([*words, "trainer.nodes=2", "trainer.devices=1"], marks=pytest.mark.slow)
             for words in (
@@ -40,7 +40,8 @@ TRILLIUM = (
     ids=lambda words: "-".join(w.split("=")[1] for w in words),
 )
 def test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login: Login, words: list[str]) -> None:
-    job, run = login.submit("cluster=slurm", *words, "trainer.max_epochs=30", "monitor.tensorboard=false")
+    small = ["model=mlp", "trainer.max_epochs=30", "monitor.tensorboard=false"]
+    job, run = login.submit("cluster=slurm", *words, *small)
     wait_for(lambda: "epoch 2/30" in log(run), run, 120)
     login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
     wait_for(lambda: "back to the queue" in log(run), run, 60)

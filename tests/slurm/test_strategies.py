@@ -158,22 +158,23 @@ def agree(
     def result(cell: tuple[str, str, str]) -> Path:
         framework, strategy, launch = cell
         words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
-        size = (f"trainer.nodes={nodes(cell)}", "trainer.devices=2")
+        size = (f"trainer.nodes={nodes(cell)}", f"trainer.devices={devices(cell, chosen)}")
         return login.result("cluster=slurm", *same[framework], *words, *size, *more)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = dict(zip(chosen, pool.map(result, chosen), strict=True))
     differences = {cell: largest_difference(final_weights(run), alone[cell[0]]) for cell, run in runs.items()}
     with capsys.disabled():
-        print(f"\n\n2 devices per node, {what}; one process with the same batch is the measure\n{'':-<93}")
+        print(f"\n\n{what}; one process with the same batch is the measure\n{'':-<93}")
         print(
-            f"framework  strategy              nodes  launch      largest difference  weights on ranks  {metric}"
+            f"framework  strategy              ranks  launch      largest difference  weights on ranks  {metric}"
         )
         for cell, run in runs.items():
             framework, strategy, launch = cell
-            ranks = "in 4 shards" if strategy == "fsdp" else f"{len(fingerprints(log(run)))} version"
+            shards = f"in {2 * devices(cell, chosen)} shards"
+            ranks = shards if strategy == "fsdp" else f"{len(fingerprints(log(run)))} version"
             print(
-                f"{framework:<11}{strategy:<22}{nodes(cell):<7}{launch:<12}{differences[cell]:<20.1e}{ranks:<18}"
+                f"{framework:<11}{strategy:<22}{nodes(cell)} x {devices(cell, chosen)}  {launch:<12}{differences[cell]:<20.1e}{ranks:<18}"
                 f"{shown(run, metric):.4f}"
             )
     for cell, run in runs.items():
@@ -191,6 +192,11 @@ def nodes(cell: tuple[str, str, str]) -> int:
     """Two, or one where the strategy is for one node."""
     framework, strategy, _ = cell
     return 2 if SUPPORTED[framework][strategy].several_nodes else 1
+
+
+def devices(cell: tuple[str, str, str], chosen: list[tuple[str, str, str]]) -> int:
+    """On each node: two; in the covering choice only with launch methods that start the ranks of a node in their own way."""
+    return 2 if chosen is not COVERING or cell[2] in ("torchrun", "horovodrun") else 1
 
 
 @pytest.mark.slow
