@@ -95,13 +95,15 @@ def gpus_without_a_task(facts: Facts) -> Iterator[str]:
 
 
 def idle_gpus(facts: Facts) -> Iterator[str]:
-    """GPUs that hardly ran while others, or nobody, did."""
+    """GPUs that hardly ran while others, or nobody, did. The ranks of a node use its GPUs in their order."""
     for node in facts.nodes:
-        for gpu in node.gpus[: node.ranks or None]:
+        ranks = sorted(node.ranks_here)
+        for place, gpu in enumerate(node.gpus[: len(ranks) or None]):
             settled = after_start(gpu.use)
             if len(settled) >= ENOUGH and (use := mean(settled) or 0.0) < IDLE_PERCENT:
                 idle = sum(value < IDLE_PERCENT for _, value in settled) / len(settled)
-                yield f"GPU {gpu.index} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f} %)."
+                name = f"rank {ranks[place]}'s GPU" if ranks else f"GPU {gpu.index}"
+                yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f} %)."
 
 
 def waited_for_data(facts: Facts) -> Iterator[str]:

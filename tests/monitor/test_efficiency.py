@@ -22,7 +22,7 @@ import {module} as library
 
 class Late(library.Callback):
     def {hook}(self, *args, **kwargs):
-        time.sleep({sleep} * int(os.environ["RANK"]))
+        time.sleep({sleep} * (os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1)))
 """
 HOOKS = {
     "lightning": ("lightning.pytorch", "on_train_batch_start"),

@@ -46,6 +46,8 @@ def test_a_loss_that_is_no_number(value: float) -> None:
 
 def test_an_idle_gpu() -> None:
     (said,) = verdicts(facts(nodes=(node("gpu33", [90, 1]), node("gpu34", [90, 90]))))
+    assert said == "rank 1's GPU on gpu33 was idle 100% of the time (mean use 1 %)."
+    (said,) = verdicts(facts(nodes=(node("gpu33", [90, 1], ranks=0),)))
     assert said == "GPU 1 on gpu33 was idle 100% of the time (mean use 1 %)."
 
 
@@ -60,6 +62,15 @@ def test_waiting_for_data() -> None:
     (said,) = verdicts(facts(parts=[{"seconds": {"step": 100, "data": 40}}]))
     assert said == "training waited 40% of each step for data: raise data.workers (now 2)."
     assert verdicts(facts(parts=[{"seconds": {"step": 10, "data": 4}}])) == []  # too short to say
+
+
+def test_waiting_for_others() -> None:
+    seconds = {"step": 100, "data": 20, "others": 48}
+    (said,) = verdicts(facts(parts=[{"seconds": seconds}]))
+    assert said.startswith("ranks waited 60% of each step for the network and each other")
+    slow = {"slow": [{"rank": 3, "factor": 1.5}]}
+    (said,) = verdicts(facts(parts=[{"seconds": seconds}], watch=slow))  # that is the reason
+    assert said.startswith("rank 3 took 1.5 times")
 
 
 def test_idle_cpus() -> None:
