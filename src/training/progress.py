@@ -59,6 +59,7 @@ class Progress:
         self._at: tuple[int, int] | None = None
         self._first: tuple[float, int] | None = None
         self._rate: float | None = None
+        self._waits: float | None = None
         self._began = self._last = self._waited_before = 0.0
         self._restart_clock()
         self._shown = self._began
@@ -190,11 +191,11 @@ class Progress:
         return round(each * (self.plan.total_steps - step), 1)
 
     def _data_wait(self) -> float | None:
-        """Share of the time since the clock was started."""
+        """Share of the time since the clock was started; before there is any, the last one known."""
         seconds = self._last - self._began
-        if seconds <= 0:
-            return None
-        return round(min(1.0, max(0.0, heartbeat.data - self._waited_before) / seconds), 4)
+        if seconds > 0:
+            self._waits = round(min(1.0, max(0.0, heartbeat.data - self._waited_before) / seconds), 4)
+        return self._waits
 
     def _restart_clock(self) -> None:
         """The speed is that of training alone, without validation and checkpoints at an epoch's end."""

@@ -29,8 +29,8 @@ TORCH = {
 }
 """What the pickle in a file of torch.save names: how to put a tensor together, the type of its numbers, its dictionary."""
 
-TEXT = {".yaml", ".txt", ".json", ".csv", ""}
-"""Read as YAML, JSON, CSV or words; without a suffix: newest, best."""
+TEXT = {".yaml", ".txt", ".json", ".csv", ".html", ""}
+"""Read as YAML, JSON, CSV, words, or by a browser; without a suffix: newest, best."""
 
 LENGTH = "trainer.max_epochs=1"
 TINY = ("model=mlp", "model.hidden=[8]", LENGTH, "trainer.accelerator=cpu", "monitor.tensorboard=false")
