@@ -44,7 +44,7 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 16 on 2 nodes
 PATH="$CODE/slurm/ssh_by_srun:$PATH"  # horovodrun reaches the other nodes by this ssh: a step of the job
-/home/me/.venv/bin/horovodrun --gloo -np 16 -H "$TRAIN_HOSTS" \
+/home/me/.venv/bin/python -m src.launch.launcher "$RUN" horovod.runner.launch --gloo -np 16 -H "$TRAIN_HOSTS" \
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 

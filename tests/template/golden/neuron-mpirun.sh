@@ -50,7 +50,7 @@ PATH="$PATH:$CODE/slurm/open_mpi"  # at a preemption the daemons of Open MPI 4 a
 export OMPI_MCA_orte_launch_agent="without_term orted" PRTE_MCA_prte_launch_agent="without_term prted"
 mpirun -np 16 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
     -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
-    -x TRAIN_HOSTS -x MASTER_ADDR -x MASTER_PORT \
+    -x TRAIN_HOSTS -x TRAIN_STARTED -x MASTER_ADDR -x MASTER_PORT \
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
