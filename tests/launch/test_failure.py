@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from src.distributed.topology import Topology
+from src.errors import STOPPED
 from src.files import ROOT
 from src.launch.failure import leave_out, tell, watch_threads
 from src.runs.debug import first, keep
@@ -44,6 +45,8 @@ class Trouble(Callback):
             return
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif self.how == "told to stop":
+            return os.kill(os.getppid(), signal.SIGTERM)
         raise LookupError(f"nothing in row {{41 + int(os.environ['RANK'])}}")
 """
 CELLS = [
@@ -94,13 +97,30 @@ def test_an_error_of_the_user_s_code_is_in_the_log_once(
     done = ended(framework, strategy, how)
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1, done.stderr
-    assert re.search(r"brought.py\", line 16, in on_train_batch_end", done.stderr)
+    assert re.search(r"brought.py\", line 18, in on_train_batch_end", done.stderr)
     assert re.search(r"^(\[rank 1\] )?LookupError: nothing in row 4[12]$", done.stderr, re.MULTILINE)
     others = re.findall(r"error: rank \d of 2 (?:failed where|stops: the connection).*", done.stderr)
     assert len(others) == 1, done.stderr
     assert "Traceback" in details(others[0])
     if how == "raise everywhere":
         assert re.search(r"failed where rank \d of 2 did \(LookupError: nothing in row 4\d\)", others[0])
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategy"),
+    [
+        pytest.param("lightning", "ddp", marks=pytest.mark.slow),
+        ("keras", "multiworker_mirrored"),
+    ],
+)
+def test_a_planned_stop_is_a_summary(
+    ended: Callable[..., "CompletedProcess[str]"], tmp_path: Path, framework: str, strategy: str
+) -> None:
+    done = ended(framework, strategy, "told to stop")
+    assert done.returncode == STOPPED, done.stderr
+    assert "Stopped:       by SIGTERM" in done.stdout
+    assert not HORRID.search(done.stdout + done.stderr), done.stderr
+    assert not (tmp_path / "results" / "latest" / "debug").exists()
 
 
 @pytest.fixture
