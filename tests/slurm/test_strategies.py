@@ -278,9 +278,10 @@ BASES = {
     ],
 )
 def test_the_traceback_of_an_error_is_in_the_log_once(
-    login: Login, framework: str, strategy: str, launch: str
+    login: Login, monkeypatch: pytest.MonkeyPatch, framework: str, strategy: str, launch: str
 ) -> None:
     """That of the rank whose code failed; the others say sentences, and so does what has launched them."""
+    monkeypatch.setenv("PYTHONPATH", str(login.folder))
     (login.folder / "brought.py").write_text(BROUGHT.format(base=BASES[framework]))
     words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
     size = ("trainer.nodes=2", "trainer.devices=2", "trainer.max_epochs=100000")
