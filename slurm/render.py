@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
 
 from slurm import units
 from slurm.job import Job
@@ -52,9 +51,6 @@ def render(job: Job) -> str:
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
         pyxis=pyxis(job),
         apptainer=apptainer(job),
-        horovodrun=str(PurePosixPath(job.python).parent / "horovodrun")
-        if "/" in job.python
-        else "horovodrun",
     )
 
 

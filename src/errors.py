@@ -5,6 +5,7 @@
     ├── DataError           a data set that is missing, damaged or does not fit the configuration
     ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
     ├── TopologyError       the environment of this process does not say which rank it is
+    ├── LostRankError       another rank ended or can't be reached: what happened there is the cause
     ├── NotFiniteError      the loss is not a number any more, and `trainer.detect_nan=stop`
     ├── RanksDifferError    ranks that should have the same weights have different ones
     ├── SchedulerError      the scheduler can't be reached: nothing is known about its jobs
@@ -63,6 +64,10 @@ class CheckpointError(ProjectError):
 
 class TopologyError(ProjectError):
     """The environment of this process does not say which rank it is."""
+
+
+class LostRankError(ProjectError):
+    """Another rank ended or can't be reached: what happened there is the cause."""
 
 
 class SchedulerError(ProjectError):

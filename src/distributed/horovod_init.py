@@ -21,7 +21,7 @@ from src.distributed.framework_env import horovod_environment
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.listening import listen, meeting_address
 from src.distributed.topology import Topology
-from src.errors import ConfigError, ProjectError, TopologyError
+from src.errors import ConfigError, LostRankError, TopologyError
 
 START_TIMEOUT_S = 300.0
 """Within which all ranks must have started: a busy file server can make imports very slow."""
@@ -76,12 +76,12 @@ def explaining_lost_ranks(topology: Topology) -> Iterator[None]:
         raise lost_rank_error(topology) from error
 
 
-def lost_rank_error(topology: Topology) -> ProjectError:
+def lost_rank_error(topology: Topology) -> LostRankError:
     """Message for a broken collective."""
     launcher = {"local": "this program", "none": "its launcher"}.get(
         topology.launched_by, topology.launched_by
     )
-    return ProjectError(
+    return LostRankError(
         f"rank {topology.rank} of {topology.world_size} stops: another rank exited, is unreachable or did "
         f"not respond in time; the messages of {launcher} and of Horovod name it."
     )

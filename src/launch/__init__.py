@@ -6,5 +6,6 @@
 3. `processes` starts one process per rank and watches over them, or is the only rank itself; beside them it starts a side process
    (`src/monitor`).
 4. `rank` is what every launcher starts, here and in jobs: it reads the frozen configuration, discovers which rank it is, imports one
-   framework's training loop, and records how the run ended.
+   framework's training loop, and records how the run ended. `failure` is what it says of an error.
+5. `launcher` runs another launcher in a job, and makes its page about a rank that ended a sentence.
 """

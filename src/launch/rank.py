@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +15,8 @@ from src.distributed.listening import stay_on_this_node
 from src.distributed.topology import Topology
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
 from src.files.output import mark_lines, outlive_terminal, protect
+from src.launch.failure import tell as tell_failure
+from src.launch.failure import watch_threads
 from src.monitor import stacks
 from src.monitor.heartbeat import own as heartbeat
 from src.monitor.times import Times
@@ -27,6 +28,15 @@ from src.runs.ranks import report_place
 from src.runs.summary import not_finite, summary
 from src.training.stop import Stop
 
+ALARMED = (
+    # only lightning
+    "torchrun",
+    # end lightning
+    "mpirun",
+    "horovodrun",
+)
+"""Launchers that print a page about any exit code but 0, and change it. The batch script reads the state that rank 0 recorded."""
+
 
 def frozen(run: RunDir) -> Config:
     """The configuration that the run folder holds."""
@@ -37,8 +47,8 @@ def run_rank(run: RunDir | str | Path) -> int:
     """Train as one rank of the run; returns the exit code.
 
     0: done. `NOT_FINITE` (rank 0): done, and the final loss is nan or inf. `STOPPED` (rank 0): a signal asked to stop and a
-    checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C. 1: failed. `REFUSED`: another job trains in this run folder, or
-    the folder or the environment does not say what to train.
+    checkpoint was saved. `INTERRUPTED`: the same after Ctrl-C; both are 0 under a launcher that is `ALARMED`. 1: failed.
+    `REFUSED`: another job trains in this run folder, or the folder or the environment does not say what to train.
     """
     protect()
     outlive_terminal()
@@ -52,6 +62,7 @@ def run_rank(run: RunDir | str | Path) -> int:
         if run.info().get("state") == "completed":  # a chained job that begins after the last step
             print(f"{run.path} is complete.", flush=True)
             return 0
+        watch_threads(run, topology)
         if config.monitor.ranks:
             report_place(run, topology)
         with visible(run, topology), RunLock(run) if topology.rank == 0 else nullcontext():
@@ -68,7 +79,7 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
     try:
         outcome = train(config, run, topology, stop)
     except BaseException as error:
-        return _failed(run, first, error)
+        return _failed(run, topology, error)
     # rank 0 alone reports how the run ended: a launcher kills all ranks when one exits with another code
     if not first:
         return 0
@@ -77,6 +88,8 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
     tell(run, config)
     if outcome.state == "completed":
         return NOT_FINITE if config.trainer.detect_nan != "off" and not_finite(outcome.metrics) else 0
+    if topology.launched_by in ALARMED:
+        return 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
 
 
@@ -124,13 +137,8 @@ def _try_to_record_failure(run: RunDir) -> None:
         print(f"run.json does not record that the run failed: {error}", file=sys.stderr, flush=True)
 
 
-def _failed(run: RunDir, first: bool, error: BaseException) -> int:
-    if first:
+def _failed(run: RunDir, topology: Topology, error: BaseException) -> int:
+    if topology.rank == 0:
         _try_to_record_failure(run)
-    if isinstance(error, ProjectError):
-        print(f"error: {error}", file=sys.stderr, flush=True)
-    elif isinstance(error, KeyboardInterrupt):
-        print("interrupted.", file=sys.stderr, flush=True)
-    else:
-        traceback.print_exception(error)
+    tell_failure(run, topology, error)
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -53,6 +53,7 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.monitor = path / "monitor"
         self.served = self.monitor / "tensorboard.json"
+        self.debug = path / "debug"
 
     def info(self) -> dict[str, Any]:
         """The content of run.json; empty if there is none yet.

@@ -23,6 +23,12 @@ class Stop:
             signal.signal(number, self._on_signal)
         return self
 
+    def take_back(self) -> None:
+        """Take over once more what `install` took: a library may have set handlers of its own, without Python."""
+        for number in SIGNALS:
+            if signal.getsignal(number) == self._on_signal:  # what Python knows
+                signal.signal(number, self._on_signal)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.requested == "SIGINT":
             raise KeyboardInterrupt  # the second Ctrl-C means now

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm.testbed.cluster import Testbed
+from tests.pages import PAGES
 from tests.slurm.login import EACH_STEP, Login, check_curve, log, set_step_seconds, steps, trained, wait_for
 from tests.weights import final_weights, info, largest_difference
 
@@ -49,6 +50,8 @@ def test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login: Login, wo
     assert info(run)["restarts"] == 1
     assert "resumed 1 time, 0 steps lost" in login.jobs("status", job)
     assert steps(run) == sorted(steps(run))  # one curve
+    assert not PAGES.search(log(run)), log(run)
+    assert not (run / "debug").exists()
 
 
 @pytest.mark.slow
@@ -111,6 +114,7 @@ def test_preemption_by_a_job_of_a_higher_partition(
         # from Slurm; to the first node's ranks of mpirun and horovodrun from the batch script
         assert first == ("SIGTERM" if launch in ("srun", "torchrun") else "SIGUSR1"), log(run)
         assert second == "completed", log(run)
+        assert not PAGES.search(log(run)), log(run)
         went_on_without_loss(login, job, run, 100)
 
 

@@ -12,6 +12,7 @@ from slurm.testbed.cluster import Testbed
 from src.config.strategies import SUPPORTED
 from src.distributed.horovod_install import horovod_problem
 from src.files import ROOT
+from tests.pages import PAGES
 from tests.slurm.login import Login, log, wait_for
 from tests.weights import final_weights, fingerprints, info, largest_difference
 
@@ -212,7 +213,7 @@ def test_three_ranks_on_two_nodes(login: Login, strategy: str) -> None:
 
 NAMED = {
     "srun": ("SLURM_PROCID", r"error: node2: task {}: Killed"),
-    "torchrun": ("RANK", r"rank +: {} .*\n.*exitcode +: -9"),
+    "torchrun": ("RANK", r"\nrank {} ended with signal SIGKILL; .* Details: .*-launcher-node2.txt"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", r"process rank {} with PID \d+ on node node2 exited on signal 9"),
     "horovodrun": ("HOROVOD_RANK", r"\[{}\]<stderr>:srun: error: node2: task 0: Killed"),
 }
@@ -228,8 +229,10 @@ NAMED = {
             for cell in (
                 ("lightning", "ddp", "srun"),
                 ("lightning", "ddp", "torchrun"),
+                ("lightning", "fsdp", "mpirun"),
                 ("lightning", "horovod", "mpirun"),
                 ("lightning", "horovod", "horovodrun"),
+                ("keras", "multiworker_mirrored", "srun"),
             )
         ),
     ],
@@ -237,7 +240,7 @@ NAMED = {
 def test_a_rank_killed_in_the_middle_ends_the_job(
     login: Login, framework: str, strategy: str, launch: str
 ) -> None:
-    """The others end within a minute, the log names the dead one, the job is FAILED and the run too."""
+    """The others end within a minute, each with a sentence, the log names the dead one, the job is FAILED and the run too."""
     words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
     size = ("trainer.nodes=2", "trainer.devices=2", "trainer.max_epochs=100000")
     job, run = login.submit("cluster=slurm", *SAME, *words, *size)
@@ -247,9 +250,57 @@ def test_a_rank_killed_in_the_middle_ends_the_job(
     assert login.testbed.wait_job(job, 60) == "FAILED", log(run)
     assert re.search(message.format(rank), log(run)), log(run)
     assert info(run)["state"] == "failed"
+    assert not PAGES.search(log(run)), log(run)
+    kept = re.findall(r" Details: (.*)", log(run))
+    assert kept and all("Traceback" in Path(file).read_text() for file in kept), log(run)
     if (strategy, launch) == ("horovod", "srun"):
         assert re.search(r"error: rank \d of 4 stops: another rank exited", log(run)), log(run)
-        assert "Traceback" not in log(run)
+
+
+BROUGHT = """
+from {base} import Callback
+from src.distributed.discover import discover
+
+class Trouble(Callback):
+    def on_train_batch_end(self, *arguments, **more):
+        if discover().rank == 3:
+            raise LookupError("nothing in row 42")
+"""
+BASES = {
+    "lightning": "lightning.pytorch",
+    "keras": "keras.callbacks",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "strategy", "launch"),
+    [
+        ("lightning", "ddp", "srun"),
+        ("lightning", "ddp", "torchrun"),
+        ("lightning", "horovod", "mpirun"),
+        ("lightning", "horovod", "horovodrun"),
+        ("keras", "multiworker_mirrored", "srun"),
+    ],
+)
+def test_the_traceback_of_an_error_is_in_the_log_once(
+    login: Login, monkeypatch: pytest.MonkeyPatch, framework: str, strategy: str, launch: str
+) -> None:
+    """That of the rank whose code failed; the others say sentences, and so does what has launched them."""
+    monkeypatch.setenv("PYTHONPATH", str(login.folder))
+    (login.folder / "brought.py").write_text(BROUGHT.format(base=BASES[framework]))
+    words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
+    size = ("trainer.nodes=2", "trainer.devices=2", "trainer.max_epochs=100000")
+    what = (
+        "callbacks.trouble._target_=brought.Trouble",
+        f"cluster.setup=['export PYTHONPATH={login.folder}']",
+    )
+    job, run = login.submit("cluster=slurm", *SAME, *words, *size, *what)
+    assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
+    assert log(run).count("Traceback") == 1 and "LookupError: nothing in row 42" in log(run), log(run)
+    assert not re.search("ChildFailedError|c10d|frame #", log(run)), log(run)
+    kept = re.findall(r" Details: (.*)", log(run))
+    assert all("Traceback" in Path(file).read_text() for file in kept), log(run)
 
 
 def kill_rank(testbed: Testbed, node: str, variable: str) -> str:

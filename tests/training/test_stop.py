@@ -8,15 +8,20 @@ import time
 import pytest
 
 from src.files import ROOT
+from src.training.stop import Stop
 
 PROGRAM = """
 import sys, time
 from src.training.stop import Stop
 stop = Stop().install()
+if sys.argv[1] == "taken":
+    import ctypes, signal
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), ctypes.c_void_p(1))  # SIG_IGN, as Python never hears
+    stop.take_back()
 print("ready", flush=True)
 for _ in range(200):
     time.sleep(0.05)
-    if stop.requested and sys.argv[1] == "flag":
+    if stop.requested and sys.argv[1] != "loop":
         print(stop.requested); sys.exit(7)
 """
 
@@ -40,6 +45,18 @@ def test_a_signal_is_a_flag(name: str) -> None:
     out, err = process.communicate(timeout=20)
     assert (out.strip(), process.returncode) == (name, 7)
     assert f"{name}: finishing this step and saving a checkpoint." in err
+
+
+def test_a_signal_that_a_library_took_is_taken_back() -> None:
+    process = start("taken")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[0].strip() == "SIGTERM"
+
+
+def test_what_was_never_installed_is_not_taken() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    Stop().take_back()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_second_ctrl_c_interrupts() -> None:

@@ -55,6 +55,7 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     name, devices = running_strategy(config, topology)
     heartbeat.at("meeting")
     strategy = make_strategy(name, config, topology, devices)
+    stop.take_back()  # TensorFlow's server of several processes takes SIGTERM, and only tells its own listeners
     heartbeat.at("preparing")
     with strategy.explaining_lost_ranks(), plain_data_errors():
         return train_and_test(strategy, config, run, topology, stop)

@@ -52,7 +52,7 @@ if [ "$(id -u)" = 0 ]; then  # only on a test machine; mpirun wants to hear it t
 fi
 mpirun -np 2 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
     -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
-    -x TRAIN_HOSTS -x MASTER_ADDR -x MASTER_PORT \
+    -x TRAIN_HOSTS -x TRAIN_STARTED -x MASTER_ADDR -x MASTER_PORT \
     apptainer exec --nv --bind /scratch/me/project/results --pwd /scratch/me/project/results/digits/20261120-101502-a1b2/code image.sif python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
@@ -66,7 +66,7 @@ trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 # Slurm tells only steps of a preemption: this one listens for the script, and ends with it
-exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$)
+exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$ 2>/dev/null)
 
 # ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
 # --overlap and --mem=0 share the CPUs, GPUs and memory of the ranks (man srun); unset is what would give it a part of them

@@ -44,7 +44,7 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 16 on 2 nodes
 PATH="$CODE/slurm/ssh_by_srun:$PATH"  # horovodrun reaches the other nodes by this ssh: a step of the job
-/home/me/.venv/bin/horovodrun --gloo -np 16 -H "$TRAIN_HOSTS" \
+/home/me/.venv/bin/python -m src.launch.launcher "$RUN" horovod.runner.launch --gloo -np 16 -H "$TRAIN_HOSTS" \
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
@@ -59,7 +59,7 @@ trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 # Slurm tells only steps of a preemption: this one listens for the script, and ends with it
-exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$)
+exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$ 2>/dev/null)
 
 # ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
 # --overlap and --mem=0 share the CPUs, GPUs and memory of the ranks (man srun); unset is what would give it a part of them

@@ -46,7 +46,7 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 # one torchrun per node; it would die of the USR1 that is meant for its ranks, so it starts with USR1 ignored
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 --export=ALL --kill-on-bad-exit=1 \
     bash -c 'trap "" USR1; exec "$@"' - \
-    /home/me/.venv/bin/python -m torch.distributed.run --nnodes=2 --nproc-per-node=8 \
+    /home/me/.venv/bin/python -m src.launch.launcher "$RUN" torch.distributed.run --nnodes=2 --nproc-per-node=8 \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     -- "$CODE/src/train.py" --run "$RUN" &
 launcher=$!

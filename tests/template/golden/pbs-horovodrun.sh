@@ -37,7 +37,7 @@ MASTER_PORT=$((10000 + number % 1250 * 16))  # a job has 16 ports: another one m
 export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 4 on 2 nodes
-/home/me/.venv/bin/horovodrun --gloo -np 4 -H "$TRAIN_HOSTS" \
+/home/me/.venv/bin/python -m src.launch.launcher "$RUN" horovod.runner.launch --gloo -np 4 -H "$TRAIN_HOSTS" \
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 

@@ -37,7 +37,7 @@ MASTER_PORT=$((10000 + number % 1250 * 16))  # a job has 16 ports: another one m
 export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 2 on 1 node
-(trap "" USR1; exec /home/me/.venv/bin/python -m torch.distributed.run --standalone --nproc-per-node=2 \
+(trap "" USR1; exec /home/me/.venv/bin/python -m src.launch.launcher "$RUN" torch.distributed.run --standalone --nproc-per-node=2 \
     -- "$CODE/src/train.py" --run "$RUN") &
 launcher=$!
 

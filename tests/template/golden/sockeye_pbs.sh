@@ -44,7 +44,7 @@ if [ "$(id -u)" = 0 ]; then  # only on a test machine; mpirun wants to hear it t
 fi
 mpirun -np 8 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
     -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
-    -x TRAIN_HOSTS -x MASTER_ADDR -x MASTER_PORT \
+    -x TRAIN_HOSTS -x TRAIN_STARTED -x MASTER_ADDR -x MASTER_PORT \
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 

@@ -45,7 +45,7 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --export=ALL --kill-on-bad-exit=1 \
     --container-image=image.sqsh --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
     bash -c 'trap "" USR1; exec "$@"' - \
-    python -m torch.distributed.run --nnodes=2 --nproc-per-node=8 \
+    python -m src.launch.launcher "$RUN" torch.distributed.run --nnodes=2 --nproc-per-node=8 \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     -- "$CODE/src/train.py" --run "$RUN" &
 launcher=$!

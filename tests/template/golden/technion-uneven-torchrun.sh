@@ -48,8 +48,8 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --whole --export=ALL --kill-on-bad-exit=1 \
     bash -c 'trap "" USR1; here=",$TRAIN_HOSTS,"; here=${here#*,"$SLURMD_NODENAME":}
-        exec "$0" -m torch.distributed.run --nproc-per-node="${here%%,*}" "$@"' \
-    /home/me/.venv/bin/python --nnodes=2 \
+        exec "$0" -m src.launch.launcher "$1" torch.distributed.run --nproc-per-node="${here%%,*}" "${@:2}"' \
+    /home/me/.venv/bin/python "$RUN" --nnodes=2 \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     -- "$CODE/src/train.py" --run "$RUN" &
 launcher=$!

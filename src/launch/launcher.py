@@ -1,0 +1,72 @@
+"""Another launcher as a job starts it: `python -m src.launch.launcher RUN MODULE WORDS...`, which runs `python -m MODULE WORDS...`.
+
+When a rank has ended with any code but 0 it prints a page of its own code, and ends with a code of its own. Here that page goes to
+RUN/debug, the log gets a sentence, and the code is the rank's. Any other error of a launcher is printed as it is.
+"""
+
+import re
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from src.errors import NOT_FINITE
+from src.runs.debug import keep
+from src.runs.folder import RunDir
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the launcher; returns 0, or the exit code of the first rank that failed."""
+    run, module, *words = arguments
+    sys.argv = [module, *words]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except Exception as error:
+        ended = how(error)
+        if ended is None:
+            raise
+        code, sentence = ended
+        text = traceback.format_exc()
+        file = keep(RunDir(Path(run)), f"launcher-{socket.gethostname()}", text)
+        if not file:
+            traceback.print_exc()
+        elif code != NOT_FINITE:  # of a run that is done, and has said so
+            print(f"{sentence} Details: {file}", file=sys.stderr, flush=True)
+        return code
+    return 0
+
+
+def how(error: Exception) -> tuple[int, str] | None:
+    """Exit code and sentence for the error with which a launcher says how a rank ended; None for any other error."""
+    # only lightning
+    if type(error).__module__.startswith("torch.distributed.elastic."):
+        if told := getattr(error, "sigval", None):
+            return 128 + told, f"torchrun was stopped by {signal.Signals(told).name}."
+        if failures := getattr(error, "failures", None):
+            rank = min(failures, key=lambda r: failures[r].timestamp)
+            code = failures[rank].exitcode
+            return of_shell(code), f"rank {rank} ended with {named(code)}; the other ranks were stopped."
+        return None
+    # end lightning
+    if found := re.search(r"Horovod detected that .*\nProcess name: (\d+)\nExit code: (\d+)", str(error)):
+        code = int(found[2])
+        return code, f"rank {found[1]} ended with {named(code)}; the other ranks were stopped."
+    return None
+
+
+def of_shell(code: int) -> int:
+    """An exit code as shells count: 128 + n for signal n."""
+    return 128 - code if code < 0 else code
+
+
+def named(code: int) -> str:
+    """An exit code, or the name of the signal that a shell means by it."""
+    number = of_shell(code) - 128
+    return f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""RUN/debug: what the log leaves out, whole, because a sentence in the log says it.
+
+A file for each writer: the nodes of a job can't append to one file of a network disk. Its name begins with the start of the ranks
+that it is of: the job (`local` on this machine), and a number of that start.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from src.runs.attempts import STARTED, running_job
+from src.runs.folder import RunDir, now
+
+
+def keep(run: RunDir, writer: str, text: str) -> Path | None:
+    """Append `text` to the debug file of a writer.
+
+    Returns:
+        The file: in the run folder, or where that refuses it in a temporary one. None: the caller has to print the text.
+    """
+    content = f"{now()}\n{text.rstrip()}\n\n".encode(errors="backslashreplace")
+    file = run.debug / f"{start_of_ranks()}-{writer}.txt"
+    with suppress(OSError):
+        run.debug.mkdir(exist_ok=True)
+        _append(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), content)
+        return file
+    with suppress(OSError):
+        number, name = tempfile.mkstemp(".txt", f"debug-{run.id}-{writer}-")
+        _append(number, content)
+        return Path(name)
+    return None
+
+
+def first(run: RunDir, what: str, writer: str) -> str:
+    """Whoever was the first of this start of the ranks to ask for `what`, a word; `writer` itself if it is, or if a disk refuses."""
+    file = run.debug / f"{start_of_ranks()}-{what}.txt"
+    try:
+        run.debug.mkdir(exist_ok=True)
+        number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:
+        with suppress(OSError):
+            return file.read_text().strip() or "another one"
+        return writer
+    except OSError:
+        return writer
+    with suppress(OSError):
+        _append(number, f"{writer}\n".encode())
+    return writer
+
+
+def start_of_ranks(environ: Mapping[str, str] = os.environ) -> str:
+    """Names this start of the ranks, alike in all of them: `local-40961`, `12-1795392794`."""
+    number = environ.get(STARTED) or environ.get("MASTER_PORT") or os.getpid()
+    return f"{running_job(environ) or 'local'}-{number}"
+
+
+def _append(number: int, content: bytes) -> None:
+    """Write all of it to an open file, and close it. Raises OSError."""
+    with open(number, "wb", buffering=0) as file:
+        while content:
+            content = content[file.write(content) :]

@@ -1,0 +1,64 @@
+"""Which errors are those of a rank that lost another one: messages as libraries have printed them, on this machine and elsewhere."""
+
+import pytest
+
+from src.distributed.lost_rank import lost_rank
+
+GLOO = "[/build/third_party/gloo/gloo/transport/tcp/"
+LOST = {
+    f"{GLOO}pair.cc:537] Read error [127.0.0.1]:64664: Connection reset by peer. This is typically caused by a "
+    "remote worker hanging or bugs in the application.": "Read error [127.0.0.1]:64664: Connection reset by peer",
+    f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:11178. This is typically": "Connection closed by peer [127.0.0.1]:11178",
+    f"{GLOO}unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete": (
+        "Timed out waiting 1800000ms for recv operation to complete"
+    ),
+    "NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or there was a network error, NCCL version 2.21.5": (
+        "remote process exited or there was a network error"
+    ),
+    "NCCL communicator was aborted on rank 3.": "NCCL communicator was aborted on rank 3",
+}
+CAUSES = [
+    "nothing in row 42",
+    f"{GLOO}device.cc:84] rv != -1. Address family for hostname not supported",
+    "NCCL error in: ProcessGroupNCCL.cpp:2251, unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+    "CUDA error: an illegal memory access was encountered",
+    "Collective ops is aborted by: Shape mismatch in the collective instance 100.",
+    "",
+]
+
+
+@pytest.mark.parametrize(("message", "why"), LOST.items())
+def test_a_connection_that_broke(message: str, why: str) -> None:
+    assert lost_rank(RuntimeError(message)) == why
+
+
+@pytest.mark.parametrize("message", CAUSES)
+def test_anything_else_may_be_a_cause(message: str) -> None:
+    assert lost_rank(RuntimeError(message)) is None
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError, KeyboardInterrupt, type("Mine", (RuntimeError,), {})])
+def test_what_others_say_in_these_words_may_be_one_too(kind: type[BaseException]) -> None:
+    assert lost_rank(kind(next(iter(LOST)))) is None
+
+
+def of_library(module: str, message: str) -> Exception:
+    kind: type[Exception] = type("LibraryError", (Exception,), {"__module__": module})
+    return kind(message)
+
+
+# only lightning
+def test_the_store_of_the_ranks_is_one_of_them() -> None:
+    said = "Connection was likely closed. Did the remote server shutdown or crash?"
+    assert lost_rank(of_library("torch.distributed", f"store->get('0') got error: {said}")) == said
+
+
+# end lightning
+# only keras
+def test_grpc_below_a_collective() -> None:
+    why = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:5: Connection refused"
+    message = f"Graph execution error:\n\nCollective ops is aborted by: {why}\nAdditional GRPC error"
+    assert lost_rank(of_library("tensorflow.python.framework.errors_impl", message)) == why
+
+
+# end keras
