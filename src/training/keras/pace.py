@@ -71,7 +71,8 @@ class Pace:
         return max(0.0, there - self._began)
 
     def _wait_for_data(self) -> float:
-        return max(0.0, self._batch.read() - self._asked)
+        """Not of the first step, which is compiled before it asks for its batch."""
+        return max(0.0, self._batch.read() - self._asked) if heartbeat.trained else 0.0
 
 
 class _Moment:
