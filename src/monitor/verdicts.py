@@ -49,14 +49,15 @@ def verdicts(facts: Facts) -> list[str]:
 
 
 def loss_is_nan(facts: Facts) -> Iterator[str]:
-    """The loss became nan or inf, and stayed so."""
-    for name in sorted(name for name in facts.metrics if "loss" in name):
-        points = facts.metrics[name]
+    """A loss became nan or inf, and stayed so: the first that did."""
+    found = []
+    for name, points in facts.metrics.items():
         since = next((i for i in range(len(points), 0, -1) if math.isfinite(points[i - 1][1])), 0)
-        if since < len(points):
-            step = int(points[since][0])
-            yield f"{name} is {points[since][1]:g} since step {step}: lower optimizer.lr, or clip with trainer.gradient_clip_val=1."
-            return
+        if "loss" in name and since < len(points):
+            found.append((*points[since], name))
+    if found:
+        step, value, name = min(found, key=lambda known: (known[0], known[2] != "train/loss"))
+        yield f"{name} is {value:g} since step {int(step)}: lower optimizer.lr, or clip with trainer.gradient_clip_val=1."
 
 
 def not_there_yet(facts: Facts) -> Iterator[str]:

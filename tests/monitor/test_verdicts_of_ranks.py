@@ -62,7 +62,7 @@ def test_a_loss_of_nan(framework: str, train: Train, tmp_path: Path) -> None:
     done = train(f"framework={framework}", *SMALL, *words, f"paths.results={tmp_path}")
     assert done.returncode == 3, done.stderr
     (sentence,) = [s for s in said(tmp_path) if "since step" in s]
-    assert sentence.startswith(("train/loss is nan since step", "train/loss is inf since step"))
+    assert sentence.startswith(("train/loss is nan since step 5:", "train/loss is inf since step 5:"))
     assert sentence in done.stdout  # at the end of the log too
 
 
