@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from src.distributed.lost_rank import lost_rank
 from src.errors import NOT_FINITE
 from src.runs.debug import keep
 from src.runs.folder import RunDir
@@ -49,6 +50,8 @@ def how(error: Exception) -> tuple[int, str] | None:
             rank = min(failures, key=lambda r: failures[r].timestamp)
             code = failures[rank].exitcode
             return of_shell(code), f"rank {rank} ended with {named(code)}; the other ranks were stopped."
+        if error.__cause__ and (why := lost_rank(error.__cause__)):
+            return 1, f"torchrun of this node lost the connection to that of the first one ({why})."
         return None
     # end lightning
     if found := re.search(r"Horovod detected that .*\nProcess name: (\d+)\nExit code: (\d+)", str(error)):

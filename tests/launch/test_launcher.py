@@ -58,6 +58,22 @@ def test_what_torchrun_itself_refuses_is_in_the_log(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr and not kept(tmp_path)
 
 
+def rendezvous_error(cause: str) -> Exception:
+    """As torchrun raises it where its store does not answer."""
+    torch = {"__module__": "torch.distributed.elastic.rendezvous.api"}
+    error: Exception = type("RendezvousConnectionError", (Exception,), torch)("The connection has failed.")
+    error.__cause__ = type("DistNetworkError", (Exception,), {"__module__": "torch.distributed"})(cause)
+    return error
+
+
+def test_a_torchrun_that_lost_the_first_one_is_a_consequence() -> None:
+    said = "Connection was likely closed. Did the remote server shutdown or crash?"
+    ended = how(rendezvous_error(f"Failed to recv, got 0 bytes. {said}"))
+    assert ended == (1, f"torchrun of this node lost the connection to that of the first one ({said}).")
+    at_the_start = "The client socket has timed out after 60000ms while trying to connect to (node1, 29777)."
+    assert how(rendezvous_error(at_the_start)) is None
+
+
 # end lightning
 @pytest.mark.parametrize(
     ("code", "said"),
