@@ -105,7 +105,7 @@ def test_goodput_of_a_slow_rank_a_requeue_and_a_crash(
         assert again and login.testbed.wait_job(again[1], 300) == "COMPLETED", log(run)
     parts = info(run)["parts"]
     found = goodput(parts)
-    assert found and [p["ended_by"] for p in parts] == ["SIGUSR1", "killed", "completed"]
+    assert found and [p["ended_by"] for p in parts] == ["SIGUSR1", "failed", "completed"]
     lost_steps = parts[1]["step"] - parts[2]["from_step"]
     spent = parts[1]["seconds"]["step"]
     by_hand = {
