@@ -245,6 +245,7 @@ def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) ->
     assert run_json(tmp_path)["state"] == "completed"
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_middle_resumes(train: Train, tmp_path: Path) -> None:
     """SIGKILL: no chance to save; the last complete checkpoint is where it goes on."""
     command = [sys.executable, "-u", str(ROOT / "src/train.py"), *QUICK, f"paths.results={tmp_path}"]

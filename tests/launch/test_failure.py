@@ -117,10 +117,11 @@ def once(done: "CompletedProcess[str]", how: str) -> None:
         assert re.search(r"failed where rank \d of 2 did \(LookupError: nothing in row 4\d\)", others[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "strategy"),
     [
-        pytest.param("lightning", "ddp", marks=pytest.mark.slow),
+        ("lightning", "ddp"),
         ("keras", "multiworker_mirrored"),
     ],
 )

@@ -90,6 +90,7 @@ def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_ste
     check_curve(run, 200)
 
 
+@pytest.mark.slow
 def test_a_second_job_in_the_run_folder_is_refused(login: Login, slow_steps: str) -> None:
     """With the first one's job id: at submission, and in the job where the script was submitted by hand."""
     first, run = login.submit("cluster=slurm", *EACH_STEP, slow_steps)

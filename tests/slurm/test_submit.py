@@ -54,6 +54,7 @@ def test_slurm_s_own_verdict(login: Login) -> None:
     assert "invalid partition" in refused.stderr.lower()
 
 
+@pytest.mark.slow
 def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shared_dir: Path) -> None:
     from slurm.snapshot import take
 

@@ -70,7 +70,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dic
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("module", ["Plateau", pytest.param("Measured", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["Plateau", "Measured"])
 def test_two_ranks_train_as_one(
     module: str, strategy: str, alone: Any, require: Callable[[object, str], None], tmp_path: Path
 ) -> None:

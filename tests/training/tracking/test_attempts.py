@@ -40,6 +40,7 @@ def logged_by_mlflow(client: Any, run: Any) -> Counter[tuple[str, int]]:
     return Counter((n, p.step) for n in names for p in client.get_metric_history(run.info.run_id, n))
 
 
+@pytest.mark.slow
 def test_a_kill_and_a_resume_are_one_run(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_metrics_are_of_all_ranks(trained):
     assert expected[2] == 72
 
 
+@pytest.mark.slow
 def test_a_step_sends_nothing_but_gradients(trained):
     """All dense ones as one group; of a sparse one rows and values."""
     for name, expected in {
