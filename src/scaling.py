@@ -27,10 +27,9 @@ from src.config.diagnose import diagnose  # noqa: E402
 from src.config.members import OF_THE_COMMAND  # noqa: E402
 from src.config.schema import Config  # noqa: E402
 from src.config.sentences import about_configuration  # noqa: E402
-from src.errors import INTERRUPTED, REFUSED, ProjectError  # noqa: E402
 from src.files import ROOT  # noqa: E402
-from src.files.output import escape_characters  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
+from src.launch.command import exit_code  # noqa: E402
 from src.launch.local import local_problems  # noqa: E402
 from src.runs.summary import command_path, display_path, train_command  # noqa: E402
 
@@ -48,23 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--weak", action="store_true", help="the global batch grows with the devices")
     parsed = parser.parse_intermixed_args(arguments)
-    escape_characters()
-    try:
-        if len(parsed.words) == 1 and "=" not in parsed.words[0]:
-            return show(table.open_table(Path(parsed.words[0])))
-        return compare(parsed.words, parsed.weak)
-    except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"error: the table can't be written: {error}", file=sys.stderr)
-        return REFUSED
-    except BrokenPipeError:  # `| head`
-        sys.stderr.close()
-        return 0
-    except KeyboardInterrupt:
-        print("interrupted.", file=sys.stderr)
-        return INTERRUPTED
+    if len(parsed.words) == 1 and "=" not in parsed.words[0]:
+        return exit_code(lambda: show(table.open_table(Path(parsed.words[0]))))
+    return exit_code(lambda: compare(parsed.words, parsed.weak))
 
 
 def compare(words: Sequence[str], weak: bool) -> int:
