@@ -1,10 +1,8 @@
 """Check all cells of a timing table, make its folder, and run them here or submit them."""
 
-import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,11 +12,13 @@ from slurm.scaling.grid import Cell, Grid
 from src.config.command_line import opened
 from src.config.compose import compose, quoted
 from src.config.load import load
+from src.config.paths import unexpanded
 from src.config.schema import Config
 from src.errors import ConfigError, SubmitError
 from src.files import ROOT
 from src.files.atomic import write_atomic
 from src.files.plain_json import dumps
+from src.runs.folder import new_id
 
 FILE = "scaling.json"
 """What the table compares, in its folder."""
@@ -100,7 +100,7 @@ def begin(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Ta
     Raises:
         SubmitError: the disk refuses.
     """
-    folder = results / "scaling" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    folder = results / "scaling" / new_id()
     try:
         folder.mkdir(parents=True)
         content = {"cells": [asdict(cell) for cell in grid.cells], "scheduler": scheduler, "words": [*words]}
@@ -112,8 +112,8 @@ def begin(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Ta
 
 def command(table: Table, words: Sequence[str]) -> list[str]:
     """What trains, or submits, one cell."""
-    here = quoted(f"paths.results={str(table.folder).replace('$', chr(92) + '$')}")
-    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, here]
+    results = f"paths.results={unexpanded(str(table.folder))}"
+    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, results]
 
 
 def run_here(table: Table, cell: Cell, words: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from slurm.runs import Submitted, submitted
 from slurm.scaling.grid import Cell
 from slurm.scaling.start import FILE, LOG, Table
 from slurm.status.gather import gather
+from slurm.status.page import columns
 from slurm.status.report import OVER, Report
 from src.errors import SubmitError
 from src.files.atomic import read_text, write_atomic
@@ -144,7 +145,7 @@ def texts(row: Row) -> list[str]:
         cell.strategy,
         "-" if cell.launch == "auto" else cell.launch,
         "-" if row.seconds is None else f"{row.seconds:.1f} s",
-        "-" if row.rate is None else f"{row.rate:.4g} {row.unit}/s",
+        "-" if row.rate is None else f"{row.rate:{'.0f' if row.rate >= 100 else '.3g'}} {row.unit}/s",
         "-" if row.speedup is None else f"{row.speedup:.2f}",
         *("-" if share is None else f"{share:.0%}" for share in (row.efficiency, row.waiting)),
         row.state,
@@ -153,11 +154,7 @@ def texts(row: Row) -> list[str]:
 
 def as_text(rows: Sequence[Row]) -> str:
     """The table in columns."""
-    lines = [[*HEADER], *(texts(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return columns([HEADER, *map(texts, rows)])
 
 
 def as_csv(rows: Sequence[Row]) -> str:

@@ -35,6 +35,11 @@ def table(reports: Sequence[Report]) -> str:
         ]
         for r in reports
     ]
+    return columns(lines)
+
+
+def columns(lines: Sequence[Sequence[str]]) -> str:
+    """The cells of each line below each other."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -128,7 +128,7 @@ def create(results: Path, name: str) -> RunDir:
     try:
         (results / name).mkdir(parents=True, exist_ok=True)
         while True:
-            path = results / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+            path = results / name / new_id()
             try:
                 path.mkdir()
                 break
@@ -139,6 +139,11 @@ def create(results: Path, name: str) -> RunDir:
     except OSError as error:
         raise CheckpointError(_no_folder(results / name, error)) from error
     return run
+
+
+def new_id() -> str:
+    """Such as 20261120-101502-a1b2: the time, and random digits."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def _no_folder(folder: Path, error: OSError) -> str:
