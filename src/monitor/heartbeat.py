@@ -27,7 +27,7 @@ SECTIONS = ("start", "step", "validation", "test", "checkpoint", "end")
 PLACES = ("", "importing", "meeting", "preparing", "data", "forward", "backward")
 """Where in its section a rank is, in the order of a start and of a step."""
 
-DATA, FORWARD, BACKWARD = (PLACES.index(name) for name in ("data", "forward", "backward"))
+DATA, FORWARD = PLACES.index("data"), PLACES.index("forward")
 
 _LAYOUT = struct.Struct("=IIIIIQIBBQQQdddddQQI")
 SIZE = 4096
@@ -48,7 +48,7 @@ class Record:
         step: optimizer steps done, counted as the run counts them.
         began, beat: when the section began and when the rank last wrote, in the node's monotonic seconds.
         longest: the longest silence in this section so far, in seconds.
-        own: seconds of the rank's own work in all training batches so far: waiting for data, and computing until the first wait for others.
+        own: seconds of the rank's own work in all training batches so far: waiting for data, and computing until it waits for others.
         data: seconds of those that waited for data.
         trained: training batches so far.
         beats: how often the rank has written in sections of this name.
@@ -179,12 +179,9 @@ class Heartbeat:
         self.data += seconds * batches
 
     def computed(self, seconds: float | None = None) -> None:
-        """What this rank computes before it may wait for others is done: `seconds`, or the time since the last batch."""
-        if self.place == BACKWARD:  # a model may go backward several times in a batch
-            return
+        """What this rank computes in a batch before it waits for others is done: `seconds`, or the time since the last batch."""
         now = time.monotonic()
         self.own += now - self._batch_began if seconds is None else seconds
-        self.place = BACKWARD
         self._write(now)
 
     def trained_batch(self, step: int) -> None:

@@ -1,7 +1,7 @@
 """Ranks that are steadily slower than the others.
 
 In synchronous training every rank takes as long for a step as the slowest: the others wait for it in the collectives. So what is
-compared is a rank's own work: waiting for data, and computing until the first wait for others (see `Heartbeat.computed`).
+compared is a rank's own work: waiting for data, and computing until it waits for others (see `Heartbeat.computed`).
 """
 
 from collections.abc import Iterable

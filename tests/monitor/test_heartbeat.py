@@ -62,7 +62,6 @@ def test_own_work_ends_where_the_wait_for_others_begins(run: RunDir, beat: Heart
     beat.fetched()
     time.sleep(0.03)
     beat.computed()
-    beat.computed()  # a second backward of the same batch
     time.sleep(0.2)  # the collective
     beat.trained_batch(1)
     record = read(path_of(run))

@@ -39,8 +39,9 @@ class Clock(pl.Callback):
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        """The forward pass is over: what follows may wait for other ranks."""
-        heartbeat.computed(self.pace.seconds() if self.pace else None)
+        """The forward pass is over."""
+        if self.pace:
+            self.pace.forward()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -53,5 +54,11 @@ class Clock(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """After a batch, and so perhaps after an optimizer step."""
-        if self.waiting and (batch_idx + 1) % self.plan.accumulate == 0:
+        if self.pace and self.waiting and (batch_idx + 1) % self.plan.accumulate == 0:
             self.waiting.end()
+            self.pace.follow(self.waiting.last)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The parameters are left without hooks."""
+        if self.pace:
+            self.pace.follow(None)

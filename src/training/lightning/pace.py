@@ -1,6 +1,7 @@
-"""How long a rank works by itself in a batch: from the end of the last one to the end of its forward pass.
+"""How long a rank works by itself in a batch: from the end of the last one until its own gradients are there.
 
-What comes after may wait for other ranks: DDP averages gradients while it computes them, and waits for the slowest.
+What comes after waits for other ranks: the average of the gradients comes with the slowest. Which parameter's gradient is the last
+one is known once `src/training/lightning/waiting.py` has seen a step; until then the work ends with the forward pass.
 """
 
 from typing import Any
@@ -26,17 +27,45 @@ class Pace:
         self._first: Any = None
         self._last: Any = None
         self._known = 0.0
+        self._followed: torch.Tensor | None = None
+        self._hook: Any = None
+        self._there = False
+
+    def follow(self, parameter: torch.Tensor | None) -> None:
+        """From here on the gradient of this one is the last of a backward pass; None: of nothing any more."""
+        if parameter is self._followed:
+            return
+        if self._hook:
+            self._hook.remove()
+        self._followed, self._hook = parameter, None
+        if parameter is not None:
+            self._hook = parameter.register_post_accumulate_grad_hook(self._gradient)
 
     def begin(self) -> None:
         """A batch is done."""
+        self._there = False
         if self.queues and self._first is None:
             self._first = event()
 
-    def seconds(self) -> float | None:
-        """The forward pass is queued, or done: seconds of the rank's own work; None for the time since the last batch."""
+    def forward(self) -> None:
+        """The forward pass is queued, or done."""
+        heartbeat.at("backward")
+        if self._followed is None:
+            self._computed()
+
+    def _gradient(self, parameter: torch.Tensor) -> None:
+        """The rank's gradients are there."""
+        self._computed()
+
+    def _computed(self) -> None:
+        """A batch may go backward several times, and wait for others in between: the first time counts."""
+        if self._there:
+            return
+        self._there = True
         if self.gathers:
-            return heartbeat.waited
-        return self._of_queue() if self.queues else None
+            heartbeat.computed(heartbeat.waited)
+        else:
+            heartbeat.computed(self._of_queue() if self.queues else None)
 
     def _of_queue(self) -> float:
         """Of the newest batch that was measured."""

@@ -17,12 +17,16 @@ class Waiting:
     In such a step each parameter has a hook for its gradient, of which the last one that is called marks the end of the rank's own
     backward pass. On a GPU the marks are events in its queue, and are read when they have passed. FSDP waits for others in the
     forward pass too, so there is nothing to tell apart.
+
+    Attributes:
+        last: the parameter whose gradient was the last one in the newest step that was measured.
     """
 
     def __init__(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._measures = trainer.world_size > 1 and not isinstance(trainer.strategy, FullyShardedStrategy)
         self._queues = trainer.strategy.root_device.type == "cuda"
+        self.last: torch.Tensor | None = None
         self._hooks: list[Any] = []
         self._there: Any = None
         self._marks: list[Any] = []
@@ -52,7 +56,7 @@ class Waiting:
         self._read()
 
     def _gradient(self, parameter: torch.Tensor) -> None:
-        self._there = self._mark()
+        self._there, self.last = self._mark(), parameter
 
     def _mark(self) -> Any:
         return event() if self._queues else time.perf_counter()

@@ -32,23 +32,46 @@ def trainer(device: str) -> Any:
     return SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
 
 
-def test_a_gpu_is_asked_and_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """What the heartbeat is told of the rank's own work."""
+    calls = list[float | None]()
+    monkeypatch.setattr(pace.heartbeat, "computed", calls.append)
+    return calls
+
+
+def test_a_gpu_is_asked_and_never_waited_for(
+    said: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pace, "event", Event)
     Event.made = Event.reached = 0
     measured = Pace(trainer("cuda:0"))
-    measured.begin()
-    assert measured.seconds() == 0.0  # queued
-    measured.begin()
-    assert measured.seconds() == 0.0  # not yet passed
-    Event.reached = 2
-    measured.begin()
-    assert measured.seconds() == 1.0
-    measured.begin()  # the next batch is measured
-    measured.seconds()
+    for reached in (0, 0, 2, 2):
+        Event.reached = reached
+        measured.begin()
+        measured.forward()
+    assert said == [0.0, 0.0, 1.0, 1.0]  # queued, not yet passed, passed, the next one is queued
     assert Event.made == 4
 
 
-def test_without_a_gpu_the_clock_of_the_heartbeat_counts() -> None:
+def test_without_a_gpu_the_clock_of_the_heartbeat_counts(said: list[float | None]) -> None:
     measured = Pace(trainer("cpu"))
     measured.begin()
-    assert measured.seconds() is None
+    measured.forward()
+    measured.forward()  # a second one of the same batch
+    assert said == [None]
+
+
+def test_once_the_last_gradient_is_known_the_work_ends_with_it(said: list[float | None]) -> None:
+    measured, weight = Pace(trainer("cpu")), torch.nn.Parameter(torch.ones(2))
+    measured.follow(weight)
+    measured.begin()
+    measured.forward()
+    assert not said
+    weight.sum().backward()
+    weight.sum().backward()  # a second one of the same batch
+    assert said == [None]
+    measured.follow(None)
+    measured.begin()
+    weight.sum().backward()
+    assert said == [None]
