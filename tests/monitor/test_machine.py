@@ -11,7 +11,7 @@ import pytest
 from src.files import ROOT
 from src.monitor.machine import GIB, Machine, allotted_cpus, job_cgroup
 
-RANK = "import sys, time; block = bytearray(300 << 20); print('ready', flush=True); time.sleep(600)"
+RANK = "import sys, time; block = bytearray(300 << 20); sys.stdout.write('ready\\n'); sys.stdout.flush(); time.sleep(600)"
 
 
 def test_a_busy_cpu_is_seen_and_what_is_written() -> None:

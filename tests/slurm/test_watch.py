@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_a_stopped_rank_is_named_and_the_job_comes_back(login: Login, slow_steps
     for _, run in jobs:
         rank = second_rank(run)
         wait_for(lambda run=run: "watch: rank 1 on " in log(run), run, 90)
-        assert f"rank 1 on {rank['host']} hangs in step" in log(run)
+        assert f"rank 1 on {rank['host']} hangs in " in log(run)  # a step, or a validation
         assert "its process is stopped; rank 0 waits for it." in log(run)
         wait_for(lambda run=run: "back to the queue" in log(run), run, 90)
         assert len([*(run / "monitor").glob("stacks-node*-rank[01].txt")]) == 2
@@ -78,15 +79,20 @@ def test_a_rank_that_never_comes_is_named_within_a_minute(login: Login, shared_d
 
 
 def test_a_slow_rank_is_named_with_its_factor(login: Login) -> None:
-    """Stopped and continued in turns by a process of its node, it works half of the time."""
+    """Stopped and continued in turns by a process of its node, it works a third of the time."""
     job, run = login.submit(*TWO, "launch=srun", "trainer.max_epochs=100000")
     wait_for(lambda: second_rank(run).get("step", 0) > 10, run, 200)
     rank = second_rank(run)
-    turns = f"while kill -STOP {rank['pid']}; do sleep 0.03; kill -CONT {rank['pid']}; sleep 0.03; done"
-    with pytest.raises(subprocess.TimeoutExpired):
-        login.testbed.run(["sh", "-c", turns], node=rank["host"], timeout=60)
-    login.testbed.run(["kill", "-CONT", str(rank["pid"])], node=rank["host"])
+    turns = f"while kill -STOP {rank['pid']}; do sleep 0.04; kill -CONT {rank['pid']}; sleep 0.02; done"
+    command = login.testbed.command(["sh", "-c", turns], node=rank["host"])
+    neighbour = subprocess.Popen(command, env=login.testbed.env_inside(), start_new_session=True)
+    try:
+        said = f"watch: rank 1 on {rank['host']} is slow: its own work takes "
+        wait_for(lambda: said in log(run), run, 150)
+        slow = json.loads((run / "monitor" / "watch.json").read_text())["slow"]
+    finally:
+        os.killpg(neighbour.pid, signal.SIGKILL)
+        neighbour.wait()
+        login.testbed.run(["kill", "-CONT", str(rank["pid"])], node=rank["host"])
     login.jobs("cancel", job)
-    assert f"watch: rank 1 on {rank['host']} is slow: its own work takes " in log(run)
-    slow = json.loads((run / "monitor" / "watch.json").read_text())["slow"]
-    assert [s["rank"] for s in slow] == [1] and 1.3 < slow[0]["factor"] < 4
+    assert [s["rank"] for s in slow] == [1] and slow[0]["factor"] >= 1.3
