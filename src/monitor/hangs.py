@@ -73,7 +73,8 @@ def find_hang(ranks: Iterable[Seen], bound: float) -> Hang | None:
     if not late and not all(r.silent > max(bound, limit(r, bound)) for r in working):
         return None
     behind = stuck(behind)
-    waiting = tuple(r for r in working if r not in behind)
+    numbers = {r.rank for r in behind}
+    waiting = tuple(r for r in working if r.rank not in numbers)
     return Hang(tuple(behind), waiting, min(r.silent for r in behind), min(r.step for r in behind))
 
 

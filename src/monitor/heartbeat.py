@@ -184,11 +184,11 @@ class Heartbeat:
         self.own += now - self._batch_began if seconds is None else seconds
         self._write(now)
 
-    def trained_batch(self, step: int) -> None:
-        """A training batch is done, and `step` optimizer steps."""
+    def trained_batch(self, step: int, batches: int = 1) -> None:
+        """So many training batches are done, and `step` optimizer steps."""
         self.step = step
-        self.trained += 1
-        self.batch += 1
+        self.trained += batches
+        self.batch += batches
         self.place = DATA
         self._batch_began = now = time.monotonic()
         self._write(now)

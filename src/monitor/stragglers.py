@@ -4,7 +4,8 @@ In synchronous training every rank takes as long for a step as the slowest: the 
 compared is a rank's own work: waiting for data, and computing until it waits for others (see `Heartbeat.computed`).
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -64,17 +65,17 @@ class Stragglers:
             return []
         paces = {n: pace(self._from[n], r) for n, r in now.items()}
         self._from = now
-        return [line for n in sorted(now) if (line := self._judge(now[n], paces))]
+        ordered = sorted(p.own for p in paces.values())
+        return [line for n in sorted(now) if (line := self._judge(now[n], paces[n], ordered))]
 
     def _complete(self, before: Seen, after: Seen) -> bool:
         return after.clock - before.clock >= self.window and after.trained - before.trained >= BATCHES
 
-    def _judge(self, rank: Seen, paces: dict[int, Pace]) -> str | None:
-        number, own = rank.rank, paces[rank.rank]
-        others = [p.own for n, p in paces.items() if n != number]
-        if not others:
+    def _judge(self, rank: Seen, own: Pace, ordered: Sequence[float]) -> str | None:
+        number = rank.rank
+        if len(ordered) < 2:
             return None
-        usual = median(others)
+        usual = median_of_others(ordered, own.own)
         factor = own.own / usual if usual > 0 else 1.0
         slow = factor >= RATIO and own.own - usual >= SHARE * own.whole
         rows = self._rows[number] = [*self._rows.get(number, []), factor][-WINDOWS:] if slow else []
@@ -88,6 +89,16 @@ class Stragglers:
             return None
         self._said[number] = found
         return f"{of_hosts([rank])} is slow: {sentence(found, own, usual)}"
+
+
+def median_of_others(ordered: Sequence[float], own: float) -> float:
+    """The median without one value; of thousands of ranks each is compared, so they are sorted once."""
+    at, count = bisect_left(ordered, own), len(ordered) - 1
+
+    def other(index: int) -> float:
+        return ordered[index if index < at else index + 1]
+
+    return (other((count - 1) // 2) + other(count // 2)) / 2
 
 
 def pace(before: Seen, after: Seen) -> Pace:

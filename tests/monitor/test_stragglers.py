@@ -1,9 +1,13 @@
 """Which rank is steadily slower than the others."""
 
 from dataclasses import replace
+from statistics import median
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from src.monitor.ranks import Seen
-from src.monitor.stragglers import Stragglers
+from src.monitor.stragglers import Stragglers, median_of_others
 from tests.monitor.test_hangs import RANK
 
 
@@ -63,3 +67,10 @@ def test_a_rank_that_waits_for_data_is_said_to() -> None:
             replace(_later(ranks[1], 4.0, 100), data=ranks[1].data + 3.0),
         ]
     assert "(40.0 ms a batch, of which 30.0 ms wait for data; median of the others 10.0 ms)" in said[0]
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=9), st.data())
+def test_the_median_of_the_others(values: list[int], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(values) - 1))
+    others = values[:index] + values[index + 1 :]
+    assert median_of_others(sorted(values), values[index]) == median(others)
