@@ -13,6 +13,7 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 from src.config.schema import Config
 from src.distributed.topology import Topology
 from src.training.lightning.connector import Connector
+from src.training.lightning.fast_loop import FastEpochLoop
 from src.training.lightning.restoring import Restorer
 from src.training.plan import Plan, validation_due
 
@@ -25,10 +26,7 @@ class NoSignals(_SignalConnector):
 
 
 class Trainer(pl.Trainer):
-    """A Trainer without signal handlers, and without the exchange of a signal flag at every step.
-
-    Lightning 2.6 broadcasts that flag before each batch and waits for it (`_broadcast_sigterm_tensor`); here
-    the ranks agree to stop when they reduce their metrics anyway (`callbacks.MetricsCallback`).
+    """A Trainer without signal handlers, whose steps cost little more than their training: see `fast_loop`.
 
     Attributes:
         steps_done: batches trained / batches per step. Lightning's `global_step` counts the steps of every optimizer of a module.
@@ -40,15 +38,13 @@ class Trainer(pl.Trainer):
         self._logger_connector = Connector(self)
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self)
-        loop = self.fit_loop.epoch_loop
-        loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-        loop._should_check_val_epoch = lambda: (
-            self.plan is not None
-            and validation_due(  # type: ignore[method-assign]
-                config.trainer, self.plan, self.current_epoch, self.steps_done
-            )
-        )
+        self.fit_loop.epoch_loop = FastEpochLoop(self, lambda: self._validates(config))
         self.plan: Plan | None = None
+
+    def _validates(self, config: Config) -> bool:
+        return self.plan is not None and validation_due(
+            config.trainer, self.plan, self.current_epoch, self.steps_done
+        )
 
     def follow(self, plan: Plan) -> None:
         """Train as long as the plan says. It is made when the ranks know each other: data may have to be prepared on one of them."""
