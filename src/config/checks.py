@@ -21,6 +21,7 @@ def cross_checks(config: Config) -> list[str]:
         _name,
         _strategy,
         _within_node,
+        _static_graph,
         _serve,
     )
     return [problem for check in checks for problem in check(config)]
@@ -39,6 +40,15 @@ def _within_node(c: Config) -> list[str]:
         f"strategy.shard_within_node=true splits the model in the same way on each node, and trainer.nodes={nodes} can't have the "
         f"same number each of trainer.total_devices={total}; use trainer.total_devices={-(-total // nodes) * nodes}, or "
         "strategy.shard_within_node=false."
+    ]
+
+
+def _static_graph(c: Config) -> list[str]:
+    if not getattr(c.strategy, "static_graph", False) or c.trainer.accumulate_grad_batches == 1:
+        return []
+    return [
+        f"strategy.static_graph=true and trainer.accumulate_grad_batches={c.trainer.accumulate_grad_batches} do not go together: DDP "
+        "takes a batch whose gradients are not sent for another graph; use strategy.static_graph=false."
     ]
 
 

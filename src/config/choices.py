@@ -141,7 +141,6 @@ class Logger(Open):
 PlainStrategyName = Literal[
     "auto",
     "single",
-    "ddp",
     "dp",
     "mirrored",
     "multiworker_mirrored",
@@ -153,6 +152,17 @@ class PlainStrategy:
     """How ranks share the work; the table of what works where is in `src/config/strategies.py`."""
 
     name: PlainStrategyName
+
+
+@dataclass(frozen=True)
+class DdpStrategy:
+    """torch's DistributedDataParallel: gradients are averaged while the backward pass computes the next ones."""
+
+    name: Literal["ddp"]
+    compression: Literal["none", "fp16", "bf16"]  # of the gradients, on the wire
+    # size of the pieces in which gradients are sent, in MiB; null: torch's own 25
+    bucket_cap_mb: Annotated[float, Range(above=0, at_most=2**15)] | None
+    static_graph: bool  # every step uses the same weights in the same way
 
 
 @dataclass(frozen=True)
@@ -177,6 +187,6 @@ class FsdpStrategy:
 
 
 Optimizer = Sgd | AdamW | OtherOptimizer
-Strategy = PlainStrategy | HorovodStrategy | FsdpStrategy
+Strategy = PlainStrategy | DdpStrategy | HorovodStrategy | FsdpStrategy
 NamedSchedule = ConstantSchedule | CosineSchedule | StepSchedule
 Schedule = NamedSchedule | OtherSchedule

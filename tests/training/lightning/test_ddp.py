@@ -101,6 +101,21 @@ def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any
         assert ranks[0]["metrics"][name] == pytest.approx(value, rel=1e-4), name
 
 
+def test_gradients_are_sent_with_16_bits(alone: dict[str, Any], tmp_path: Path) -> None:
+    how = ("strategy=ddp", "strategy.compression=fp16", "strategy.bucket_cap_mb=0.01")
+    ranks = train(tmp_path, (2,), *PLAIN, *how)
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    found, exact = (torch.cat([torch.tensor(w).flatten() for w in r["weights"]]) for r in (ranks[0], alone))
+    assert 1e-6 < (found - exact).abs().max() < 1e-2
+
+
+@pytest.mark.slow
+def test_a_static_graph_changes_nothing(tmp_path: Path) -> None:
+    words = (*PLAIN, "trainer.accumulate_grad_batches=1", "strategy=ddp")
+    static = train(tmp_path / "static", (2,), *words, "strategy.static_graph=true")
+    assert static[0]["weights"] == train(tmp_path / "other", (2,), *words)[0]["weights"]
+
+
 @pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None:
     """And the run resumes with the same bits: dropout has its own random numbers on each rank."""

@@ -1,5 +1,7 @@
 """torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during backward."""
 
+from typing import Any
+
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.distributed import _init_dist_connection
@@ -7,10 +9,15 @@ from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
+from torch.nn.parallel import DistributedDataParallel
 
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.store import open_store
+
+COMPRESSED = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+"""What sends gradients, by the name of the compression."""
 
 AFTER_SAVE = "Trainer.save_checkpoint"
 """Lightning's name of the barrier after a checkpoint. Ours are written in the background: it would only be a wait."""
@@ -21,7 +28,21 @@ class OneDevicePerRank(DDPStrategy):
 
     Lightning's own computes ranks as node * devices + local rank, which is wrong for uneven jobs, indexes its
     devices by the local rank, and has a launcher that starts processes.
+
+    Args:
+        compression: "none", or "fp16" or "bf16" to send gradients with 16 bits; in fp16 those above 65504 become infinite.
     """
+
+    def __init__(self, *, compression: str = "none", **options: Any) -> None:
+        super().__init__(**options)
+        self.compression = compression
+
+    def configure_ddp(self) -> None:
+        """Lightning registers hooks for gradients on GPUs alone."""
+        super().configure_ddp()
+        if self.compression != "none":
+            assert isinstance(self.model, DistributedDataParallel)
+            self.model.register_comm_hook(None, COMPRESSED[self.compression])
 
     def expect(self, module: pl.LightningModule) -> None:
         """Of a module that steps by hand, a backward may be of a part of the weights: one network of two."""

@@ -1,8 +1,12 @@
 """From a strategy's name to Lightning's strategy object."""
 
+from typing import Any
+
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 
+from src.config.choices import DdpStrategy
+from src.config.choices import Strategy as ConfiguredStrategy
 from src.config.schema import Config
 from src.distributed.topology import Topology
 from src.errors import ConfigError
@@ -38,7 +42,24 @@ def _ddp(config: Config, topology: Topology, device: torch.device, devices: int)
         parallel_devices=[device],
         cluster_environment=TopologyEnvironment(topology),
         gradient_as_bucket_view=True,  # gradients live in the buffers that are sent: one copy less
+        **_ddp_options(config.strategy, device),
     )
+
+
+def _ddp_options(chosen: ConfiguredStrategy, device: torch.device) -> dict[str, Any]:
+    """Those of the configuration; `auto` has none, and torch's own defaults count.
+
+    Raises:
+        ConfigError: torch sends bf16 between GPUs only.
+    """
+    if not isinstance(chosen, DdpStrategy):
+        return {}
+    if chosen.compression == "bf16" and device.type != "cuda":
+        raise ConfigError(
+            "strategy.compression=bf16 needs GPUs, and this rank computes on the CPU; use strategy.compression=fp16."
+        )
+    options = {"compression": chosen.compression, "static_graph": chosen.static_graph}
+    return options if chosen.bucket_cap_mb is None else {**options, "bucket_cap_mb": chosen.bucket_cap_mb}
 
 
 def _fsdp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:

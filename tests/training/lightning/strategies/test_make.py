@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from src.config.schema import Config
 from src.config.strategies import SUPPORTED
 from src.distributed.topology import Topology
+from src.errors import ConfigError
 from src.training.lightning.strategies.make import MAKERS, make_strategy
 from src.training.lightning.trainer import make_trainer
 
@@ -17,6 +18,12 @@ MakeConfig = Callable[..., Config]
 
 def test_every_strategy_of_the_table_can_be_made() -> None:
     assert set(MAKERS) == set(SUPPORTED["lightning"])
+
+
+def test_bf16_is_sent_between_gpus_only(make_config: MakeConfig) -> None:
+    config = make_config("strategy=ddp", "strategy.compression=bf16")
+    with pytest.raises(ConfigError, match=r"needs GPUs.* use strategy\.compression=fp16"):
+        make_strategy("ddp", config, Topology(), torch.device("cpu"), 1)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
