@@ -11,6 +11,7 @@ from src.checkpoints.interval import Interval
 from src.config.schema import Config
 from src.monitor.heartbeat import own as heartbeat
 from src.training.keras.agreement import refuse_different_weights
+from src.training.keras.calls import Calls, look_at_each
 from src.training.keras.checkpoint import StateWriter
 from src.training.keras.module import Module
 from src.training.keras.position import Position
@@ -66,13 +67,15 @@ class TrainingCallback:
         self.epoch_logs: dict[str, float] = {}
         self.nan = NanWatch(config.trainer.detect_nan, module.strategy.rank == 0)
         self.units: float | None = None
+        self.calls = Calls(config, each=not module.several or look_at_each(others.callbacks))
 
-    def on_train_batch_end(self, batch: int) -> None:
-        """After each optimizer step."""
+    def on_train_batch_end(self, batch: int, count: int) -> None:
+        """After each call, which made `count` optimizer steps; `batch` is the number of the last one."""
         position, before = self.position, self.position.batch
         if self.checkpoints:
             self.checkpoints.checkpointer.check()
-        position.advance(self.plan)
+        for _ in range(count):
+            position.advance(self.plan)
         fresh = None
         if position.pending or position.step % self.config.trainer.log_every_n_steps == 0:
             fresh = self.reduce("train") | {"lr": self.module.rate(position.step - 1)}
@@ -164,10 +167,12 @@ class TrainingCallback:
             float(self.checkpoints is not None and self.interval.by_time()),
             float(bool(self.module.model.stop_training)),
             *heartbeat.efficiency.numbers(),
+            self.calls.number() / self.module.strategy.processes,
         ]
         reduced = self.module.strategy.sum([*self.module.take(), *requests])
-        *sums, to_stop, to_save, to_end, whole, waited = reduced
+        *sums, to_stop, to_save, to_end, whole, waited, seconds = reduced
         heartbeat.efficiency.agree([whole, waited])
+        self.calls.agree(seconds)
         self.position.preempted |= to_stop > 0
         self.save_requested = to_save > 0
         self.position.ended |= to_end > 0

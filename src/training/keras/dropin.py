@@ -39,7 +39,7 @@ class DropIn(Module):
         train, test = counted_step(model.train_step), counted_step(model.test_step)
         self._train = (lambda i: train(next(i))) if eager else self.function(train)
         self._test = (lambda i: test(next(i))) if eager else self.function(test)
-        self.train_function = lambda iterator: self._counted(self._train, iterator)
+        self.train_function = lambda iterator, count: self._counted(self._train, iterator)
         self.test_function = lambda iterator: self._counted(self._test, iterator)
         last = (
             test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)

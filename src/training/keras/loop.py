@@ -1,6 +1,9 @@
 """The loop around the steps: epochs, and the events that Keras' own callbacks expect."""
 
+import time
 from collections.abc import Iterator
+
+import tensorflow as tf
 
 from src.monitor.heartbeat import own as heartbeat
 from src.training.keras.callbacks import TrainingCallback
@@ -33,15 +36,20 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     others.on_epoch_begin(epoch)
     pace = callback.module.strategy.pace
     pace.begin()
-    for number in range(*remaining(callback.position, callback.plan)):
+    number, end = remaining(callback.position, callback.plan)
+    while number < end:
+        count = callback.calls.next(callback.position.step, end - number)
         others.on_train_batch_begin(number)
         pace.ask()
-        callback.module.train_function(batches)
-        heartbeat.computed(pace.seconds())
-        callback.on_train_batch_end(number)
-        heartbeat.trained_batch(callback.position.step)
+        began = time.monotonic()
+        callback.module.train_function(batches, tf.constant(count))
+        callback.calls.took(time.monotonic() - began, count)
+        heartbeat.computed(pace.seconds(count))
+        number += count
+        callback.on_train_batch_end(number - 1, count)
+        heartbeat.trained_batch(callback.position.step, count)
         pace.begin()
-        others.on_train_batch_end(number, callback.batch_logs)
+        others.on_train_batch_end(number - 1, callback.batch_logs)
         callback.look_at_others()
         if callback.position.preempted or callback.position.ended:
             break

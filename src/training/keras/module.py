@@ -14,6 +14,9 @@ Batch = tuple[Any, tf.Tensor]
 StepFunction = Callable[[Iterator[Any]], Any]
 """Trains or tests on the next batch."""
 
+StepsFunction = Callable[[Iterator[Any], tf.Tensor], Any]
+"""Trains on so many next batches (int32 [])."""
+
 Saved = dict[str, keras.Variable]
 
 
@@ -54,12 +57,13 @@ class Module:
         rate: the learning rate of an optimizer step, which counts from 0.
         unit: what a row is, in the plural.
         counts_units: rows hold several of them, which `units` knows.
+        several: a call can make more than one training step.
         known: metrics that are known beforehand.
         notes: lines for people, printed once.
     """
 
     unit = "samples"
-    counts_units = False
+    counts_units = several = False
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self.model, self.strategy = model, strategy
@@ -68,7 +72,7 @@ class Module:
         self.rate: Callable[[int], float] = lambda step: 0.0
         self.known: list[str] = []
         self.notes: list[str] = []
-        self.train_function: StepFunction
+        self.train_function: StepsFunction
         self.test_function: StepFunction
         self.test_last: Callable[[Any], Any]
 
@@ -118,6 +122,22 @@ class Module:
 
         return run
 
+    def repeated(self, step: Callable[[Any], Any]) -> StepsFunction:
+        """`step` on as many next batches of each replica, one after the other, in one call of one graph."""
+        distribution, pace = self.distribution, self.strategy.pace
+
+        @tf.function(autograph=False)
+        def run(iterator: Iterator[Any], count: tf.Tensor) -> None:
+            def one(number: tf.Tensor) -> list[tf.Tensor]:
+                batch = next(iterator)
+                pace.fetched(batch)
+                distribution.run(step, args=(batch,))
+                return [number + 1]
+
+            tf.while_loop(lambda number: number < count, one, [tf.constant(0)], parallel_iterations=1)
+
+        return run
+
 
 def by_name(variables: list[keras.Variable]) -> Saved:
     """Variables by their paths; a path that comes again gets a number: two optimizers may have one name."""
@@ -143,16 +163,16 @@ class TaskModule(Module):
         accumulate: batches per optimizer step; above 1, each step takes a stack of them.
     """
 
+    several = True
+
     def __init__(self, network: keras.Model, task: Any, strategy: Strategy, accumulate: int) -> None:
         super().__init__(network, strategy)
         self.task, self.accumulate = task, accumulate
         self.unit, self.known = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums
         self.sums = RunningSums(len(task.sums))
-        self.train_function, self.test_function = (
-            self.function(self.train_step),
-            self.function(self.test_step),
-        )
+        self.train_function = self.repeated(self.train_step)
+        self.test_function = self.function(self.test_step)
 
     def train_step(self, data: Batch) -> None:
         """One optimizer step; the optimizer averages the gradients."""

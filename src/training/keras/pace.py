@@ -23,7 +23,7 @@ class Pace:
     """
 
     def __init__(self, processes: int) -> None:
-        self._began = self._asked = self._looked = 0.0
+        self._began = self._asked = self._looked = self._own = 0.0
         self._unread = 0
         self._batch = _Moment()
         self._there: _Moment | None = None
@@ -33,11 +33,11 @@ class Pace:
             self._average = None if tf.config.list_physical_devices("GPU") else _Moment()
 
     def begin(self) -> None:
-        """The last step is done."""
+        """The last call is done."""
         self._began = time.time()  # the clock of `tf.timestamp`
 
     def ask(self) -> None:
-        """The next step is called: from here on its batch is waited for."""
+        """The next call comes: from here on its batch is waited for."""
         self._asked = time.time()
 
     def fetched(self, batch: Any) -> None:
@@ -55,10 +55,16 @@ class Pace:
         if self._average:
             self._average.take(gradients)
 
-    def seconds(self) -> float:
-        """The step is done: how long this rank worked by itself; 0 for a single process."""
+    def seconds(self, steps: int = 1) -> float:
+        """A call is done: how long this rank worked by itself; 0 for a single process.
+
+        Args:
+            steps: of the call. The moments are those of the last one, which says nothing of several: the last single one stands for them.
+        """
         now = time.time()
-        self._unread += 1
+        self._unread += steps
+        if steps > 1:
+            return self._own * steps
         if now - self._looked >= EVERY_S:
             heartbeat.waited_for_data(self._wait_for_data(), self._unread)
             self._unread, self._looked = 0, now
@@ -68,7 +74,8 @@ class Pace:
         if self._average and heartbeat.efficiency.due(heartbeat.trained):
             waited = max(0.0, self._average.read() - there)
             heartbeat.efficiency.measured(now - self._began - self._wait_for_data(), waited)
-        return max(0.0, there - self._began)
+        self._own = max(0.0, there - self._began)
+        return self._own
 
     def _wait_for_data(self) -> float:
         """Not of the first step, which is compiled before it asks for its batch."""

@@ -26,10 +26,10 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
 
     after_step = TrainingCallback.on_train_batch_end
 
-    def on_train_batch_end(self: TrainingCallback, batch: int) -> None:
-        if signal_after and self.position.step + 1 == int(signal_after):
+    def on_train_batch_end(self: TrainingCallback, batch: int, count: int) -> None:
+        if signal_after and self.position.step + count == int(signal_after):
             os.kill(os.getpid(), signal.SIGUSR1)
-        after_step(self, batch)
+        after_step(self, batch, count)
 
     def write_down(callback: TrainingCallback, *_: object) -> None:
         module = callback.module
