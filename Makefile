@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lightning-only keras-only new-task golden chaos matrix bad-inputs lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup train test test-all lightning-only keras-only new-task golden chaos matrix bad-inputs bench bench-quick lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
@@ -57,6 +57,12 @@ matrix: setup  ## as root: every strategy with every launcher on two nodes of a 
 
 bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs a fifth of them
 	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 tests/bad_inputs $(ARGS)
+
+bench: setup  ## every benchmark beside its peers, half an hour on a quiet machine: docs/performance.md
+	@$(bin)/python -m benchmarks $(ARGS)
+
+bench-quick: setup  ## the same in less than five minutes; the last line is one JSON object
+	@$(bin)/python -m benchmarks --quick $(ARGS)
 
 lint: setup  ## ruff and mypy
 	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy

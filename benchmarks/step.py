@@ -9,6 +9,7 @@ steps, without the first ones, so that a machine that is disturbed for a moment 
 """
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -276,7 +277,8 @@ def main() -> None:
             print(clock.seconds())
         return
     results = {}
-    for side in [parsed.side] if parsed.side else SIDES:
+    installed = [side for side in SIDES if importlib.util.find_spec(side)]
+    for side in [parsed.side] if parsed.side else installed:
         found: dict[str, list[float]] = {name: [] for name in SIDES[side]}
         for number in range(parsed.rounds):
             print(f"{side}: round {number + 1} of {parsed.rounds} ...", file=sys.stderr, flush=True)

@@ -66,10 +66,12 @@ def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
             ],
             "use trainer.total_devices=4, or",
         ),
+        # only lightning
         (
             ["strategy=ddp", "strategy.static_graph=true", "trainer.accumulate_grad_batches=2"],
             "do not go together",
         ),
+        # end lightning
     ],
 )
 def test_refused_with_what_works(overrides: list[str], says: str) -> None:

@@ -1,0 +1,80 @@
+"""All benchmarks, one after the other; the last line is one JSON object with what each has found.
+
+    python -m benchmarks            the figures of docs/performance.md: some 30 minutes on a quiet machine
+    python -m benchmarks --quick    fewer rounds and smaller networks: below five minutes, for a look whether anything is far off
+
+Ratios compare what ran side by side in this run, on this machine; how many programs wanted its cores meanwhile is said too.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+
+SUITES: dict[str, tuple[list[str], list[str]]] = {
+    "step": (["--rounds", "3"], ["--rounds", "1"]),
+    "submit": ([], ["--rounds", "3"]),
+    "checkpoint": ([], ["--rounds", "1"]),
+    "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
+    "sharded_memory": ([], []),
+    "scale": ([], []),
+}
+"""Each with its words, and those with --quick."""
+
+LONG = ("sharded_memory",)
+"""Left out with --quick."""
+
+
+def machine() -> dict[str, Any]:
+    """What it all ran on."""
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "cpu": names[0].partition(":")[2].strip() if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def run(name: str, words: list[str]) -> dict[str, Any]:
+    """One suite, whose output is shown as it comes; its last line is JSON."""
+    print(f"\n==== {name} {' '.join(words)}".rstrip(), flush=True)
+    began, busy = time.monotonic(), os.getloadavg()[0]
+    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parent)
+    assert process.stdout
+    last = ""
+    for line in process.stdout:
+        if last:
+            print(last, flush=True)
+        last = line.rstrip("\n")
+    if process.wait():
+        print(last)
+        return {"exit_code": process.returncode}
+    about = {"load_before": round(busy, 1), "seconds": round(time.monotonic() - began)}
+    return {**about, "found": json.loads(last)}
+
+
+def main() -> int:
+    """Run them; 1 if one of them has failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="below five minutes")
+    parser.add_argument("--only", nargs="+", choices=[*SUITES], help="these alone")
+    parsed = parser.parse_args()
+    chosen = parsed.only or [name for name in SUITES if not (parsed.quick and name in LONG)]
+    results = {name: run(name, SUITES[name][parsed.quick]) for name in chosen}
+    print(json.dumps({"machine": machine(), **results}))
+    return int(any("exit_code" in result for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""The benchmarks run, and end with one JSON object; what they find is for people to judge, not for a test."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.__main__ import LONG, SUITES
+from src.files import ROOT
+
+
+def test_every_benchmark_is_in_the_list() -> None:
+    assert {*SUITES} == {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__main__"}
+    assert {*LONG} <= {*SUITES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["step", "scale"])
+def test_a_quick_run_ends_with_json(name: str) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", name]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["machine"]["cores"] >= 1 and found[name]["found"]
