@@ -21,7 +21,9 @@ def cross_checks(config: Config) -> list[str]:
         _name,
         _strategy,
         _within_node,
+        # only lightning
         _static_graph,
+        # end lightning
         _serve,
     )
     return [problem for check in checks for problem in check(config)]
@@ -43,6 +45,7 @@ def _within_node(c: Config) -> list[str]:
     ]
 
 
+# only lightning
 def _static_graph(c: Config) -> list[str]:
     if not getattr(c.strategy, "static_graph", False) or c.trainer.accumulate_grad_batches == 1:
         return []
@@ -50,6 +53,9 @@ def _static_graph(c: Config) -> list[str]:
         f"strategy.static_graph=true and trainer.accumulate_grad_batches={c.trainer.accumulate_grad_batches} do not go together: DDP "
         "takes a batch whose gradients are not sent for another graph; use strategy.static_graph=false."
     ]
+
+
+# end lightning
 
 
 def _serve(c: Config) -> list[str]:
