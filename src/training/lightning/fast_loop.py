@@ -76,11 +76,12 @@ class FastEpochLoop(_TrainingEpochLoop):
         batch = self._on_device(batch)
         progress.increment_ready()
         trainer._logger_connector.on_batch_start(batch)
-        over = self._call("on_train_batch_start", batch, index) == -1
-        trainer.strategy.on_train_batch_start(batch, index)
+        outputs: dict[str, Any] | None = None
+        over = batch is not None and self._call("on_train_batch_start", batch, index) == -1
         if over:
             progress.increment_by(0, is_last_batch=True)
-        else:
+        elif batch is not None:  # a loader may give None, for nothing to train on
+            trainer.strategy.on_train_batch_start(batch, index)
             progress.increment_started()
             outputs = self._train(batch, index)
         progress.increment_processed()

@@ -356,3 +356,16 @@ class Skipping(Plain):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Any:
         return super().training_step(batch, batch_idx) if batch_idx % 3 else None
+
+
+class Gaps(DataLoader[Any]):
+    """Gives nothing in place of every fourth batch."""
+
+    def __iter__(self) -> Any:
+        for number, batch in enumerate(super().__iter__()):
+            yield batch if number % 4 else None
+
+
+def gaps() -> dict[str, Any]:
+    """Loaders, the one of the training with gaps."""
+    return {"train": Gaps(Rows(ROWS), batch_size=10), "val": DataLoader(Rows(VAL, 1), batch_size=10)}

@@ -46,6 +46,7 @@ CASES = {
     "a closure": of("Closing"),
     "an epoch that is left": of("Leaving", "trainer.limit_test_batches=0"),
     "steps without a loss": of("Skipping"),
+    "batches that are not there": [*of("Plain")[:1], f"data._target_={HERE}.gaps"],
     "a schedule": of("Cycle"),
     "one that watches": of("Plateau"),
 }
