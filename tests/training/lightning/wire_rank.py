@@ -32,6 +32,7 @@ from src.distributed.discover import discover
 from src.distributed.horovod_init import import_horovod, start_horovod
 from src.distributed.topology import Topology
 from src.tasks.lightning.classification import Classification
+from src.training.lightning import fast_loop
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.module import TaskModule
 from src.training.lightning.optim import make_optimizer
@@ -63,7 +64,8 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
     trainer = make_trainer(config, topology, cpu, strategy)
     if flag:
-        del trainer.fit_loop.epoch_loop.__dict__["_broadcast_sigterm_tensor"]
+        fast_loop.unusual = lambda trainer: "Lightning's own loop asks for it"
+        del fast_loop.FastEpochLoop._broadcast_sigterm_tensor
     trainer.follow(plan)
     trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan), task))
     network = build_network(config, splits.facts)

@@ -27,7 +27,8 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
     after_step = TrainingCallback.on_train_batch_end
 
     def on_train_batch_end(self: TrainingCallback, batch: int, count: int) -> None:
-        if signal_after and self.position.step + count == int(signal_after):
+        before, after = self.position.step, self.position.step + count
+        if signal_after and before < int(signal_after) <= after:  # a call may make several steps
             os.kill(os.getpid(), signal.SIGUSR1)
         after_step(self, batch, count)
 
