@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import torch
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from torch import distributed
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -65,7 +66,8 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     trainer = make_trainer(config, topology, cpu, strategy)
     if flag:
         fast_loop.unusual = lambda trainer: "Lightning's own loop asks for it"
-        del fast_loop.FastEpochLoop._broadcast_sigterm_tensor
+        theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
+        fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs
     trainer.follow(plan)
     trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan), task))
     network = build_network(config, splits.facts)
