@@ -6,13 +6,12 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import LONG, SUITES
+from benchmarks.__main__ import SUITES
 from src.files import ROOT
 
 
 def test_every_benchmark_is_in_the_list() -> None:
     assert {*SUITES} == {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__main__"}
-    assert {*LONG} <= {*SUITES}
 
 
 @pytest.mark.slow
