@@ -11,11 +11,11 @@ from src.files import ROOT
 
 
 def test_every_benchmark_is_in_the_list() -> None:
-    assert {*SUITES} == {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__main__"}
+    assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__main__"} <= {*SUITES}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["step", "scale"])
+@pytest.mark.parametrize("name", ["submit", "scale"])
 def test_a_quick_run_ends_with_json(name: str) -> None:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--only", name]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
