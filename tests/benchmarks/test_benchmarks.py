@@ -15,10 +15,9 @@ def test_every_benchmark_is_in_the_list() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["submit", "scale"])
-def test_a_quick_run_ends_with_json(name: str) -> None:
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", name]
+def test_a_quick_run_ends_with_json() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "scale"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["machine"]["cores"] >= 1 and found[name]["found"]
+    assert found["machine"]["cores"] >= 1 and found["scale"]["found"]
