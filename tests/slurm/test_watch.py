@@ -79,11 +79,11 @@ def test_a_rank_that_never_comes_is_named_within_a_minute(login: Login, shared_d
 
 
 def test_a_slow_rank_is_named_with_its_factor(login: Login) -> None:
-    """Stopped and continued in turns by a process of its node, it works a third of the time."""
+    """Stopped and continued in turns by a process of its node, it works half of the time."""
     job, run = login.submit(*TWO, "launch=srun", "trainer.max_epochs=100000")
     wait_for(lambda: second_rank(run).get("step", 0) > 10, run, 200)
     rank = second_rank(run)
-    turns = f"while kill -STOP {rank['pid']}; do sleep 0.04; kill -CONT {rank['pid']}; sleep 0.02; done"
+    turns = f"while kill -STOP {rank['pid']}; do sleep 0.03; kill -CONT {rank['pid']}; sleep 0.03; done"
     command = login.testbed.command(["sh", "-c", turns], node=rank["host"])
     neighbour = subprocess.Popen(command, env=login.testbed.env_inside(), start_new_session=True)
     try:
@@ -95,4 +95,4 @@ def test_a_slow_rank_is_named_with_its_factor(login: Login) -> None:
         neighbour.wait()
         login.testbed.run(["kill", "-CONT", str(rank["pid"])], node=rank["host"])
     login.jobs("cancel", job)
-    assert [s["rank"] for s in slow] == [1] and slow[0]["factor"] >= 1.3
+    assert [s["rank"] for s in slow] == [1] and 1.3 <= slow[0]["factor"] < 4
