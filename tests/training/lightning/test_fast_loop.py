@@ -12,11 +12,12 @@ from src.runs.folder import RunDir
 from src.training.lightning import fast_loop
 from src.training.lightning.trainer import Trainer
 
-from . import strangers
+from . import step_strangers, strangers
 from .conftest import Fit, assert_equal, final_state
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "tests.training.lightning.strangers"
+STEPS = "tests.training.lightning.step_strangers"
 SHORT = (
     "data.batch_size=10",
     "trainer.max_epochs=2",
@@ -28,7 +29,8 @@ SHORT = (
 
 def of(module: str, *words: str) -> list[str]:
     """A stranger's module on his rows."""
-    return [f"task._target_={HERE}.{module}", f"data._target_={HERE}.rows", *words]
+    where = STEPS if hasattr(step_strangers, module) and not hasattr(strangers, module) else HERE
+    return [f"task._target_={where}.{module}", f"data._target_={HERE}.rows", *words]
 
 
 NATIVE = ["model=mlp", "data=digits", "data.batch_size=96", "trainer.limit_train_batches=6"]
@@ -42,11 +44,11 @@ CASES = {
         "trainer.gradient_clip_val=0.1",
     ],
     "a module": of("Plain"),
-    "hooks": of("Telling", f"callbacks.listening._target_={HERE}.Listening"),
+    "hooks": of("Telling", f"callbacks.listening._target_={STEPS}.Listening"),
     "a closure": of("Closing"),
     "an epoch that is left": of("Leaving", "trainer.limit_test_batches=0"),
     "steps without a loss": of("Skipping"),
-    "batches that are not there": [*of("Plain")[:1], f"data._target_={HERE}.gaps"],
+    "batches that are not there": [*of("Plain")[:1], f"data._target_={STEPS}.gaps"],
     "a schedule": of("Cycle"),
     "one that watches": of("Plateau"),
 }
@@ -58,10 +60,10 @@ def test_bit_for_bit(words: list[str], make_run: MakeRun, fit: Fit, monkeypatch:
     for slow in (False, True):
         if slow:
             monkeypatch.setattr(fast_loop, "unusual", lambda trainer: "it is asked for")
-        strangers.CALLED.clear()
+        step_strangers.CALLED.clear()
         config, run = make_run(*opened([*words, *SHORT[1:], *(SHORT[:1] if words[0][:4] == "task" else [])]))
         outcome = fit(config, run)
-        results.append((final_state(run), outcome.metrics, list(strangers.CALLED)))
+        results.append((final_state(run), outcome.metrics, list(step_strangers.CALLED)))
     (fast, metrics, called), (slow_state, slow_metrics, slow_called) = results
     assert_equal(fast, slow_state)
     assert metrics == slow_metrics and called == slow_called
@@ -95,7 +97,7 @@ def test_hooks_are_found_on_classes_and_objects() -> None:
     assert not fast_loop.overrides(plain, "on_train_batch_end")
     plain.on_train_batch_end = lambda *arguments: None  # type: ignore[method-assign]
     assert fast_loop.overrides(plain, "on_train_batch_end")
-    assert fast_loop.overrides(strangers.Listening(), "on_before_backward")
+    assert fast_loop.overrides(step_strangers.Listening(), "on_before_backward")
 
 
 def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: Fit) -> None:
