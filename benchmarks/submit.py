@@ -24,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ["hydra-core==1.3.2", "jinja2==3.1.6"]
+LOOKED_FOR = ("torch", "lightning")
+"""A submission looks whether its framework is there, and imports nothing of it: empty packages stand in for gigabytes."""
 PEERS = ["hydra-core==1.3.2", "hydra-submitit-launcher==1.2.0", "submitit==1.5.3", "setuptools<81"]
 
 SBATCH = '#!/bin/sh\ndate +%s.%N >>"$ASKED"\necho Submitted batch job 1234\n'
@@ -77,6 +79,10 @@ def prepare(folder: Path) -> dict[str, list[str]]:
     python, our_python = (
         install(folder / name, pins) for name, pins in {"venv": PEERS, "ours": OURS}.items()
     )
+    [packages] = (folder / "ours" / "lib").glob("python*/site-packages")
+    for name in LOOKED_FOR:
+        (packages / name).mkdir()
+        (packages / name / "__init__.py").touch()
     for name, text in {"bin": SBATCH, "our_bin": OUR_SBATCH}.items():
         (folder / name).mkdir()
         (folder / name / "sbatch").write_text(text)
