@@ -4,7 +4,7 @@
 
 All submit to an `sbatch` that answers at once, in turns, on the same machine: what counts is the ratio. The peers,
 hydra-submitit-launcher and submitit, are installed with pip into an environment of their own, and ours runs in one
-with the requirements that a submission needs (hydra-core, jinja2): Hydra imports every plugin that it finds. Shared
+with what a submission needs (Hydra, Jinja): Hydra imports every plugin that it finds. Shared
 disks of clusters answer file system calls slowly, so their number is counted (strace) beside the time.
 The last line is a JSON object.
 """
@@ -23,10 +23,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = ["hydra-core==1.3.2", "jinja2==3.1.6"]
+NEEDED = ("hydra-core", "omegaconf", "Jinja2")
+"""What a submission imports; their versions are those of requirements/common.txt."""
 LOOKED_FOR = ("torch", "lightning")
 """A submission looks whether its framework is there, and imports nothing of it: empty packages stand in for gigabytes."""
-PEERS = ["hydra-core==1.3.2", "hydra-submitit-launcher==1.2.0", "submitit==1.5.3", "setuptools<81"]
+PEERS = ("hydra-submitit-launcher==1.2.0", "submitit==1.5.3", "setuptools<81")
+"""They get the same Hydra."""
 
 SBATCH = '#!/bin/sh\ndate +%s.%N >>"$ASKED"\necho Submitted batch job 1234\n'
 OUR_SBATCH = '#!/bin/sh\ndate +%s.%N >>"$ASKED"\necho 1234\n'
@@ -76,9 +78,10 @@ def main() -> None:
 
 def prepare(folder: Path) -> dict[str, list[str]]:
     """Install the peers, write their programs; the command of each."""
-    python, our_python = (
-        install(folder / name, pins) for name, pins in {"venv": PEERS, "ours": OURS}.items()
-    )
+    lines = (ROOT / "requirements" / "common.txt").read_text().splitlines()
+    pins = [line.split()[0] for line in lines if line.startswith(NEEDED)]
+    python = install(folder / "venv", [*pins, *PEERS])
+    our_python = install(folder / "ours", pins)
     [packages] = (folder / "ours" / "lib").glob("python*/site-packages")
     for name in LOOKED_FOR:
         (packages / name).mkdir()

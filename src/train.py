@@ -13,8 +13,6 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folde
 
 from src.config.environment_values import plain  # noqa: E402
 from src.launch.command import complete, exit_code, run_folder  # noqa: E402
-from src.launch.local import start  # noqa: E402
-from src.launch.rank import run_rank  # noqa: E402
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
 def main() -> int:
     """Start one rank, or let Hydra compose the configuration and start what it asks for; returns the exit code."""
     if sys.argv[1:2] == ["--run"]:
+        from src.launch.rank import run_rank  # a submission does without it
+
         return run_rank(run_folder(sys.argv[2:]))
     import hydra  # a rank does without it
 
@@ -33,6 +33,8 @@ def main() -> int:
 
 def train(config: "DictConfig") -> None:
     """Train on this machine. Hydra calls this, or with `cluster=` or `-m` one of our launchers (hydra_plugins)."""
+    from src.launch.local import start  # a submission does without it
+
     sys.exit(exit_code(lambda: start(plain(config), sys.argv[1:])))
 
 

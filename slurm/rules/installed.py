@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from slurm.rules.request import Request
 from src.config.strategies import SUPPORTED
-from src.distributed.horovod_install import horovod_problem
 from src.distributed.packages import missing_framework
 
 
@@ -17,6 +16,8 @@ def horovod(request: Request) -> Iterator[str]:
     if other_environment(request) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
     # reads what is installed: not for every submission
+    from src.distributed.horovod_install import horovod_problem
+
     if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
         several = [n for n, c in SUPPORTED[job.framework].items() if c.several_nodes and n != "horovod"]
         yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."
