@@ -22,6 +22,23 @@ PREFIX = "shards-"
 """Of the names of their folders, beside the checkpoints; the step follows."""
 
 
+KEEPS = torch.__version__ >= "2.13"
+"""Whether torch's stager can copy a second state, into the memory of the first; those before are used up by one."""
+
+
+def make_stager() -> DefaultStager:
+    """What copies a state into memory of the host, here and now."""
+    gpu = torch.cuda.is_initialized()
+    return DefaultStager(
+        StagingOptions(
+            use_pinned_memory=gpu,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=gpu,
+        )
+    )
+
+
 class Shards:
     """Writes this rank's part of one checkpoint at a time: to the node's disk, then into the run folder that all ranks see.
 
@@ -34,15 +51,7 @@ class Shards:
     """
 
     def __init__(self, checkpoints: Path, local: Place | None = None) -> None:
-        gpu = torch.cuda.is_initialized()
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=gpu,
-                use_shared_memory=False,
-                use_async_staging=False,
-                use_non_blocking_copy=gpu,
-            )
-        )
+        self._stager = make_stager()
         self._group = distributed.new_group(backend="gloo")
         self._checkpoints, self._folder, self._local = checkpoints, checkpoints, local
         self._written: Future[Any] | None = None
@@ -57,7 +66,7 @@ class Shards:
             shards,
             storage_writer=ShardWriter(self._folder, self._local, say),
             process_group=self._group,
-            async_stager=self._stager,
+            async_stager=self._stager if KEEPS else make_stager(),
         )
         assert isinstance(written, Future)
         self._written = written
