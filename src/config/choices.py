@@ -163,6 +163,7 @@ class DdpStrategy:
     # size of the pieces in which gradients are sent, in MiB; null: torch's own 25
     bucket_cap_mb: Annotated[float, Range(above=0, at_most=2**15)] | None
     static_graph: bool  # every step uses the same weights in the same way
+    process_group_backend: Literal["nccl", "gloo"] | None  # what sends; null: nccl between GPUs, else gloo
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,9 @@ def local_problems(config: Config) -> list[str]:
     problems += _local_disk(config.checkpoint.local)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
         problems.append(no_gpu("this machine"))
+    # only lightning
+    problems += _needs_gpus(config)
+    # end lightning
     problems.append(missing_framework(config.framework))
     if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
         problems.append(f"{problem} Without Horovod: strategy=auto.")
@@ -132,6 +135,24 @@ def _nodes(config: Config) -> list[str]:
         f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
         "name one with cluster=..., or use trainer.nodes=1."
     ]
+
+
+# only lightning
+FOR_GPUS = {"compression": ("bf16", "fp16"), "process_group_backend": ("nccl", "gloo")}
+"""Keys of `strategy` with a value that works between GPUs alone, and what works without."""
+
+
+def _needs_gpus(config: Config) -> list[str]:
+    if config.trainer.accelerator != "cpu" and visible_gpus():
+        return []
+    return [
+        f"strategy.{key}={value} needs GPUs, and this run computes on the CPU; use strategy.{key}={instead}."
+        for key, (value, instead) in FOR_GPUS.items()
+        if getattr(config.strategy, key, None) == value
+    ]
+
+
+# end lightning
 
 
 def _local_disk(location: str | None) -> list[str]:

@@ -55,6 +55,10 @@ class OneDevicePerRank(DDPStrategy):
         assert self.parallel_devices
         return self.parallel_devices[0]
 
+    def determine_ddp_device_ids(self) -> None:
+        """None: batches are on the device already. With any, Lightning makes DDP in a stream of its own, and each backward pass waits
+        for it."""
+
     def set_world_ranks(self) -> None:
         """The environment knows them; only Lightning's `rank_zero_only` must be set."""
         rank_zero_only.rank = self.global_rank

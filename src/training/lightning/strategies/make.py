@@ -50,7 +50,7 @@ def _ddp_options(chosen: ConfiguredStrategy, device: torch.device) -> dict[str, 
     """Those of the configuration; `auto` has none, and torch's own defaults count.
 
     Raises:
-        ConfigError: torch sends bf16 between GPUs only.
+        ConfigError: torch sends bf16, and with NCCL, between GPUs only.
     """
     if not isinstance(chosen, DdpStrategy):
         return {}
@@ -58,7 +58,16 @@ def _ddp_options(chosen: ConfiguredStrategy, device: torch.device) -> dict[str, 
         raise ConfigError(
             "strategy.compression=bf16 needs GPUs, and this rank computes on the CPU; use strategy.compression=fp16."
         )
-    options = {"compression": chosen.compression, "static_graph": chosen.static_graph}
+    if chosen.process_group_backend == "nccl" and device.type != "cuda":
+        raise ConfigError(
+            "strategy.process_group_backend=nccl needs GPUs, and this rank computes on the CPU; use "
+            "strategy.process_group_backend=gloo."
+        )
+    options = {
+        "compression": chosen.compression,
+        "static_graph": chosen.static_graph,
+        "process_group_backend": chosen.process_group_backend,
+    }
     return options if chosen.bucket_cap_mb is None else {**options, "bucket_cap_mb": chosen.bucket_cap_mb}
 
 
