@@ -23,6 +23,7 @@ def cross_checks(config: Config) -> list[str]:
         _within_node,
         # only lightning
         _static_graph,
+        _whole_network,
         # end lightning
         _serve,
     )
@@ -53,6 +54,21 @@ def _static_graph(c: Config) -> list[str]:
         f"strategy.static_graph=true and trainer.accumulate_grad_batches={c.trainer.accumulate_grad_batches} do not go together: DDP "
         "takes a batch whose gradients are not sent for another graph; use strategy.static_graph=false."
     ]
+
+
+def _whole_network(c: Config) -> list[str]:
+    """What copies the network to several devices of a process, or splits it, can't do all that others can."""
+    if c.strategy.name == "dp" and c.trainer.compile:
+        return [
+            "strategy=dp copies the network to each GPU in each step, and trainer.compile=true compiles it for one; use strategy=ddp, "
+            "or trainer.compile=false."
+        ]
+    if c.strategy.name == "fsdp" and c.trainer.channels_last:
+        return [
+            "strategy=fsdp splits weights that lie row by row, and trainer.channels_last=true turns those of convolutions; use "
+            "strategy=ddp, or trainer.channels_last=false."
+        ]
+    return []
 
 
 # end lightning

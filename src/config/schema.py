@@ -65,6 +65,9 @@ class Trainer:
     # what a loss of nan or inf does, see src/training/nan_watch.py
     detect_nan: Literal["warn", "stop", "off"]
     early_stopping: EarlyStopping
+    compile: bool  # the network: by torch.compile, or by XLA
+    tf32: bool  # how GPUs multiply float32 matrices
+    channels_last: bool  # memory format of pictures and of the weights of convolutions
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
             ["strategy=ddp", "strategy.static_graph=true", "trainer.accumulate_grad_batches=2"],
             "do not go together",
         ),
+        (["strategy=dp", "trainer.compile=true"], "use strategy=ddp, or trainer.compile=false"),
+        (["strategy=fsdp", "trainer.channels_last=true"], "use strategy=ddp, or trainer.channels_last=false"),
         # end lightning
     ],
 )

@@ -36,6 +36,7 @@ def open_trained(config: Config, folder: Path) -> "Trained":
         CheckpointError: they can't be read, or are those of another model.
         ConfigError, DataError: the model can't be made.
     """
+    tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     strategy = make_strategy("single", config, Topology(), 1)
     keras.utils.clear_session()  # layer names, and so the paths of variables, count from the start
     seed_everything(config.seed)

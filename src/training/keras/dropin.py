@@ -20,6 +20,8 @@ from src.training.keras.optim import current_rate, make_optimizer, rate_of, set_
 from src.training.keras.strategies.base import Strategy
 from src.training.plan import Plan, make_plan
 
+UNCOMPILED = "trainer.compile=true compiles the network of a task; this model makes its own steps, and trains without XLA."
+
 
 class DropIn(Module):
     """A model with steps of its own, or compiled ones.
@@ -135,7 +137,7 @@ def open_dropin(
         )
         module = DropIn(model, strategy, extra)
     module.optimizers = optimizers_of(model)
-    module.notes = loader.notes + notes
+    module.notes = loader.notes + notes + ([UNCOMPILED] if config.trainer.compile else [])
     used = [o for o in module.optimizers if applies[id(o)].seen]
     judge_optimizers(config, plan, module, ours, used)
     return module, loader, plan

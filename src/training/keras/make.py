@@ -47,7 +47,7 @@ def open_native(
             call_once(network, task, loader.parts["train"], loader.prepare)
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         prepare_optimizer(network.optimizer, network.trainable_variables, config, strategy)
-        module = TaskModule(network, task, strategy, plan.accumulate)
+        module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile)
     module.optimizers = [network.optimizer]
     module.rate = rate_of(config, plan, strategy.replicas)
     if set_from_outside(config):

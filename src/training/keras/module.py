@@ -161,12 +161,17 @@ class TaskModule(Module):
         network: takes what the task's `step` gives it; built, and compiled with an optimizer.
         strategy: averages the gradients over the ranks.
         accumulate: batches per optimizer step; above 1, each step takes a stack of them.
+        compiled: XLA compiles the network with its loss and gradients; what ranks send each other it can't, nor read.
     """
 
     several = True
 
-    def __init__(self, network: keras.Model, task: Any, strategy: Strategy, accumulate: int) -> None:
+    def __init__(
+        self, network: keras.Model, task: Any, strategy: Strategy, accumulate: int, compiled: bool = False
+    ) -> None:
         super().__init__(network, strategy)
+        if compiled:
+            self.gradients = tf.function(self.gradients, autograph=False, jit_compile=True)  # type: ignore[method-assign]
         self.task, self.accumulate = task, accumulate
         self.unit, self.known = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums

@@ -51,6 +51,7 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     Raises:
         ConfigError, DataError, CheckpointError: what can't be trained, before training begins or at the damaged sample.
     """
+    tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     # one rank alone may have several devices
     name, devices = running_strategy(config, topology)
     heartbeat.at("meeting")
@@ -126,8 +127,7 @@ def least_seconds(module: Module, config: Config) -> float | None:
     if not isinstance(flops, float) or module.unit != "tokens" or not gpus:
         return None
     chip = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
-    tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
-    most = peak(chip, config.trainer.precision, tf32)
+    most = peak(chip, config.trainer.precision, config.trainer.tf32)
     return flops / most if most else None
 
 

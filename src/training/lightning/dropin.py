@@ -19,6 +19,7 @@ from src.config.schema import Config
 from src.errors import ConfigError
 from src.runs.folder import RunDir
 from src.tasks.base import Task
+from src.training.lightning.hardware import uncompiled
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import set_learning_rate
 from src.training.lightning.optim import apply_settings, configured_optimizer
@@ -79,7 +80,7 @@ class ConfiguredOptimizer(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """A run may resume with other settings than it was saved with."""
-        apply_settings(self.config.optimizer, pl_module, trainer.optimizers[0])
+        apply_settings(self.config, pl_module, trainer.optimizers[0])
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -167,13 +168,15 @@ def loggers_of(config: Config, run: RunDir, first: bool, step: int, seen: Iterab
 
 @contextmanager
 def lightning_refusals() -> Iterator[None]:
-    """What Lightning refuses, as one sentence of ours. Raises ConfigError."""
+    """What Lightning or torch refuses, as one sentence of ours. Raises ConfigError."""
     try:
         yield
     except MisconfigurationException as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"Lightning refuses: {said.rstrip('.')}.") from error
     except RuntimeError as error:
+        if sentence := uncompiled(error):
+            raise ConfigError(sentence) from error
         if "not used in producing" not in str(error):
             raise
         raise ConfigError(

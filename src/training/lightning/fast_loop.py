@@ -20,6 +20,8 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
+from src.training.lightning.hardware import BFloat16
+
 HOOKS = (
     "on_train_batch_start",
     "on_before_zero_grad",
@@ -219,7 +221,10 @@ def unusual(trainer: pl.Trainer) -> str | None:
         return "the module steps its optimizer itself"
     if not isinstance(trainer.profiler, PassThroughProfiler):
         return "a profiler measures its parts"
-    if type(precision) not in (Precision, MixedPrecision) or getattr(precision, "scaler", None) is not None:
+    if (
+        type(precision) not in (Precision, MixedPrecision, BFloat16)
+        or getattr(precision, "scaler", None) is not None
+    ):
         return "its precision scales the loss"
     if type(strategy).optimizer_step not in steps or getattr(strategy, "_model_averager", None) is not None:
         return "its strategy steps in its own way"

@@ -80,7 +80,7 @@ class TaskModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """A run may resume with other settings than it was saved with."""
         optimizer = cast(torch.optim.Optimizer, self.optimizers())
-        apply_settings(self.config.optimizer, self.network, optimizer)
+        apply_settings(self.config, self.network, optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the learning rate: a function of the step alone, so there is no schedule to restore."""

@@ -5,10 +5,11 @@ from typing import Any
 from torch import nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from src.config.choices import AdamW, Optimizer, OtherOptimizer, OtherSchedule, Sgd
+from src.config.choices import AdamW, OtherOptimizer, OtherSchedule, Sgd
 from src.config.instantiate import instantiate, refusals
 from src.config.schema import Config
 from src.errors import ConfigError
+from src.training.lightning.hardware import fuses, place_state
 from src.training.plan import Plan
 from src.training.schedules import scaled_lr
 
@@ -20,7 +21,7 @@ def configured_optimizer(config: Config, plan: Plan, network: nn.Module, devices
         devices: that share the global batch.
     """
     lr = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, devices)
-    optimizer = make_optimizer(config.optimizer, network, lr)
+    optimizer = make_optimizer(config, network, lr)
     if not isinstance(config.schedule, OtherSchedule):
         return optimizer
     scheduler = make_scheduler(config, config.schedule, plan, optimizer)
@@ -32,26 +33,30 @@ def configured_optimizer(config: Config, plan: Plan, network: nn.Module, devices
     return {"optimizer": optimizer, "lr_scheduler": how}
 
 
-def make_optimizer(config: Optimizer, network: nn.Module, lr: float | None = None) -> optim.Optimizer:
-    """The optimizer that `config` names, for all parameters that are trained.
+def make_optimizer(config: Config, network: nn.Module, lr: float | None = None) -> optim.Optimizer:
+    """The optimizer that the configuration names, for all parameters that are trained.
 
     Args:
-        lr: learning rate to begin with; None: the one of `config`.
+        lr: learning rate to begin with; None: the one of the configuration.
 
     Raises:
         ConfigError: it does not take its arguments, or these parameters.
     """
-    groups, lr = parameter_groups(network, config.no_decay), config.lr if lr is None else lr
-    match config:
+    chosen, fused = config.optimizer, fuses(network, config.trainer.precision) or None
+    groups, lr = parameter_groups(network, chosen.no_decay), chosen.lr if lr is None else lr
+    match chosen:
         case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
-            return optim.SGD(groups, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+            return optim.SGD(
+                groups, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused
+            )
         case AdamW(betas=betas, eps=eps, weight_decay=decay):
-            return optim.AdamW(groups, lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=decay)
-    with refusals(f"optimizer._target_={config.target['lightning']}"):
-        made = instantiate(config, "optimizer", "lightning", params=groups, lr=lr)
+            both = betas[0], betas[1]
+            return optim.AdamW(groups, lr, betas=both, eps=eps, weight_decay=decay, fused=fused)
+    with refusals(f"optimizer._target_={chosen.target['lightning']}"):
+        made = instantiate(chosen, "optimizer", "lightning", params=groups, lr=lr)
     if not isinstance(made, optim.Optimizer):
         raise ConfigError(
-            f"optimizer._target_={config.target['lightning']} made a {type(made).__name__}, which is no torch.optim.Optimizer."
+            f"optimizer._target_={chosen.target['lightning']} made a {type(made).__name__}, which is no torch.optim.Optimizer."
         )
     return made
 
@@ -73,17 +78,20 @@ def parameter_groups(network: nn.Module, no_decay: list[str]) -> list[dict[str, 
     return [*kept, {"params": groups[True], "weight_decay": 0.0}] if groups[True] else kept
 
 
-def apply_settings(config: Optimizer, network: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Give a restored optimizer the settings of `config`, which may have changed since it was saved; each group its own.
+def apply_settings(config: Config, network: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Give a restored optimizer the settings of the configuration, which may have changed since it was saved; each group its own.
 
     The learning rate is left alone: it is set at each step. Of another optimizer only what the configuration says is set: it may keep
     a part of its state among its settings.
     """
     fresh = make_optimizer(config, network).param_groups
-    written = {*config.arguments, "weight_decay"} if isinstance(config, OtherOptimizer) else None
+    chosen = config.optimizer
+    written = {*chosen.arguments, "weight_decay"} if isinstance(chosen, OtherOptimizer) else None
     for group, settings in zip(optimizer.param_groups, fresh, strict=True):
         names = set(settings) - {"params", "lr"}
         group.update({name: settings[name] for name in (names if written is None else names & written)})
+    if written is None:
+        place_state(optimizer)
 
 
 def make_scheduler(config: Config, schedule: OtherSchedule, plan: Plan, optimizer: optim.Optimizer) -> Any:

@@ -27,6 +27,7 @@ from src.training.lightning.attach import add_callbacks, add_loggers, attach
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
 from src.training.lightning.dropin import lightning_refusals, make_task, without_evaluation
+from src.training.lightning.hardware import suit
 from src.training.lightning.initial import begin_with
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
@@ -120,8 +121,7 @@ def least_seconds(made: Made, config: Config) -> float | None:
     flops = getattr(module.network, "flops_per_token", None)
     if not isinstance(flops, float):
         return None
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    most = peak(torch.cuda.get_device_name(device), config.trainer.precision, tf32)
+    most = peak(torch.cuda.get_device_name(device), config.trainer.precision, config.trainer.tf32)
     return flops / most if most else None
 
 
@@ -161,6 +161,7 @@ def make(config: Config, topology: Topology) -> Made:
         module: pl.LightningModule = make_module(config, task, plan, devices, splits, build)
     else:
         module, plan = task, without_evaluation(task, plan)
+    suit(module, config, strategy)
     trainer.follow(plan)
     return Made(trainer, module, plan, parts, devices)
 

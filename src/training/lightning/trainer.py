@@ -14,6 +14,7 @@ from src.config.schema import Config
 from src.distributed.topology import Topology
 from src.training.lightning.connector import Connector
 from src.training.lightning.fast_loop import FastEpochLoop
+from src.training.lightning.hardware import computing_in, use_tf32
 from src.training.lightning.restoring import Restorer
 from src.training.plan import Plan, validation_due
 
@@ -59,13 +60,14 @@ class Trainer(pl.Trainer):
 def make_trainer(config: Config, topology: Topology, device: torch.device, strategy: Strategy) -> Trainer:
     """The Trainer of one rank; `run.attach` adds callbacks and loggers, and its limits come from the plan: `Trainer.follow`."""
     silence()
+    use_tf32(config.trainer.tf32)
     return Trainer(
         config,
         accelerator=device.type,
         devices=1 if device.type == "cpu" else [device.index],
         num_nodes=topology.nodes,
         strategy=strategy,
-        precision="32-true" if config.trainer.precision == "32" else config.trainer.precision,
+        **computing_in(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
         log_every_n_steps=config.trainer.log_every_n_steps,

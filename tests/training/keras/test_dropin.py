@@ -273,3 +273,9 @@ def test_loggers_get_every_metric(make_run: Make, tmp_path: Path) -> None:
     assert Heard.rows[-1] == "completed"
     assert [step for step, _ in Heard.rows[:-1]] == [int(row["step"]) for row in rows(run)]
     assert {"val/mae", "lr"} <= Heard.rows[-3][1].keys()
+
+
+def test_xla_is_for_tasks_and_the_run_says_so(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome, _ = trained(make_run, task("compiled"), "trainer.compile=true", "trainer.max_epochs=1")
+    assert outcome.state == "completed"
+    assert "this model makes its own steps, and trains without XLA" in capsys.readouterr().out

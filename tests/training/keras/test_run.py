@@ -113,8 +113,15 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
             (3, 2),
             marks=pytest.mark.slow,
         ),
+        (
+            ("model=mlp", "model.dropout=0.5", "trainer.compile=true", "trainer.accumulate_grad_batches=2"),
+            "on_train_batch_end",
+            4,
+            4,
+            (1, 2),
+        ),
     ],
-    ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed"],
+    ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed", "compiled"],
 )
 def test_a_stopped_run_resumes_bit_for_bit(
     make_run, signal_at, monkeypatch, overrides, event: str, count: int, step: int, position: tuple[int, int]
@@ -229,3 +236,11 @@ def test_the_main_job_learns_and_says_only_what_a_person_needs(train, tmp_path: 
     assert without_noise(done.stderr) == ""
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("Test:")]
     assert float(line.partition("test/acc")[2]) >= 0.97
+
+
+def test_xla_computes_the_same(make_run) -> None:
+    found = []
+    for words in ((), ("trainer.compile=true",)):
+        config, run = make_run(*SMALL, "model=mlp", "model.dropout=0.0", *words)
+        found.append(run_keras(config, run).metrics["test/loss"])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)

@@ -83,7 +83,7 @@ def raw(config: Config, topology: Topology) -> None:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     elif config.strategy.name == "fsdp":
         shard(model, torch.device("cpu"))
-    optimizer = make_optimizer(config.optimizer, model)
+    optimizer = make_optimizer(config, model)
     if config.strategy.name == "horovod":
         start_horovod(topology, hvd())
         optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())
