@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lightning-only keras-only new-task golden chaos matrix bad-inputs bench bench-quick lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup train test test-all lightning-only keras-only new-task golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
@@ -63,6 +63,9 @@ bench: setup  ## every benchmark beside its peers, half an hour on a quiet machi
 
 bench-quick: setup  ## the same in less than five minutes; the last line is one JSON object
 	@$(bin)/python -m benchmarks --quick $(ARGS)
+
+gpu-check:  ## on a machine with a GPU: is it right there, and how fast? PYTHON=... has a framework; installs nothing
+	@$(PYTHON) -m benchmarks.gpu $(ARGS)
 
 lint: setup  ## ruff and mypy
 	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy

@@ -1,0 +1,78 @@
+"""A run that was stopped and resumed ends with the same bits as one that was not, in every precision."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import src  # noqa: F401  # isort: skip  # chooses Keras' backend
+import keras
+import numpy as np
+
+from benchmarks.gpu.row import Place, Row, difference, send_stop, tried
+from src.config.schema import Config
+from src.distributed.topology import Topology
+from src.runs.attempts import Outcome
+from src.runs.folder import RunDir
+from src.training.keras.run import train
+from src.training.stop import Stop
+
+STEPS = ("framework=keras", "trainer.max_epochs=3", "trainer.gradient_clip_val=0.5", "schedule=cosine")
+STOP = "callbacks.stop._target_=benchmarks.gpu.keras.resume.StopAt"
+MLP = ("model=mlp", "model.hidden=[256]", "model.dropout=0.5")
+
+KINDS = {
+    "float32": MLP,
+    "float32 without TF32": (*MLP, "trainer.tf32=false"),
+    "16-mixed": (*MLP, "trainer.precision=16-mixed"),
+    "bf16-mixed": (*MLP, "trainer.precision=bf16-mixed"),
+    "compiled": (*MLP, "trainer.compile=true"),
+    "accumulated, compiled": (*MLP, "trainer.compile=true", "trainer.accumulate_grad_batches=2"),
+}
+
+
+class StopAt(keras.callbacks.Callback):
+    """Sends this process the signal that a scheduler sends ahead of a time limit.
+
+    Args:
+        step: after which.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Once."""
+        self.left -= 1
+        if self.left == 0:
+            send_stop()
+
+
+def rows(place: Place) -> Iterator[Row]:
+    """One for each kind."""
+    for name, words in KINDS.items():
+        yield tried(f"Keras, stopped and resumed: {name}", lambda words=words: _differs(place, words))
+
+
+def _differs(place: Place, words: tuple[str, ...]) -> str | None:
+    config, whole = place.run(*STEPS, *words)
+    done = fit(config, whole)
+    stopped, parts = place.run(*STEPS, *words, STOP, "callbacks.stop.step=6")
+    first = fit(stopped, parts)
+    if first.state != "preempted":
+        return f"the run to be stopped is {first.state}"
+    second = fit(config, parts)
+    if second.state != "completed" or second.step != done.step:
+        return f"the resumed run is {second.state} at step {second.step}"
+    return difference(state(done), state(second))
+
+
+def fit(config: Config, run: RunDir) -> Outcome:
+    """Train to the end, or to the signal."""
+    return train(config, run, Topology(), Stop().install())
+
+
+def state(outcome: Outcome) -> dict[str, Any]:
+    """Weights and optimizer of the newest checkpoint."""
+    files = [Path(str(outcome.checkpoint)) / name for name in ("weights.npz", "optimizer.npz")]
+    return {file.name: dict(np.load(file)) for file in files}
