@@ -17,6 +17,7 @@ from src.monitor.report import figures
 from src.monitor.report.timeline import timeline
 from src.monitor.verdicts import verdicts
 from src.runs.folder import RunDir
+from src.runs.frozen import FREE
 from src.runs.summary import display_path
 
 NAME = "report.html"
@@ -161,7 +162,7 @@ def changed(run: RunDir, config: Mapping[str, Any]) -> dict[str, tuple[str, str]
     return {
         key: (defaults.get(key, "-"), value)
         for key, value in mine.items()
-        if value != defaults.get(key, "null")
+        if value != defaults.get(key, "null") and key not in FREE
     }
 
 

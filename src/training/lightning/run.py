@@ -1,6 +1,7 @@
 """Train one rank with Lightning, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
 
 import gc
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -55,7 +56,16 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     Raises:
         ConfigError, DataError, CheckpointError: what can't be trained, before training begins or at the damaged sample.
     """
-    outcome = train_and_test(config, run, topology, stop)
+    try:
+        outcome = train_and_test(config, run, topology, stop)
+    except Exception as error:
+        steps = run.steps_done() if run.steps_done else None
+        run.steps_done = None if steps is None else lambda: steps
+        forget_frames(error)
+        # NCCL's group would wait for ranks that have died; it has no such threads
+        if distributed.is_initialized() and distributed.get_backend() == "gloo":
+            end_process_group()
+        raise
     run.steps_done = None  # it refers to the Trainer, and so to the process group
     end_process_group()
     return outcome
@@ -123,6 +133,13 @@ def least_seconds(made: Made, config: Config) -> float | None:
         return None
     most = peak(torch.cuda.get_device_name(device), config.trainer.precision, config.trainer.tf32)
     return flops / most if most else None
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Drop what the functions held that an error and its causes went through: the Trainer among it. Their lines stay known."""
+    while error:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def end_process_group() -> None:
