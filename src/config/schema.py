@@ -67,7 +67,7 @@ class Trainer:
     early_stopping: EarlyStopping
     compile: bool  # the network: by torch.compile, or by XLA
     tf32: bool  # how GPUs multiply float32 matrices
-    channels_last: bool  # memory format of pictures and of the weights of convolutions
+    channels_last: bool  # memory format of the weights of convolutions, and so of what these compute
 
 
 @dataclass(frozen=True)

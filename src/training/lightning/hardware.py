@@ -1,4 +1,4 @@
-"""What a run asks of its device: products in TF32, pictures channels last, a compiled network, fused optimizers."""
+"""What a run asks of its device: products in TF32, weights channels last, a compiled network, fused optimizers."""
 
 from collections.abc import Callable, Sequence
 from types import MethodType
