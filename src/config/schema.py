@@ -65,7 +65,7 @@ class Trainer:
     # what a loss of nan or inf does, see src/training/nan_watch.py
     detect_nan: Literal["warn", "stop", "off"]
     early_stopping: EarlyStopping
-    compile: bool  # the network: by torch.compile, or by XLA
+    compile: bool  # the network, for its device: see docs/performance.md
     tf32: bool  # how GPUs multiply float32 matrices
     channels_last: bool  # memory format of the weights of convolutions, and so of what these compute
 

@@ -58,6 +58,7 @@ def test_stop_and_resume_changes_no_bit(words: tuple[str, ...], make_run: MakeRu
     assert_equal(final_state(parts), final_state(whole))
 
 
+@pytest.mark.slow
 def test_a_compiled_run_goes_on_without_compiling(make_run: MakeRun, fit: Fit) -> None:
     """Names in a checkpoint are the same, and what is computed nearly is."""
     words = (*SMALL, "model.dropout=0.0")
@@ -68,6 +69,7 @@ def test_a_compiled_run_goes_on_without_compiling(make_run: MakeRun, fit: Fit) -
     assert fit(config, parts).metrics["test/loss"] == pytest.approx(plain.metrics["test/loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_missing_is_one_sentence(tmp_path: Path, train: Train) -> None:
     """Compiled code is kept in a cache, which would do without."""
     environ = {"CXX": "/none/g++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
