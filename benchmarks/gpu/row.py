@@ -6,7 +6,7 @@ import signal
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from src.config.load import load
 from src.config.schema import Config
 from src.distributed.layout import local_layout
 from src.launch.local import make_run
+from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
 
 WARM = 10
@@ -105,6 +106,33 @@ def difference(one: Any, other: Any, where: str = "") -> str | None:
     shaped = hasattr(one, "shape")
     same = one.shape == other.shape and bool((one == other).all()) if shaped else one == other
     return None if same else where
+
+
+def resumed(
+    place: Place,
+    words: Sequence[str],
+    stop: Sequence[str],
+    fit: Callable[[Config, RunDir], Outcome],
+    state: Callable[[RunDir], Any],
+) -> str | None:
+    """What is not the same, bit for bit, after a run that was stopped and resumed; None: nothing.
+
+    Args:
+        words: of the run.
+        stop: stops it.
+        fit: trains.
+        state: what the newest checkpoint of a run holds.
+    """
+    config, whole = place.run(*words)
+    done = fit(config, whole)
+    stopped, parts = place.run(*words, *stop)
+    first = fit(stopped, parts)
+    if first.state != "preempted":
+        return f"the run to be stopped is {first.state}"
+    second = fit(config, parts)
+    if second.state != "completed" or second.step != done.step:
+        return f"the resumed run is {second.state} at step {second.step}"
+    return difference(state(whole), state(parts))
 
 
 def send_stop() -> None:

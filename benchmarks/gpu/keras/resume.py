@@ -1,14 +1,13 @@
 """A run that was stopped and resumed ends with the same bits as one that was not, in every precision."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import src  # noqa: F401  # isort: skip  # chooses Keras' backend
 import keras
 import numpy as np
 
-from benchmarks.gpu.row import Place, Row, difference, send_stop, tried
+from benchmarks.gpu.row import Place, Row, resumed, send_stop, tried
 from src.config.schema import Config
 from src.distributed.topology import Topology
 from src.runs.attempts import Outcome
@@ -55,16 +54,7 @@ def rows(place: Place) -> Iterator[Row]:
 
 
 def _differs(place: Place, words: tuple[str, ...]) -> str | None:
-    config, whole = place.run(*STEPS, *words)
-    done = fit(config, whole)
-    stopped, parts = place.run(*STEPS, *words, STOP, "callbacks.stop.step=6")
-    first = fit(stopped, parts)
-    if first.state != "preempted":
-        return f"the run to be stopped is {first.state}"
-    second = fit(config, parts)
-    if second.state != "completed" or second.step != done.step:
-        return f"the resumed run is {second.state} at step {second.step}"
-    return difference(state(done), state(second))
+    return resumed(place, (*STEPS, *words), (STOP, "callbacks.stop.step=6"), fit, state)
 
 
 def fit(config: Config, run: RunDir) -> Outcome:
@@ -72,7 +62,7 @@ def fit(config: Config, run: RunDir) -> Outcome:
     return train(config, run, Topology(), Stop().install())
 
 
-def state(outcome: Outcome) -> dict[str, Any]:
+def state(run: RunDir) -> dict[str, Any]:
     """Weights and optimizer of the newest checkpoint."""
-    files = [Path(str(outcome.checkpoint)) / name for name in ("weights.npz", "optimizer.npz")]
-    return {file.name: dict(np.load(file)) for file in files}
+    folder = run.checkpoints / (run.checkpoints / "newest").read_text().strip()
+    return {name: dict(np.load(folder / name)) for name in ("weights.npz", "optimizer.npz")}

@@ -52,7 +52,11 @@ def rows(place: Place) -> Iterator[Row]:
             most = peak(torch.cuda.get_device_name(), "bf16-mixed") if place.gpu else None
             share = f", {rate * FLOPS / most:.1%} of the chip's peak" if most else ""
             beside = f", {hand / seconds:.3f} of by hand" if who == "ours" else ""
-            yield Row(f"resnet50, {name}: {who}", None, f"{rate:,.0f} images/s{beside}{share}")
+            yield Row(
+                f"{'resnet50' if place.gpu else 'small resnet'}, {name}: {who}",
+                None,
+                f"{rate:,.0f} images/s{beside}{share}",
+            )
 
 
 def by_hand(config: Config) -> float:

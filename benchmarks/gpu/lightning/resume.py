@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.gpu.lightning.training import STOP, fit, state
-from benchmarks.gpu.row import Place, Row, difference, tried
+from benchmarks.gpu.row import Place, Row, resumed, tried
 
 STEPS = ("trainer.max_epochs=3", "data.batch_size=96", "trainer.gradient_clip_val=0.5", "schedule=cosine")
 """Of the digits: 15 steps an epoch."""
@@ -40,16 +40,7 @@ def rows(place: Place) -> Iterator[Row]:
 
 
 def _differs(place: Place, words: tuple[str, ...]) -> str | None:
-    config, whole = place.run(*STEPS, *words)
-    done = fit(config, whole)
-    stopped, parts = place.run(*STEPS, *words, STOP, "callbacks.stop.step=8")
-    first = fit(stopped, parts)
-    if first.state != "preempted":
-        return f"the run to be stopped is {first.state}"
-    second = fit(config, parts)
-    if second.state != "completed" or second.step != done.step:
-        return f"the resumed run is {second.state} at step {second.step}"
-    return difference(state(whole), state(parts))
+    return resumed(place, (*STEPS, *words), (STOP, "callbacks.stop.step=8"), fit, state)
 
 
 def _other(place: Place) -> str | None:

@@ -60,7 +60,11 @@ def rows(place: Place) -> Iterator[Row]:
             rate = each / min(seconds)
             share = f", {rate * network.flops_per_token / most:.1%} of the chip's peak" if most else ""
             beside = f", {min(found['by hand']) / min(seconds):.3f} of by hand" if name == "ours" else ""
-            yield Row(f"gpt_125m, {_how(compiled)}: {name}", None, f"{rate:,.0f} tokens/s{beside}{share}")
+            yield Row(
+                f"{'gpt_125m' if place.gpu else 'small gpt'}, {_how(compiled)}: {name}",
+                None,
+                f"{rate:,.0f} tokens/s{beside}{share}",
+            )
 
 
 def _how(compiled: bool) -> str:
