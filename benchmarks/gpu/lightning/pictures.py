@@ -5,11 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu.lightning.tokens import ours, prepared
-from benchmarks.gpu.lightning.training import CLOCK
+from benchmarks.gpu.lightning.training import CLOCK, beside_hand, ours, prepared
 from benchmarks.gpu.row import STRETCH, WARM, Place, Row
 from src.config.schema import Config
-from src.training.peak import peak
 
 STEPS = WARM + 9 * STRETCH
 
@@ -46,17 +44,9 @@ def rows(place: Place) -> Iterator[Row]:
     """Ours and by hand in turns, for each of the settings."""
     for name, settings in SETTINGS.items():
         config = place.config(*words(place), *settings)
-        hand, own = by_hand(config), ours(place, config)
-        for who, seconds in {"by hand": hand, "ours": own}.items():
-            rate = config.data.batch_size / seconds
-            most = peak(torch.cuda.get_device_name(), "bf16-mixed") if place.gpu else None
-            share = f", {rate * FLOPS / most:.1%} of the chip's peak" if most else ""
-            beside = f", {hand / seconds:.3f} of by hand" if who == "ours" else ""
-            yield Row(
-                f"{'resnet50' if place.gpu else 'small resnet'}, {name}: {who}",
-                None,
-                f"{rate:,.0f} images/s{beside}{share}",
-            )
+        found = {"by hand": [by_hand(config)], "ours": [ours(config)]}
+        what = f"{'resnet50' if place.gpu else 'small resnet'}, {name}"
+        yield from beside_hand(place, what, "images", config.data.batch_size, FLOPS, found)
 
 
 def by_hand(config: Config) -> float:

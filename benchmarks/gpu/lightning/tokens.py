@@ -2,20 +2,16 @@
 
 from collections.abc import Iterator
 from pydoc_data.topics import topics
-from typing import Any
 
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu.lightning.training import CLOCK, clock, fit
-from benchmarks.gpu.row import STRETCH, WARM, Clock, Place, Row
+from benchmarks.gpu.lightning.training import CLOCK, beside_hand, ours, prepared
+from benchmarks.gpu.row import STRETCH, WARM, Place, Row
 from src.config.schema import Config
 from src.data.sets import open_splits
-from src.distributed.topology import Topology
 from src.tasks.language_model import IGNORED
-from src.training.lightning.run import make
 from src.training.network import build_network
-from src.training.peak import peak
 
 STEPS = WARM + 8 * STRETCH
 
@@ -52,32 +48,11 @@ def rows(place: Place) -> Iterator[Row]:
         found: dict[str, list[float]] = {"by hand": [], "ours": []}
         for _ in range(2):
             found["by hand"].append(by_hand(config))
-            found["ours"].append(ours(place, config))
+            found["ours"].append(ours(config))
         each = config.data.batch_size * int(config.data.arguments["length"])
         network = build_network(config, open_splits(config.data, "lightning", 1).facts)
-        most = peak(torch.cuda.get_device_name(), "bf16-mixed") if place.gpu else None
-        for name, seconds in found.items():
-            rate = each / min(seconds)
-            share = f", {rate * network.flops_per_token / most:.1%} of the chip's peak" if most else ""
-            beside = f", {min(found['by hand']) / min(seconds):.3f} of by hand" if name == "ours" else ""
-            yield Row(
-                f"{'gpt_125m' if place.gpu else 'small gpt'}, {_how(compiled)}: {name}",
-                None,
-                f"{rate:,.0f} tokens/s{beside}{share}",
-            )
-
-
-def _how(compiled: bool) -> str:
-    return "bf16, compiled" if compiled else "bf16"
-
-
-def ours(place: Place, config: Config) -> float:
-    """Seconds of a step."""
-    from src.distributed.layout import local_layout
-    from src.launch.local import make_run
-
-    fit(config, make_run(config, [], local_layout(config)))
-    return clock.seconds()
+        name = f"{'gpt_125m' if place.gpu else 'small gpt'}, {'bf16, compiled' if compiled else 'bf16'}"
+        yield from beside_hand(place, name, "tokens", each, network.flops_per_token, found)
 
 
 def by_hand(config: Config) -> float:
@@ -101,13 +76,3 @@ def by_hand(config: Config) -> float:
         if ticks.steps == STEPS:
             break
     return ticks.seconds()
-
-
-def prepared(config: Config) -> tuple[Clock, Any, Any, torch.device]:
-    """What a loop by hand begins with: our loader and a network of ours, compiled if that is asked for."""
-    batches = make(config, Topology()).parts.train.loader()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    network = build_network(config, open_splits(config.data, "lightning", config.seed).facts).to(device)
-    if config.trainer.channels_last:
-        network = network.to(memory_format=torch.channels_last)
-    return Clock(), batches, torch.compile(network) if config.trainer.compile else network, device

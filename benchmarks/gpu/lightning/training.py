@@ -1,16 +1,22 @@
 """Train in this process, stopped at a step, or timed."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
-from benchmarks.gpu.row import Clock, send_stop
+from benchmarks.gpu.row import Clock, Place, Row, send_stop
 from src.config.schema import Config
+from src.data.sets import open_splits
+from src.distributed.layout import local_layout
 from src.distributed.topology import Topology
+from src.launch.local import make_run
 from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
-from src.training.lightning.run import train
+from src.training.lightning.run import make, train
+from src.training.network import build_network
+from src.training.peak import peak
 from src.training.stop import Stop
 
 CLOCK = "callbacks.clock._target_=benchmarks.gpu.lightning.training.Ticks"
@@ -59,3 +65,36 @@ def state(run: RunDir) -> dict[str, Any]:
     held: dict[str, Any] = torch.load(run.checkpoints / newest / "model.ckpt", weights_only=True)
     del held["loops"]
     return held
+
+
+def ours(config: Config) -> float:
+    """Seconds of a step of this project."""
+    fit(config, make_run(config, [], local_layout(config)))
+    return clock.seconds()
+
+
+def prepared(config: Config) -> tuple[Clock, Any, Any, torch.device]:
+    """What a loop by hand begins with: our loader and a network of ours, compiled if that is asked for."""
+    batches = make(config, Topology()).parts.train.loader()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = build_network(config, open_splits(config.data, "lightning", config.seed).facts).to(device)
+    if config.trainer.channels_last:
+        network = network.to(memory_format=torch.channels_last)
+    return Clock(), batches, torch.compile(network) if config.trainer.compile else network, device
+
+
+def beside_hand(
+    place: Place, name: str, unit: str, each: int, flops: float, found: Mapping[str, list[float]]
+) -> Iterator[Row]:
+    """A row for the loop by hand and one for ours.
+
+    Args:
+        unit: what is counted, in the plural; a step has `each` of them, and one costs `flops` operations.
+        found: seconds of a step, of each round; the fastest counts.
+    """
+    most = peak(torch.cuda.get_device_name(), "bf16-mixed") if place.gpu else None
+    for who, rounds in found.items():
+        rate = each / min(rounds)
+        share = f", {rate * flops / most:.1%} of the chip's peak" if most else ""
+        beside = f", {min(found['by hand']) / min(rounds):.3f} of by hand" if who == "ours" else ""
+        yield Row(f"{name}: {who}", None, f"{rate:,.0f} {unit}/s{beside}{share}")
