@@ -102,8 +102,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if saved := report.checkpoint:
         yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{_behind(report)}"
     yield "Log", "  ".join(display_path(path) for path in report.logs)
-    if report.tensorboard:
-        yield "TensorBoard", "  ".join(report.tensorboard.values())
+    for title, served in (("TensorBoard", report.tensorboard), ("Dashboard", report.dashboard)):
+        if served:
+            yield title, "  ".join(served.values())
 
 
 def _pending(report: Report) -> str:

@@ -1,7 +1,9 @@
 """Contradictions between keys that are fine one by one: a check is a function from the configuration to sentences."""
 
 import re
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 
 from src.config import strategies
 from src.config.choices import Sgd
@@ -81,12 +83,25 @@ def _serve(c: Config) -> list[str]:
             "monitor.serve=true shows what monitor.tensorboard writes, and that is false; use monitor.tensorboard=true, or "
             "monitor.serve=false."
         ]
+    if c.monitor.dashboard is not None:
+        problems += _dashboard(c.monitor.dashboard)
     if address is not None and not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9_.:-]*", address):
         problems += [
             f"monitor.serve_address={address!r} is no address to listen at; use monitor.serve_address=0.0.0.0 for all networks of "
             "the node, or null for loopback."
         ]
     return problems
+
+
+def _dashboard(command: str) -> list[str]:
+    """It is given a free port in place of `{port}`, and is run without a shell."""
+    with suppress(ValueError):  # a quote without its end
+        if any("{port}" in word for word in shlex.split(command)[1:]):
+            return []
+    return [
+        f"monitor.dashboard={command!r} is no command that can be told a port; write {{port}} where it takes one: "
+        "monitor.dashboard='nvdashboard {port}'."
+    ]
 
 
 def _from_scratch(c: Config) -> list[str]:

@@ -108,7 +108,8 @@ class Monitor:
     # time between two samples of each node's CPUs and GPUs, see src/monitor/sampler.py; null: none
     sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None
     serve: bool  # a TensorBoard server on the first node
-    serve_address: str | None  # where it listens; null: loopback, which a tunnel reaches
+    dashboard: str | None  # a command that serves a page at {port} on the first node
+    serve_address: str | None  # where they listen; null: loopback, which a tunnel reaches
     # time without a step after which a rank counts as hung; null: it is never looked for
     hang_minutes: Annotated[float, Range(above=0, at_most=MOST, hint="null turns it off")] | None
     hang: Literal["warn", "requeue"]
@@ -116,7 +117,8 @@ class Monitor:
     @property
     def beside(self) -> bool:
         """Whether a side process has anything to do on each node, see src/monitor/node.py."""
-        return self.serve or self.sample_seconds is not None or self.hang_minutes is not None
+        served = self.serve or self.dashboard is not None
+        return served or self.sample_seconds is not None or self.hang_minutes is not None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ PAIRS = {
     "strategy=fsdp trainer.channels_last=true": r"strategy=fsdp splits weights .*trainer\.channels_last=false",
     "strategy=ddp strategy.process_group_backend=nccl model=mlp": r"process_group_backend=nccl needs GPUs.*process_group_backend=gloo",
     "monitor.serve=true monitor.tensorboard=false": r"monitor\.serve=true shows what monitor\.tensorboard writes",
+    "monitor.dashboard=nvdashboard": r"monitor\.dashboard='nvdashboard' is no command that can be told a port.*\{port\}",
+    "monitor.dashboard='\\'a {port}'": r"is no command that can be told a port",
     "monitor.serve_address='a b'": r"monitor\.serve_address='a b' is no address .*use monitor\.serve_address=0\.0\.0\.0",
     "trainer.accelerator=gpu": r"trainer\.accelerator=gpu.*no .*GPU.*trainer\.accelerator=(cpu|auto)",
     "framework=keras trainer.accelerator=gpu": r"trainer\.accelerator=gpu.*no .*GPU.*trainer\.accelerator=(cpu|auto)",
