@@ -16,7 +16,7 @@ def table(job: Job) -> str:
     per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
     rows = {
         "cluster": f"{job.cluster.name} ({job.cluster.scheduler})",
-        "nodes": job.nodes,
+        "nodes": f"{job.fewest} to {job.nodes}" if job.elastic else job.nodes,
         "GPUs": f"{gpu}{per_node} per node, {sum(job.devices)} in all"
         if job.gpus
         else "none (trainer.accelerator=cpu)",

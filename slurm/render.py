@@ -49,6 +49,10 @@ def render(job: Job) -> str:
         login=bool(c.modules or c.conda),  # only a login shell has `module` and `conda`
         log=log_path(job),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
+        # of an elastic job the shell knows: it counts who is there before each start of the ranks
+        nodes='"$NODES"' if job.elastic else job.nodes,
+        world=f'"$((NODES * {job.ranks[0]}))"' if job.elastic else job.world_size,
+        there=' --overlap --nodelist="$NODELIST"' if job.elastic else "",
         pyxis=pyxis(job),
         apptainer=apptainer(job),
     )

@@ -15,6 +15,8 @@ def launch(request: Request) -> Iterator[str]:
         yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
     if request.config.cluster.scheduler == "pbs" and job.launch == "srun":
         yield "launch=srun needs Slurm, and this cluster has PBS; use launch=mpirun."
+    if request.config.cluster.scheduler == "pbs" and job.elastic:
+        yield f"PBS starts a job with all its nodes, and this one may have {job.fewest} to {job.nodes}; use trainer.nodes={job.nodes}."
     # only lightning
     if request.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
         yield "launch=torchrun starts one torchrun per node through srun, which PBS does not have; use launch=mpirun."

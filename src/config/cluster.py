@@ -107,6 +107,8 @@ class Cluster:
     setup: list[str]
     local_disk: NodeFolder
     requeue: bool
+    no_kill: bool
+    retries: Annotated[int, Range(at_least=0, at_most=1000)]
     signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch's maximum
     chain: Annotated[int, Range(at_least=1, at_most=1000)]
     max_running: Annotated[int, Range(at_least=1, at_most=MOST, hint="null is no limit")] | None

@@ -129,10 +129,11 @@ def no_scheduler(config: Config) -> list[str]:
 
 
 def _nodes(config: Config) -> list[str]:
-    if config.trainer.nodes == 1:
+    if config.trainer.most_nodes == 1:
         return []
+    key = "total_devices" if isinstance(config.trainer.total_devices, str) else "nodes"
     return [
-        f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
+        f"trainer.{key}={getattr(config.trainer, key)} needs a cluster and cluster={config.cluster.name} is this machine; "
         "name one with cluster=..., or use trainer.nodes=1."
     ]
 

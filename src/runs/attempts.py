@@ -110,7 +110,8 @@ def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> None
 
 def record_failure(run: RunDir) -> None:
     """The attempt ended with an error."""
-    run.update(state="failed", ended=now(), **{ATTEMPTS: _ended(run, ended_by="failed")})
+    step = {"step": run.steps_done()} if run.steps_done else {}
+    run.update(state="failed", ended=now(), **{ATTEMPTS: _ended(run, ended_by="failed", **step)})
 
 
 def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -> None:

@@ -22,6 +22,7 @@ WAYS = [
 ]
 CASES = {
     "slurm": "cluster=slurm",
+    "slurm-elastic": "cluster=slurm trainer.nodes=2-4 trainer.devices=2 data.batch_size=96 cluster.retries=2",
     "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",
     "technion": "cluster=technion trainer.nodes=2",
     "technion-uneven-srun": "cluster=technion trainer.nodes=2 trainer.total_devices=3",
