@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from src.distributed import programs
-from src.errors import INTERRUPTED, NoAnswer, SchedulerError, SubmitError, UnclearError
+from src.errors import INTERRUPTED, NoAnswer, ProjectError, SchedulerError, SubmitError, UnclearError
 
 COMMAND = {"slurm": "sbatch", "pbs": "qsub"}
 SCRIPT = {"slurm": "job.sbatch", "pbs": "job.pbs"}
@@ -66,6 +66,16 @@ def test_only(script: str) -> str:
     if answer.code:
         raise SubmitError(f"sbatch --test-only: {programs.describe_end(answer)}.")
     return answer.message
+
+
+def expected(script: str) -> str:
+    """When Slurm would start a job that was submitted now, in one line; without an answer it says why."""
+    try:
+        said = test_only(script)
+    except ProjectError as error:
+        return f"Expected start: not known. {error}"
+    start = re.search(r"to start at (\S+)", said)
+    return f"Expected start: {start[1] if start else said} (sbatch --test-only)"
 
 
 @contextmanager

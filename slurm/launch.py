@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 
@@ -171,12 +172,14 @@ def show(request: Request) -> None:
         ConfigError, SubmitError: what would stop a submission.
     """
     script = render(request.job)
-    test = request.config.dry_run == "test"
+    test, kind = request.config.dry_run == "test", request.config.cluster.scheduler
     problems = rules.problems(request, elsewhere=not test)
     print(dry_run.report(script, request.job, rules.notes(request)), flush=True)
     if problems:
         raise ConfigError(*problems)
-    if test and request.config.cluster.scheduler == "slurm":
+    if test and kind == "slurm":
         print(f"sbatch --test-only: {client.test_only(script)}")
     elif test:
         print("PBS has no way to test a script without submitting it.")
+    elif kind == "slurm" and shutil.which("sbatch"):
+        print(client.expected(script))
