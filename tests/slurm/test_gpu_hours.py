@@ -25,7 +25,11 @@ def job(make_config: Callable[..., Config]) -> Callable[..., Job]:
         ("cluster=slurm trainer.nodes=2 trainer.devices=4 cluster.time=2:00:00 cluster.chain=3", None, 48),
         ("cluster=slurm cluster.time=30", 12, 6),
         ("cluster=slurm trainer.nodes=2 trainer.total_devices=3 cluster.time=60", None, 3),
-        ("cluster=narval cluster.account=def-pi trainer.devices=1 cluster.time=60 cluster.exclusive=true", None, 4),
+        (
+            "cluster=narval cluster.account=def-pi trainer.devices=1 cluster.time=60 cluster.exclusive=true",
+            None,
+            4,
+        ),
         ("cluster=slurm", None, None),
         ("cluster=slurm cluster.time=0", None, None),
         ("cluster=slurm trainer.accelerator=cpu cluster.time=60", None, None),
