@@ -5,9 +5,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from slurm import client, dry_run, queue, rules, runs
 from slurm.allocation import Allocation, fill_from_allocation, find_allocation, fits
+from slurm.chain import Followed
+from slurm.following import follow
 from slurm.job import Job, make_job
 from slurm.render import render
 from slurm.rules.request import DataCheck, Request
@@ -66,12 +69,13 @@ def start(
     if members[0].config.dry_run:
         show(request)
         return [None] * len(members)
+    followed = followed_by(members[0].config)
     if run:
         refuse_second_job(run, bool(here))
     protect()  # a job that is submitted must not look like a failure because nobody reads that it is
     if here:
         sys.exit(run_in_allocation(request, members[0], run))
-    return submit(request, members, run)
+    return submit(request, members, run, followed)
 
 
 def refusals(
@@ -89,7 +93,16 @@ def refusals(
         return error.problems
     if config.dry_run:
         return []
-    return rules.problems(request) + (fits(request.job, here) if here else [])
+    alone = [*fits(request.job, here), *_waits_here(config)] if here else []
+    return rules.problems(request) + alone
+
+
+def _waits_here(config: Config) -> list[str]:
+    if config.after is None:
+        return []
+    return [
+        "after= lets a job wait in the queue, and an allocation has begun; leave it out, or leave the allocation."
+    ]
 
 
 def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] | None) -> Job:
@@ -150,6 +163,16 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
             f"{queue.describe(living)} and is of this run: two would overwrite each other's checkpoints. "
             f"Wait for its end, stop it (src/jobs.py cancel {run.id}), or start a new run."
         )
+
+
+def followed_by(config: Config) -> Followed | None:
+    """What the job of a configuration is to follow; the same for all members of a sweep.
+
+    Raises:
+        ConfigError, SubmitError: it can't be followed.
+        SchedulerError: where its jobs stand is not known.
+    """
+    return follow(config.after, config.cluster.scheduler, Path(config.paths.results))
 
 
 def refuse_sweeper(config: Config, wants_results: bool) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from slurm import client, dry_run, render, rules, snapshot
-from slurm.chain import submit_chain
+from slurm.chain import Followed, submit_chain
 from slurm.job import Job
 from slurm.rollback import Submission
 from slurm.rules.request import Request
@@ -31,13 +31,16 @@ UNCLEAR = "?"
 """Stands in jobs.txt for a job that may exist and whose id is not known."""
 
 
-def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> list[float | None]:
+def submit(
+    request: Request, members: Sequence[Member], run: RunDir | None, followed: Followed | None = None
+) -> list[float | None]:
     """Submit a checked job and print what comes next; see `slurm.launch.start`.
 
     Args:
         request: the job of all members.
         members: each gets a run folder.
         run: the run folder to resume, or None for new ones.
+        followed: what must be complete before.
 
     Raises:
         SubmitError, SchedulerError: the scheduler refused it or is not there; everything is as it was before.
@@ -46,16 +49,22 @@ def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> l
     """
     kind = request.job.cluster.scheduler
     with Submission(results_of(members), [run] if run else []) as submission:
-        job, runs, taken = make_folders(request.job, members, run, submission)
+        job, runs, taken = make_folders(request.job, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
         try:
-            job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record(runs, job.members, i))
+            job_ids = submit_chain(
+                kind,
+                script,
+                job.cluster.chain,
+                lambda i: record(runs, job.members, i),
+                ok=followed.jobs if followed else (),
+            )
         except UnclearError as error:
             let_run(script, runs, members)
             raise kept(error, runs) from None
     let_run(script, runs, members)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
-    notes = [*rules.notes(request), *taken.notes]
+    notes = [*rules.notes(request), *taken.notes, *([followed.note] if followed and followed.note else [])]
     print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)
@@ -64,7 +73,11 @@ def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> l
 
 
 def make_folders(
-    job: Job, members: Sequence[Member], run: RunDir | None, submission: Submission
+    job: Job,
+    members: Sequence[Member],
+    run: RunDir | None,
+    submission: Submission,
+    followed: Followed | None = None,
 ) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
     """The run folders of a job: frozen configuration, code, script. A sweep's members share code and script.
 
@@ -103,6 +116,7 @@ def make_folders(
             commit=taken.commit,
             dirty=taken.dirty,
             submitted=now(),
+            after=followed.path if followed else None,
         )
     if job.members is not None:
         point_latest(results, runs[0].path)

@@ -78,6 +78,7 @@ class Report:
         tensorboard: url and tunnel of the one that is served, if one is.
         overrides: what was typed for it, by key.
         next: commands worth typing, as typed here.
+        why: why it never began, of one that was to follow another.
         trouble: why nothing is known of it.
     """
 
@@ -104,6 +105,7 @@ class Report:
     tensorboard: dict[str, str] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
     next: tuple[str, ...] = ()
+    why: str = ""
     trouble: str = ""
 
     @property

@@ -10,7 +10,7 @@ from src.config.load import load
 from src.config.schema import Config
 from src.errors import ConfigError, SubmitError
 
-OF_THE_COMMAND = ("dry_run", "wait")
+OF_THE_COMMAND = ("dry_run", "wait", "after")
 """Keys of the command, of which there is one, rather than of a member."""
 
 Tree = Mapping[str, Any]
