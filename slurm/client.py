@@ -18,6 +18,9 @@ SCRIPT = {"slurm": "job.sbatch", "pbs": "job.pbs"}
 QUEUE = {"slurm": "squeue --me", "pbs": "qstat -u $USER"}
 """What a user types to see their own jobs."""
 
+UNCLEAR = "?"
+"""Stands in jobs.txt for a job that may exist and whose id is not known."""
+
 ANSWER_LOST = "timed out|Zero Bytes were transmitted"
 """Errors of sbatch after which the job may still have been accepted, such as `Socket timed out on send/recv operation`."""
 

@@ -116,6 +116,8 @@ def _ended_badly(run: Submitted, state: str, known: queue.JobStates) -> bool:
 
 def settle(run: Submitted, state: str, info: Mapping[str, Any]) -> str:
     """The same of a run whose job has left the queue; run.json, which nobody else writes any more, then says so too."""
+    if state == "cancelled" and info.get("why"):  # a trial that was stopped
+        return str(info["why"])
     if state in ("completed", "") or not (because := why(run, info)):
         return ""
     if info.get("state") == "queued":

@@ -34,7 +34,7 @@ def start(
     data_problems: DataCheck,
     refuse_unreadable: RunCheck,
     wants_results: bool = False,
-) -> list[float | None]:
+) -> list[float | SubmitError | None]:
     """Submit one run, or one array for the members of a sweep.
 
     Args:
@@ -44,7 +44,7 @@ def start(
         wants_results: a sweeper asks what each member's metric became.
 
     Returns:
-        `checkpoint.monitor` of each member's best checkpoint with `wait=true`, else None.
+        With `wait=true` of each member the best value of `checkpoint.monitor`, or why there is none; else None.
 
     Raises:
         ConfigError, SubmitError, SchedulerError, CheckpointError: nothing was written or is left behind.

@@ -44,12 +44,17 @@ def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], chec
         except ConfigError as error:
             wrong.append((" ".join(typed), error.problems))
     if wrong:
-        raise ConfigError(*_each_once(wrong, len(trees)))
+        raise ConfigError(*each_once(wrong, len(trees)))
     return members
 
 
-def _each_once(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> list[str]:
-    """What is wrong with all members, then what is wrong with some, with their words."""
+def each_once(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> list[str]:
+    """What is wrong with all members, then what is wrong with some, with their words.
+
+    Args:
+        wrong: the words of a member, and its problems.
+        members: how many there are.
+    """
     counts = Counter(problem for _, problems in wrong for problem in dict.fromkeys(problems))
     of_all = [problem for problem, count in counts.items() if count == members]
     return of_all + [f"{typed}: {p}" for typed, problems in wrong for p in problems if p not in of_all]
