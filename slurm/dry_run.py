@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm import units
+from slurm import gpu_hours, units
 from slurm.job import Job
 from src.files import ROOT
 from src.runs.summary import command_path, display_path
@@ -36,6 +36,8 @@ def table(job: Job) -> str:
         rows["array"] = f"{len(job.members)} members{throttle}"
     if job.cluster.chain > 1:
         rows["chain"] = f"{job.cluster.chain} jobs in a row"
+    if hours := gpu_hours.in_words(job):
+        rows["GPU hours"] = hours
     return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
 
 
@@ -73,6 +75,7 @@ def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, 
         f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
         "Run folder": folder if many else shlex.quote(folder),
         "Log": log,
+        **({"GPU hours": gpu_hours.in_words(job)} if gpu_hours.gpu_hours(job) else {}),
         "Next": f"{jobs} status {name}",
         "": f"{jobs} logs -f {name}",
         " ": f"{jobs} cancel {name}",

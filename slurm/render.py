@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from slurm import units
+from slurm import begin, units
 from slurm.job import Job
 from src.config.paths import absolute, on_node
 from src.errors import ConfigError
@@ -41,6 +41,7 @@ def render(job: Job) -> str:
         "members": ranges,
         "clock": units.clock,
         "short_size": units.short_size,
+        "pbs_time": begin.of_pbs,
     }
     c = job.cluster
     return environment.get_template(f"{c.scheduler}.sh.j2").render(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm import ran_here, runs
+from slurm.following import settle
 from slurm.queue import JobStates
 from slurm.runs import Submitted
 from slurm.status import commands, files
@@ -115,6 +116,7 @@ def report(
         dashboard=_served(info, "dashboard") if alive else None,
         overrides=files.overrides(run.folder),
         next=commands.of_run(run, state, alive),
+        why="" if alive else settle(run, state, info),
     )
 
 

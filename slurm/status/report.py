@@ -79,6 +79,7 @@ class Report:
         dashboard: the same of `monitor.dashboard`.
         overrides: what was typed for it, by key.
         next: commands worth typing, as typed here.
+        why: why it never began, of one that was to follow another.
         trouble: why nothing is known of it.
     """
 
@@ -106,6 +107,7 @@ class Report:
     dashboard: dict[str, str] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
     next: tuple[str, ...] = ()
+    why: str = ""
     trouble: str = ""
 
     @property

@@ -121,10 +121,18 @@ def local_problems(config: Config) -> list[str]:
 def no_scheduler(config: Config) -> list[str]:
     """A scheduler named beside `cluster=local`, which submits nothing."""
     if config.cluster.scheduler == "none":
-        return []
+        return _no_queue(config)
     kind = config.cluster.scheduler
     return [
         f"cluster={config.cluster.name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
+    ]
+
+
+def _no_queue(config: Config) -> list[str]:
+    if config.after is None:
+        return []
+    return [
+        "after=RUN lets a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave it out."
     ]
 
 
