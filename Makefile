@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lightning-only keras-only new-task golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup train test test-all lightning-only keras-only new-task rename golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
@@ -42,6 +42,9 @@ keras-only:  ## keep this framework alone: what belongs to another is removed fr
 
 new-task:  ## write the files of a task with its data set and test: NAME=mine
 	@$(PYTHON) tools/new_task.py '$(NAME)'
+
+rename:  ## call the project something else, in all places: NAME="My project"
+	@$(PYTHON) tools/rename.py '$(NAME)'
 
 golden: setup  ## regenerate the golden batch scripts; review the diff
 	@$(bin)/python tests/template/golden/renew.py

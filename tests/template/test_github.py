@@ -27,7 +27,9 @@ def read(path: Path) -> Any:
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_forms_have_the_keys_that_github_needs(path: Path) -> None:
     form = read(path)
-    assert {"name", "description", "body"} <= form.keys() <= {"name", "description", "body", "labels", "title"}
+    assert (
+        {"name", "description", "body"} <= form.keys() <= {"name", "description", "body", "labels", "title"}
+    )
     fields = form["body"]
     assert len({field["id"] for field in fields}) == len(fields)
     for field in fields:
