@@ -1,16 +1,21 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lightning-only keras-only new-task rename golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup lock train test test-all lightning-only keras-only new-task rename golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
-bin := .venv/bin
+LOCKED ?=
+# The environment of conda or venv that is active, if it has all that is needed; else .venv, which `make setup` makes.
+bin := $(if $(VIRTUAL_ENV)$(CONDA_PREFIX),$(or $(shell FRAMEWORK='$(FRAMEWORK)' $(PYTHON) tools/environment.py),.venv/bin),.venv/bin)
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-28s %s\n", $$1, $$2}'
 
-setup:  ## make .venv with the pinned requirements; FRAMEWORK=NAME: of one framework only
-	@PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' tools/setup.sh
+setup:  ## make .venv with the locked requirements; FRAMEWORK=NAME: of one framework only
+	@[ '$(bin)' != .venv/bin ] || PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' LOCKED='$(LOCKED)' tools/setup.sh
+
+lock:  ## write requirements/locks again after a change of requirements/; ARGS=--upgrade raises what the lists leave open
+	@$(PYTHON) tools/lock.py $(ARGS)
 
 train: setup  ## train here, on the bundled digits; ARGS='key=value ...' overrides
 	@$(bin)/python src/train.py $(ARGS)
