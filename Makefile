@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock train test test-all lightning-only keras-only new-task rename golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup lock train test test-all lightning-only keras-only new-task rename docs docs-serve golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
@@ -50,6 +50,12 @@ new-task:  ## write the files of a task with its data set and test: NAME=mine
 
 rename:  ## call the project something else, in all places: NAME="My project"
 	@$(PYTHON) tools/rename.py '$(NAME)'
+
+docs:  ## build the site of docs/ into site/; a link that leads nowhere is an error
+	@PYTHON='$(PYTHON)' tools/docs.sh build
+
+docs-serve:  ## show the site here, and follow changes
+	@PYTHON='$(PYTHON)' tools/docs.sh serve
 
 golden: setup  ## regenerate the golden batch scripts; review the diff
 	@$(bin)/python tests/template/golden/renew.py

@@ -20,6 +20,9 @@ LOCKS = LISTS / "locks"
 FIRST = ("common", "dev")
 """Lists that are installed whatever else is; later ones leave out what these have."""
 
+ALONE = ("docs",)
+"""Lists that are installed into an environment of their own."""
+
 HEAD = "# Written by `make lock` from {names}; not to be edited.\n# of: {digest}\n"
 
 Blocks = dict[str, str]
@@ -59,7 +62,7 @@ def write(uv: str, folder: Path, flags: list[str]) -> None:
     for path in lists:
         solve(uv, [path], folder / path.name, "-c", str(whole))
         blocks = parts((folder / path.name).read_text())
-        kept = {name: block for name, block in blocks.items() if name not in known}
+        kept = {name: block for name, block in blocks.items() if name not in known or path.stem in ALONE}
         if path.stem in FIRST:
             known |= blocks.keys()
         for lock, names in variants(path, kept).items():
