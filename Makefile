@@ -57,7 +57,7 @@ docs:  ## build the site of docs/ into site/; a link that leads nowhere is an er
 docs-serve:  ## show the site here, and follow changes
 	@PYTHON='$(PYTHON)' tools/docs.sh serve
 
-golden: setup  ## regenerate the golden batch scripts; review the diff
+golden: setup  ## write the golden batch scripts and the list of all keys again; review the diff
 	@$(bin)/python tests/template/golden/renew.py
 
 chaos: export LAB_KILLS = 200

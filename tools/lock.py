@@ -93,14 +93,13 @@ def parts(text: str) -> Blocks:
 
 def variants(path: Path, blocks: Blocks) -> dict[Path, Blocks]:
     """The locks of one list: two for one whose packages bring CUDA, of which the CPU's leaves that out."""
-    plain = {LOCKS / path.name: blocks}
     # only lightning
     if "torch" in blocks:
         cpu = {name: block for name, block in blocks.items() if not CUDA.match(name)}
         cpu["torch"] = torch_for_cpu(blocks["torch"])
         return {LOCKS / f"{path.stem}-cpu.txt": cpu, LOCKS / f"{path.stem}-gpu.txt": blocks}
     # end lightning
-    return plain
+    return {LOCKS / path.name: blocks}
 
 
 # only lightning

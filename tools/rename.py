@@ -15,6 +15,7 @@ TITLE = r"^# (.+)$"
 
 PLACES = {
     "README.md": ("# {title}\n",),
+    "docs/index.md": ("# {title}\n",),
     "CITATION.cff": ('title: "{title}"', "The {title} authors"),
     "mkdocs.yml": ("site_name: {title}\n",),
     "pyproject.toml": ('name = "{slug}"',),

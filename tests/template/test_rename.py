@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from src.files import ROOT
-from tests.tools.test_one_framework import copy, run
+from tests.slurm.projects import copy, run
 
 OLD = re.compile(
     (ROOT / "README.md").read_text().splitlines()[0].strip("# ").replace(" ", "."), re.IGNORECASE
