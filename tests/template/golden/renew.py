@@ -74,7 +74,7 @@ def options() -> str:
         "loggers",
         "container",
     ):
-        for choice in groups()[group]:
+        for choice in groups().get(group, ()):
             lines += ["", f"{group}={choice}"]
             chosen = keys(f"{group}={choice}")
             lines += [f"  {key}: {value}" for key, value in chosen.items() if plain.get(key, ...) != value]
