@@ -39,7 +39,10 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     """
     place = free_place(run)
     job = make_job(config, str(place.path), str(place.path / "code"))
-    job = replace(job, name=f"{job.name}-evaluate", program=shlex.join(["src/evaluate.py", *arguments]))
+    program = shlex.join(["src/evaluate.py", *arguments])
+    job = replace(
+        job, name=f"{job.name}-evaluate", program=program, packed=None
+    )  # one process needs no packed environment
     request = Request(config, job, data_problems)
     problems, notes = rules.problems(request, elsewhere=config.dry_run is True), rules.notes(request)
     if config.dry_run:

@@ -15,8 +15,29 @@ from src.config.strategies import LAUNCHERS
 from src.distributed.layout import lay_out, support
 from src.errors import ConfigError
 
+ENVIRONMENTS, ARCHIVE = ".environments", "environment.tar"
+"""Below `paths.results`: packed environments, and the name of each one's archive."""
+
 CPUS_OF_UNKNOWN_NODES = 4
 """CPUs per rank where neither the user nor the preset says how many a node has: enough to feed one GPU."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Archives that each node unpacks, see `slurm.packed`.
+
+    Attributes:
+        archive: absolute path of the environment's.
+        code: key of the code's, which lies in the code snapshot.
+    """
+
+    archive: str
+    code: str
+
+    @property
+    def environment(self) -> str:
+        """Key of the environment."""
+        return Path(self.archive).parent.name
 
 
 @dataclass(frozen=True)
@@ -46,6 +67,7 @@ class Job:
         framework, strategy: for people to read.
         monitor: whether a process on each node looks after the ranks, see src/monitor/node.py.
         program: what one process runs instead of a training, below the code, with its arguments; quoted for the shell.
+        packed: the archives of the environment and the code with `cluster.pack_env`, else None.
     """
 
     name: str
@@ -71,6 +93,7 @@ class Job:
     fewest: int
     monitor: bool = False
     program: str = ""
+    packed: Packed | None = None
 
     @property
     def nodes(self) -> int:
@@ -162,6 +185,9 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         strategy=layout.strategy,
         fewest=config.trainer.span[0],
         monitor=config.monitor.beside and not config.trainer.fast_dev_run,
+        packed=Packed(f"{config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
+        if c.pack_env
+        else None,
     )
 
 

@@ -49,6 +49,7 @@ def render(job: Job) -> str:
         c=c,
         login=bool(c.modules or c.conda),  # only a login shell has `module` and `conda`
         log=log_path(job),
+        python='"$CODE/slurm/packed/python"' if job.packed else shlex.quote(job.python),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
         # of an elastic job the shell knows: it counts who is there before each start of the ranks
         nodes='"$NODES"' if job.elastic else job.nodes,

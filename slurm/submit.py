@@ -11,6 +11,7 @@ from pathlib import Path
 from slurm import client, dry_run, render, rules, snapshot
 from slurm.chain import Followed, submit_chain
 from slurm.job import Job
+from slurm.packed.archive import with_code, with_environment
 from slurm.rollback import Submission
 from slurm.rules.request import Request
 from slurm.status.best import result
@@ -46,8 +47,9 @@ def submit(
         Interrupted: Ctrl-C; everything is as it was before.
     """
     kind = request.job.cluster.scheduler
+    packed = with_environment(request.job, results_of(members))
     with Submission(results_of(members), [run] if run else []) as submission:
-        job, runs, taken = make_folders(request.job, members, run, submission, followed)
+        job, runs, taken = make_folders(packed, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
         try:
             job_ids = submit_chain(
@@ -97,8 +99,9 @@ def make_folders(
         else [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
     )
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
-    write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
     taken = snapshot.take(ROOT, Path(job.code), results)
+    job = with_code(job)
+    write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
     for r, member in zip(runs, members, strict=True):
         if r is not base:
             submission.new(claim(r.path))
@@ -184,8 +187,9 @@ def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
 
 def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> int:
     """Run the batch script here and now, in the foreground; returns the exit code of training."""
+    packed = with_environment(request.job, results_of([member]))
     with Submission(results_of([member]), [run] if run else []) as submission:
-        job, [run], _ = make_folders(request.job, [member], run, submission)
+        job, [run], _ = make_folders(packed, [member], run, submission)
         record([run], None, str(running_job()))
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
     let_run(script, [run], [member])

@@ -1,9 +1,11 @@
 """Rules about folders of this machine, left out of a dry run on another one."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slurm.packed import environment as environments
 from slurm.rules.request import Request
 from src.config.folders import results_problems
 from src.config.paths import absolute, node_only
@@ -55,6 +57,20 @@ def environment(request: Request) -> Iterator[str]:
             yield f"cluster.{key}={folder} is not an environment (it has no {inside}); check the path, or make it first."
 
 
+def packed_environment(request: Request) -> Iterator[str]:
+    """An environment that is to be packed is a virtual one of this machine."""
+    c = request.config.cluster
+    if not c.pack_env or c.conda or request.config.container.name != "none":
+        return
+    named = f"cluster.venv={c.venv}" if c.venv else f"the environment of this Python, {sys.prefix},"
+    if c.venv and node_only(c.venv, c.local_disk, ()):
+        why = "is a folder of the job's node, and what this machine has is packed"
+    elif why := environments.problem(environments.of_job(c)):
+        why += ", and virtual environments are packed"
+    if why:
+        yield f"cluster.pack_env=true: {named} {why}; use cluster.venv=FOLDER, or cluster.pack_env=false."
+
+
 def _expand(folder: str, environ: Mapping[str, str]) -> str:
     return re.sub(r"\$(\w+)", lambda m: environ.get(m[1]) or m[0], folder)
 
@@ -63,4 +79,4 @@ def _below(folder: Path, top: str) -> bool:
     return folder.resolve().is_relative_to(Path(top).resolve()) if top.startswith("/") else False
 
 
-RULES = (submit_folder, write_folder, writable, data, environment)
+RULES = (submit_folder, write_folder, writable, data, environment, packed_environment)

@@ -43,8 +43,30 @@ def container(request: Request) -> Iterator[str]:
         yield "launch=horovodrun can't start ranks inside a container; use launch=srun or launch=mpirun."
 
 
+def packed(request: Request) -> Iterator[str]:
+    """An environment that can be packed, and nodes that can be told to unpack it."""
+    c = request.config.cluster
+    if not c.pack_env:
+        return
+    if request.config.container.name != "none":
+        yield (
+            f"cluster.pack_env=true and container={request.config.container.name} do not go together: an image is one file already; "
+            "use cluster.pack_env=false."
+        )
+    if c.scheduler == "pbs":
+        yield (
+            "cluster.pack_env=true: PBS has no srun, with which the environment is unpacked once on each node; "
+            "use cluster.pack_env=false."
+        )
+    if c.conda:
+        yield (
+            f"cluster.pack_env=true packs virtual environments, and the files of cluster.conda={c.conda} name its folder; use "
+            "cluster.pack_env=false, or let conda-pack pack it and unpack that in cluster.setup."
+        )
+
+
 def _is_file(image: str) -> bool:
     return image.startswith(("/", "./", "../", "~")) or image.endswith((".sqsh", ".sif"))
 
 
-RULES = (launch, container)
+RULES = (launch, container, packed)

@@ -33,6 +33,7 @@ from src.checkpoints.manifest import (
 from src.checkpoints.retention import Retention
 from src.files.atomic import move, read_text, write_atomic
 from src.files.marked import NotOurs, Place, check, make
+from src.files.node_disk import boot
 from src.files.removal import make_empty, remove, say_once
 from src.runs.folder import RunDir
 
@@ -211,11 +212,3 @@ def _rule(mode: Any, keep_last: Any, keep_every_n_epochs: Any) -> Retention:
     if mode not in ("min", "max") or not all(type(n) is int and n >= 1 for n in counts):
         raise ValueError("no such rule")
     return Retention(mode, keep_last, keep_every_n_epochs)
-
-
-def boot() -> str:
-    """Identifies this boot of this machine."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()

@@ -109,6 +109,7 @@ class Cluster:
     modules: list[str]
     conda: Folder | None
     venv: Folder | None
+    pack_env: bool
     setup: list[str]
     local_disk: NodeFolder
     requeue: bool

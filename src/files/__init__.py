@@ -2,6 +2,7 @@
 
 - `atomic`: files are replaced in one step, and no file of the user is lost.
 - `marked`: the folders that this project made, and how it recognises them.
+- `node_disk`: what all jobs of a user share on a node's own disk.
 - `removal`: the only place that removes anything.
 - `plain_json`: JSON that every parser accepts.
 - `output`: output that survives a closed terminal, a broken pipe, a full disk.

@@ -101,6 +101,7 @@ def local_problems(config: Config) -> list[str]:
     problems = [
         *no_scheduler(config),
         *_nodes(config),
+        *_pack_env(config),
         uneven_batch(config.data.batch_size, devices),
         *data_problems(config, devices),
     ]
@@ -143,6 +144,15 @@ def _nodes(config: Config) -> list[str]:
     return [
         f"trainer.{key}={getattr(config.trainer, key)} needs a cluster and cluster={config.cluster.name} is this machine; "
         "name one with cluster=..., or use trainer.nodes=1."
+    ]
+
+
+def _pack_env(config: Config) -> list[str]:
+    if not config.cluster.pack_env:
+        return []
+    return [
+        f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={config.cluster.name} is this machine; leave "
+        "it out (cluster.pack_env=false), or name a cluster."
     ]
 
 

@@ -44,6 +44,13 @@ SITES = {
     "cluster=sockeye_pbs cluster.account=st-a-1": "cluster.account=st-a-1 does not have the form",
     "cluster=current": "cluster=current: this machine .*is not a login node of any preset; name one of",
     "cluster=current dry_run=true": "cluster=current: this machine .*is not a login node",
+    "cluster.pack_env=true": "cluster.pack_env=true packs the environment for the nodes of a job, and cluster=local is this machine; leave it out",
+    "cluster=slurm cluster.pack_env=maybe": "cluster.pack_env=.?maybe.?.*true or false",
+    "cluster=slurm cluster.pack_env=true container=apptainer container.image=a.sif": "cluster.pack_env=true and container=apptainer do not go together",
+    "cluster=pbs cluster.pack_env=true": "cluster.pack_env=true: PBS has no srun.*use cluster.pack_env=false",
+    "cluster=slurm cluster.pack_env=true cluster.conda=mine": "the files of cluster.conda=mine name its folder; use cluster.pack_env=false, or let conda-pack",
+    "cluster=slurm cluster.pack_env=true cluster.local_disk=/local cluster.venv={row}": "cluster.pack_env=true: cluster.venv=.* is no virtual environment .it has no pyvenv.cfg.*use cluster.venv=FOLDER",
+    "cluster=slurm cluster.pack_env=true 'cluster.venv=$SLURM_TMPDIR/venv'": "cluster.venv=.SLURM_TMPDIR/venv is a folder of the job's node, and what this machine has is packed",
 }
 TIMES = (
     "soon",

@@ -46,6 +46,7 @@ CASES = {
     "neuron-horovodrun": "cluster=neuron trainer.nodes=2 launch=horovodrun",
     "pbs-horovodrun": "cluster=pbs trainer.nodes=2 trainer.devices=2 launch=horovodrun",
     "pbs-torchrun": "cluster=pbs trainer.devices=2 launch=torchrun",
+    "slurm-packed": "cluster=slurm trainer.nodes=2 cluster.venv=/home/me/venv cluster.pack_env=true launch=mpirun",
     "slurm-sweep": "cluster=slurm cluster.max_running=2",
 } | {f"neuron-{way}": f"cluster=neuron trainer.nodes=2 launch={way}" for way in WAYS}
 
