@@ -7,6 +7,7 @@ from pathlib import Path
 from slurm import client, queue, resubmit, runs, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
+from slurm.packed.archive import with_code, with_environment
 from slurm.render import render
 from slurm.rollback import Submission
 from slurm.submit import kept, let_run, record, results_of, write_run
@@ -31,10 +32,11 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
     """
     kind, results = job.cluster.scheduler, results_of([member])
     taken = known(code) if code.is_dir() else snapshot.take(ROOT, code, results)
+    packed = with_environment(job, results)
     with Submission(results, []) as submission:
         run = claim(folder)
         submission.new(run)
-        job = dataclasses.replace(job, run=str(run.path), code=str(code))
+        job = with_code(dataclasses.replace(packed, run=str(run.path), code=str(code)))
         script = run.path / client.SCRIPT[kind]
         write_atomic(script, render(job))
         write_run(run, job, member, taken)
