@@ -1,7 +1,6 @@
 """Jobs on a real Slurm whose ranks are started again in the same allocation: on fewer nodes, or after a failure."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,18 +16,6 @@ KEPT = (
     "optimizer=sgd",
     "model.dropout=0",
 )
-
-
-@pytest.fixture
-def on_again(login: Login) -> Iterator[None]:
-    """Nodes that the test powers off are on and idle at its end."""
-    yield
-    testbed = login.testbed
-    for node in testbed.nodes:
-        if not testbed.machines.pid(node):
-            testbed.boot_node(node)
-    idle = ["sinfo", "--noheader", "--partition=main", "--states=idle", "--format=%D"]
-    testbed.machines.wait_for(lambda: testbed.run(idle).stdout.strip() == "4", "the nodes did not come back")
 
 
 @pytest.mark.slow

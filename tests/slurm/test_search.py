@@ -6,11 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from slurm.testbed.cluster import Testbed
 from src.files import ROOT
 from tests.slurm.login import Login
 
@@ -21,15 +19,6 @@ SEARCH = (
     "model.hidden=[8],[32]",
     "model=mlp",
 )
-
-
-@pytest.fixture
-def on_again(testbed: Testbed) -> Iterator[None]:
-    """Nodes that the test powers off are on at its end."""
-    yield
-    for node in testbed.nodes:
-        if not testbed.machines.pid(node):
-            testbed.boot_node(node)
 
 
 @pytest.mark.usefixtures("on_again")
