@@ -25,11 +25,9 @@ KEPT = (
     [
         ["strategy=ddp", "launch=srun"],
         ["strategy=ddp", "launch=torchrun"],
-        ["strategy=ddp", "launch=mpirun"],
         ["strategy=horovod", "launch=horovodrun"],
         ["strategy=horovod", "launch=mpirun"],
         ["framework=keras", "strategy=multiworker_mirrored", "launch=srun"],
-        ["framework=keras", "strategy=horovod", "launch=mpirun"],
     ],
     ids=lambda words: "-".join(w.split("=")[1] for w in words),
 )
