@@ -26,7 +26,6 @@ KEPT = (
         ["strategy=ddp", "launch=srun"],
         ["strategy=ddp", "launch=torchrun"],
         ["strategy=horovod", "launch=horovodrun"],
-        ["strategy=horovod", "launch=mpirun"],
         ["framework=keras", "strategy=multiworker_mirrored", "launch=srun"],
     ],
     ids=lambda words: "-".join(w.split("=")[1] for w in words),

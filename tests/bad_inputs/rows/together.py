@@ -21,6 +21,7 @@ PAIRS = {
     "cluster=slurm trainer.total_devices=6-12": r"a range of nodes .* say how many: trainer\.devices=2",
     "cluster=slurm trainer.total_devices=6-12 trainer.devices=4": r"not a range of whole nodes .*use trainer\.total_devices=4-12",
     "cluster=pbs trainer.nodes=2-4": r"PBS starts a job with all its nodes.*use trainer\.nodes=4",
+    "cluster=slurm trainer.nodes=2-4 strategy=horovod launch=mpirun": r"launch=mpirun may wait for a node that died.*use cluster\.no_kill=false",
     "trainer.nodes=2-4": r"trainer\.nodes=2-4 needs a cluster",
     "cluster=slurm strategy=dp trainer.nodes=1-2": r"strategy=dp works on one node only",
     "cluster=slurm cluster.retries=-1": r"cluster\.retries=-1 must not be negative",
