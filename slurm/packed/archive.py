@@ -7,6 +7,7 @@ They are not compressed: reading is what a shared disk does fast, and each node 
 """
 
 import hashlib
+import io
 import json
 import os
 import socket
@@ -24,7 +25,7 @@ from src.errors import SubmitError
 from src.files.atomic import move, write_atomic
 from src.files.marked import MARKER, Place
 from src.files.node_disk import in_words
-from src.files.removal import make_empty, remove, temporary_name
+from src.files.removal import make_empty, remove
 
 FACTS = "facts.json"
 
@@ -100,14 +101,13 @@ def pack_code(code: Path) -> str:
         return info
 
     names = sorted(p.name for p in code.iterdir() if p.name not in (CODE, MARKER))
-    fresh = temporary_name(
-        code / CODE
-    )  # trials of a study share a snapshot, and a job may be reading the one there is
-    with tarfile.open(fresh, "w") as tar:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
         for name in names:
             tar.add(code / name, f"code/{name}", filter=plain)
-    fresh.replace(code / CODE)
-    return hashlib.sha256((code / CODE).read_bytes()).hexdigest()[:16]
+    # trials of a study share a snapshot, and a job may be reading the file that is there
+    write_atomic(code / CODE, content.getvalue())
+    return hashlib.sha256(content.getvalue()).hexdigest()[:16]
 
 
 def _place(results: Path, key: str, name: str = "") -> Place:
