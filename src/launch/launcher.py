@@ -16,7 +16,7 @@ from pathlib import Path
 
 from src.distributed.lost_rank import lost_rank
 from src.errors import NOT_FINITE
-from src.runs.debug import keep
+from src.runs.debug import keep, named
 from src.runs.folder import RunDir
 
 
@@ -54,7 +54,9 @@ def how(error: Exception) -> tuple[int, str] | None:
         if failures := getattr(error, "failures", None):
             rank = min(failures, key=lambda r: failures[r].timestamp)
             code = failures[rank].exitcode
-            return of_shell(code), f"rank {rank} ended with {named(code)}; the other ranks were stopped."
+            return of_shell(
+                code
+            ), f"rank {rank} ended with {named(of_shell(code))}; the other ranks were stopped."
         if error.__cause__ and (why := lost_rank(error.__cause__)):
             return 1, f"torchrun of this node lost the connection to that of the first one ({why})."
         return None
@@ -68,12 +70,6 @@ def how(error: Exception) -> tuple[int, str] | None:
 def of_shell(code: int) -> int:
     """An exit code as shells count: 128 + n for signal n."""
     return 128 - code if code < 0 else code
-
-
-def named(code: int) -> str:
-    """An exit code, or the name of the signal that a shell means by it."""
-    number = of_shell(code) - 128
-    return f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
 
 
 if __name__ == "__main__":

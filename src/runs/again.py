@@ -7,7 +7,6 @@ Exit code 0: start again, on the nodes that are printed. 1: the job has failed. 
 """
 
 import argparse
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,9 +15,9 @@ from itertools import takewhile
 from typing import Any
 
 from src.distributed.hostlist import expand_hosts
-from src.errors import STOPPED, ProjectError
+from src.errors import REFUSED, STOPPED, ProjectError
 from src.runs.attempts import counted_step, logged_step, running_job
-from src.runs.debug import CAUSE, start_of_ranks
+from src.runs.debug import CAUSE, named, start_of_ranks
 from src.runs.folder import ATTEMPTS, RunDir, open_run
 
 FAILED = ("failed", "killed")
@@ -44,7 +43,7 @@ class Failure:
     @property
     def sentence(self) -> str:
         """What happened."""
-        return f"the ranks failed after step {self.step}: {self.cause or how(self.code)}"
+        return f"the ranks failed after step {self.step}: {self.cause or named(self.code)}"
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,12 @@ def decide(failure: Failure, nodes: Nodes, retries: int, used: int) -> tuple[int
             STOPPED,
             f"again: {gone}, and {len(nodes.left)} left are fewer than {nodes.fewest}: back to the queue.",
         )
+    if failure.code == REFUSED:
+        return 1, "again: not once more: the ranks refused to begin, for what is said above."
     if failure.same > 1:
         return 1, f"again: not once more: {failure.sentence}, {failure.same} times in a row."
     if used >= retries:
-        return 1, f"again: not once more: {failure.sentence}; cluster.retries={retries} are used up."
+        return 1, f"again: not once more: {failure.sentence}; cluster.retries={retries} allows no more."
     return 0, f"again: {failure.sentence}; retry {used + 1} of {retries}, from the newest checkpoint."
 
 
@@ -129,12 +130,6 @@ def _before(attempts: Sequence[Mapping[str, Any]], step: int) -> int:
     """How many of the attempts before, in a row, failed in this job at the same step."""
     like = ((a.get("job"), a.get("ended_by") in FAILED, a.get("step")) for a in reversed(attempts))
     return len(list(takewhile(lambda one: one == (running_job(), True, step), like)))
-
-
-def how(code: int) -> str:
-    """An exit code of a shell in words."""
-    number = code - 128
-    return f"ended by {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
 
 
 if __name__ == "__main__":

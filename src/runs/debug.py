@@ -5,6 +5,7 @@ that it is of: the job (`local` on this machine), and a number of that start.
 """
 
 import os
+import signal
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -51,6 +52,12 @@ def first(run: RunDir, what: str, writer: str) -> str:
     with suppress(OSError):
         _append(number, f"{writer}\n".encode())
     return writer
+
+
+def named(code: int) -> str:
+    """An exit code as shells count (128 + n for signal n), or the name of the signal that it means."""
+    number = code - 128
+    return f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
 
 
 def start_of_ranks(environ: Mapping[str, str] = os.environ) -> str:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from src.errors import STOPPED
-from src.runs.again import Failure, Nodes, decide, how, main
+from src.errors import REFUSED, STOPPED
+from src.runs.again import Failure, Nodes, decide, main
 from src.runs.attempts import record_failure, record_first_step, record_start
-from src.runs.debug import CAUSE, first
+from src.runs.debug import CAUSE, first, named
 from src.runs.folder import RunDir, create
 
 NONE = Nodes((), (), 1)
@@ -51,7 +51,7 @@ def test_as_often_as_retries_allow(tmp_path: Path, capsys: pytest.CaptureFixture
     assert asked(run, 2, 1) == 0
     failing(run, 12)
     assert asked(run, 2, 2) == 1
-    assert "cluster.retries=2 are used up" in capsys.readouterr().err
+    assert "cluster.retries=2 allows no more" in capsys.readouterr().err
 
 
 def test_a_failure_that_repeats_at_the_same_step_ends_the_job(
@@ -94,8 +94,12 @@ def test_a_dead_node_explains_a_failure_at_the_same_step() -> None:
     assert decide(failure, NONE, 5, 0)[0] == 1
 
 
+def test_ranks_that_refused_would_refuse_again() -> None:
+    assert decide(Failure(REFUSED, 0, 1, ""), NONE, 5, 0)[0] == 1
+
+
 def test_exit_codes_in_words() -> None:
-    assert how(137) == "ended by SIGKILL" and how(1) == "exit code 1"
+    assert named(137) == "signal SIGKILL" and named(1) == "exit code 1"
 
 
 def test_a_damaged_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

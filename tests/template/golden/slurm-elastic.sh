@@ -106,8 +106,9 @@ if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
 fi
 exec {monitor}>&-
 
-# ---- once more? Not after a stop that was asked for; else src/runs/again.py decides, and says why
-if [ "$code" = 0 ] || [ "$code" = 75 ] || [ -n "$told" ] || [ -n "$hung" ]; then
+# ---- once more? Not where all is done (perhaps with a loss that is no number), or after a stop that was asked for; else
+# src/runs/again.py decides, and says why
+if [ "$code" = 0 ] || [ "$state" = completed ] || [ "$code" = 75 ] || [ -n "$told" ] || [ -n "$hung" ]; then
     break
 fi
 decided=0
