@@ -80,7 +80,9 @@ class RunDir:
 
     def update(self, **fields: Any) -> None:
         """Merge `fields` into run.json, and write the file `state`. Only one process at a time: rank 0, or the submission."""
-        content = self._with_server({**self.info(), **fields})
+        content = {**self.info(), **fields}
+        if content.get("state") != "running":
+            content.pop(SERVED, None)
         write_atomic(self.info_file, dumps(content))
         if "state" in content:
             job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
