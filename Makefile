@@ -1,16 +1,21 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lightning-only keras-only new-task golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup lock train test test-all lightning-only keras-only new-task rename docs docs-serve golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
-bin := .venv/bin
+LOCKED ?=
+# The environment of conda or venv that is active, if it has all that is needed; else .venv, which `make setup` makes.
+bin := $(if $(VIRTUAL_ENV)$(CONDA_PREFIX),$(or $(shell FRAMEWORK='$(FRAMEWORK)' $(PYTHON) tools/environment.py),.venv/bin),.venv/bin)
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-28s %s\n", $$1, $$2}'
 
-setup:  ## make .venv with the pinned requirements; FRAMEWORK=NAME: of one framework only
-	@PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' tools/setup.sh
+setup:  ## make .venv with the locked requirements; FRAMEWORK=NAME: of one framework only
+	@[ '$(bin)' != .venv/bin ] || PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' LOCKED='$(LOCKED)' tools/setup.sh
+
+lock:  ## write requirements/locks again after a change of requirements/; ARGS=--upgrade raises what the lists leave open
+	@$(PYTHON) tools/lock.py $(ARGS)
 
 train: setup  ## train here, on the bundled digits; ARGS='key=value ...' overrides
 	@$(bin)/python src/train.py $(ARGS)
@@ -43,7 +48,16 @@ keras-only:  ## keep this framework alone: what belongs to another is removed fr
 new-task:  ## write the files of a task with its data set and test: NAME=mine
 	@$(PYTHON) tools/new_task.py '$(NAME)'
 
-golden: setup  ## regenerate the golden batch scripts; review the diff
+rename:  ## call the project something else, in all places: NAME="My project"
+	@$(PYTHON) tools/rename.py '$(NAME)'
+
+docs:  ## build the site of docs/ into site/; a link that leads nowhere is an error
+	@PYTHON='$(PYTHON)' tools/docs.sh build
+
+docs-serve:  ## show the site here, and follow changes
+	@PYTHON='$(PYTHON)' tools/docs.sh serve
+
+golden: setup  ## write the golden batch scripts and the list of all keys again; review the diff
 	@$(bin)/python tests/template/golden/renew.py
 
 chaos: export LAB_KILLS = 200

@@ -8,6 +8,9 @@ A submission, in order:
 4. `submit` makes the run folder; `snapshot` copies the code into it, as `git` lists it and without what is `left_out`.
 5. `chain` submits the script through `client` (sbatch, qsub); after a refusal `rollback` removes what was written.
 
+`gpu_hours` counts what a job may cost, `begin` reads when it may start, `following` lets it wait for another run (`after=`).
+`evaluation` submits `src/evaluate.py`, `trials` the members of a search (src/search).
+
 Afterwards `runs` finds submitted runs, `queue` asks for their jobs, `resubmit` and `show_logs` act on them, `waiting` waits.
 `new_cluster` writes a preset, `presets` finds the one of this machine, `testbed` is a real Slurm on one machine.
 

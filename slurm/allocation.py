@@ -89,8 +89,9 @@ def fits(job: Job, here: Allocation) -> list[str]:
         ]
     problems = []
     if here.nodes and here.nodes != job.nodes:
+        asked = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
         problems.append(
-            f"trainer.nodes={job.nodes}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
+            f"trainer.nodes={asked}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
         )
     if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
         problems.append(
@@ -101,12 +102,16 @@ def fits(job: Job, here: Allocation) -> list[str]:
 
 
 def fill_from_allocation(config: Config, here: Allocation | None) -> Config:
-    """In an allocation `auto` means all of it: the GPUs of a node, and its CPUs shared by the ranks."""
+    """In an allocation `auto` means all of it: the GPUs of a node, and its CPUs shared by the ranks; of a range, the nodes it has."""
     if here is None:
         return config
     c, t = config.cluster, config.trainer
     if here.gpus and t.devices == "auto" and config.strategy.name != "single":
-        config = dataclasses.replace(config, trainer=dataclasses.replace(t, devices=here.gpus))
+        t = dataclasses.replace(t, devices=here.gpus)
+    least, most = t.span
+    if least < most and least <= here.nodes <= most:
+        t = dataclasses.replace(t, nodes=here.nodes, total_devices=None)
+    config = dataclasses.replace(config, trainer=t)
     if not here.cpus or c.cpus_per_task is not None:
         return config
     each = max(1, here.cpus // max((1, *devices_per_node(config))))

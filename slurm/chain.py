@@ -1,18 +1,44 @@
 """Submit a chain of jobs: all are queued, or none, or the error says which."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm import client, queue
 from src.errors import Interrupted, ProjectError, SubmitError, UnclearError
+from src.runs.summary import display_path
 
 INTERRUPTED = (
     "Interrupted: waiting for the scheduler's answer to cancel what it accepts; Ctrl-C again stops at once."
 )
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What a job is to follow.
+
+    Attributes:
+        path: of the run, or of the sweep.
+        jobs: which must end well; none where all is complete already.
+    """
+
+    path: str
+    jobs: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """For who submits the job."""
+        what = display_path(Path(self.path))
+        return f"it starts when {what} is complete (job {', '.join(self.jobs)})." if self.jobs else ""
+
+
 def submit_chain(
-    kind: str, script: Path, links: int, accepted: Callable[[str], None], members: str | None = None
+    kind: str,
+    script: Path,
+    links: int,
+    accepted: Callable[[str], None],
+    members: str | None = None,
+    ok: Sequence[str] = (),
 ) -> list[str]:
     """Submit a script `links` times; each job begins when the one before has ended, successfully or not.
 
@@ -20,6 +46,7 @@ def submit_chain(
         kind: slurm or pbs.
         accepted: called with each job id as soon as it is known, to record it.
         members: only these members of the script's array, such as 1,3.
+        ok: jobs of another run that must have ended well before the first one begins.
 
     Raises:
         SubmitError, SchedulerError: a job was refused; those before it were cancelled.
@@ -31,7 +58,7 @@ def submit_chain(
         try:
             for _ in range(links):
                 after = job_ids[-1] if job_ids else None
-                job_ids.append(client.submit_script(kind, script, after, members))
+                job_ids.append(client.submit_script(kind, script, after, members, ok))
                 accepted(job_ids[-1])
                 if interrupted.is_set():
                     raise Interrupted("interrupted.")

@@ -5,24 +5,29 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from src.distributed import programs
-from src.errors import INTERRUPTED, NoAnswer, SchedulerError, SubmitError, UnclearError
+from src.errors import INTERRUPTED, NoAnswer, ProjectError, SchedulerError, SubmitError, UnclearError
 
 COMMAND = {"slurm": "sbatch", "pbs": "qsub"}
 SCRIPT = {"slurm": "job.sbatch", "pbs": "job.pbs"}
 QUEUE = {"slurm": "squeue --me", "pbs": "qstat -u $USER"}
 """What a user types to see their own jobs."""
 
+UNCLEAR = "?"
+"""Stands in jobs.txt for a job that may exist and whose id is not known."""
+
 ANSWER_LOST = "timed out|Zero Bytes were transmitted"
 """Errors of sbatch after which the job may still have been accepted, such as `Socket timed out on send/recv operation`."""
 
 
-def submit_script(scheduler: str, script: Path, after: str | None = None, members: str | None = None) -> str:
+def submit_script(
+    scheduler: str, script: Path, after: str | None = None, members: str | None = None, ok: Sequence[str] = ()
+) -> str:
     """Submit a script; returns the job id.
 
     Args:
@@ -30,13 +35,14 @@ def submit_script(scheduler: str, script: Path, after: str | None = None, member
         script: the batch script.
         after: id of a job that must have ended first.
         members: only these members of the script's array, such as 1,3.
+        ok: ids of jobs that must have ended well first; if one does not, this job is cancelled.
 
     Raises:
         SubmitError: it was refused, with the scheduler's message.
         SchedulerError: there is no scheduler here.
         UnclearError: it may have been accepted, but its job id is not known.
     """
-    name, options = COMMAND[scheduler], _options(scheduler, after, members)
+    name, options = COMMAND[scheduler], _options(scheduler, after, members, ok)
     environ = _environment(script.read_text(errors="replace"))
     try:
         answer = programs.run([name, *options, str(script)], programs.SUBMIT_TIMEOUT_S, environ=environ)
@@ -68,6 +74,16 @@ def test_only(script: str) -> str:
     return answer.message
 
 
+def expected(script: str) -> str:
+    """When Slurm would start a job that was submitted now, in one line; without an answer it says why."""
+    try:
+        said = test_only(script)
+    except ProjectError as error:
+        return f"Expected start: not known. {error}"
+    start = re.search(r"to start at (\S+)", said)
+    return f"Expected start: {start[1] if start else said} (sbatch --test-only)"
+
+
 @contextmanager
 def held_interrupt(what: str) -> Iterator[threading.Event]:
     """Delay Ctrl-C: the first only sets the event, so that no answer of the scheduler is lost; a second is a KeyboardInterrupt.
@@ -93,12 +109,19 @@ def held_interrupt(what: str) -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _options(scheduler: str, after: str | None, members: str | None) -> list[str]:
+def _options(scheduler: str, after: str | None, members: str | None, ok: Sequence[str]) -> list[str]:
+    waits = [f"afterany:{after}"] if after else []
+    if scheduler == "pbs":  # knows whole arrays here, and removes a job whose condition can't be met
+        ok = list(dict.fromkeys(i.partition("_")[0] for i in ok))
+    waits += [f"afterok:{':'.join(ok)}"] if ok else []
     if scheduler == "pbs":
-        chained = ["-W", f"depend=afterany:{after}"] if after else []
-        return chained + (["-J", members] if members else [])
-    chained = [f"--dependency=afterany:{after}"] if after else []
-    return ["--parsable", *chained, *([f"--array={members}"] if members else [])]
+        return [
+            *(["-W", f"depend={','.join(waits)}"] if waits else []),
+            *(["-J", members] if members else []),
+        ]
+    depend = [f"--dependency={','.join(waits)}"] if waits else []
+    kill = ["--kill-on-invalid-dep=yes"] if ok else []
+    return ["--parsable", *depend, *kill, *([f"--array={members}"] if members else [])]
 
 
 def _job_id(name: str, answer: programs.Answer) -> str:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm import units
+from slurm import gpu_hours, units
 from slurm.job import Job
 from src.files import ROOT
 from src.runs.summary import command_path, display_path
@@ -16,7 +16,7 @@ def table(job: Job) -> str:
     per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
     rows = {
         "cluster": f"{job.cluster.name} ({job.cluster.scheduler})",
-        "nodes": job.nodes,
+        "nodes": f"{job.fewest} to {job.nodes}" if job.elastic else job.nodes,
         "GPUs": f"{gpu}{per_node} per node, {sum(job.devices)} in all"
         if job.gpus
         else "none (trainer.accelerator=cpu)",
@@ -36,6 +36,8 @@ def table(job: Job) -> str:
         rows["array"] = f"{len(job.members)} members{throttle}"
     if job.cluster.chain > 1:
         rows["chain"] = f"{job.cluster.chain} jobs in a row"
+    if hours := gpu_hours.in_words(job):
+        rows["GPU hours"] = hours
     return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
 
 
@@ -73,6 +75,7 @@ def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, 
         f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
         "Run folder": folder if many else shlex.quote(folder),
         "Log": log,
+        **({"GPU hours": gpu_hours.in_words(job)} if gpu_hours.gpu_hours(job) else {}),
         "Next": f"{jobs} status {name}",
         "": f"{jobs} logs -f {name}",
         " ": f"{jobs} cancel {name}",

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm import client, dry_run, render, rules, snapshot
+from slurm.chain import Followed
+from slurm.following import follow
 from slurm.job import Job, make_job
 from slurm.rules.request import DataCheck, Request
 from slurm.submit import wait_for
@@ -49,12 +51,14 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
         raise ConfigError(*problems)
     if config.dry_run:
         return 0
-    job_id = submit(job, place, Path(config.paths.results))
+    followed = follow(config.after, config.cluster.scheduler, Path(config.paths.results))
+    job_id = submit(job, place, Path(config.paths.results), followed)
     log = render.log_path(job).replace("%j", job_id) + ".out"
     kind = config.cluster.scheduler
     print(f"Submitted job {job_id} to {config.cluster.name}: 1 node, 1 process")
     print(f"Log:         {display_path(Path(log))}")
     print(f"Stop it:     {STOP[kind]} {job_id}")
+    notes += [followed.note] if followed and followed.note else []
     print("".join(f"note: {note}\n" for note in notes), end="", flush=True)
     if config.wait:
         wait_for(kind, [job_id])
@@ -81,7 +85,7 @@ def claim(place: Place) -> None:
         raise SubmitError(f"{place.path} can't be made ({error.strerror}); nothing was submitted.") from error
 
 
-def submit(job: Job, place: Place, results: Path) -> str:
+def submit(job: Job, place: Place, results: Path, followed: Followed | None = None) -> str:
     """Write code and script and submit them; returns the job id."""
     kind = job.cluster.scheduler
     script = place.path / client.SCRIPT[kind]
@@ -90,7 +94,7 @@ def submit(job: Job, place: Place, results: Path) -> str:
         make(place)
         snapshot.take(ROOT, Path(job.code), results)
         write_atomic(script, render.render(job))
-        return client.submit_script(kind, script)
+        return client.submit_script(kind, script, ok=followed.jobs if followed else ())
     except UnclearError as error:
         raise error.adding(f"Its folder is kept: {display_path(place.path)}") from None
     except BaseException as error:

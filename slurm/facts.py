@@ -4,8 +4,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from slurm import units
+from slurm import begin, units
 from src.config.cluster import Cluster
+
+LOWEST_ON_PBS = 1024
+"""Of qsub -p, which is from -1024 to 1023: OpenPBS, man qsub."""
 
 
 def problems(cluster: Cluster) -> list[str]:
@@ -20,6 +23,7 @@ def problems(cluster: Cluster) -> list[str]:
     found = [
         *_unreadable(times, units.seconds, may_be_0=("time",)),
         *_unreadable({**sizes, **of_nodes}, units.megabytes, may_be_0=("mem",)),
+        *_unreadable({"begin": cluster.begin}, begin.read),
         *_unreadable(patterns, _compiled),
     ]
     found += [
@@ -31,11 +35,20 @@ def problems(cluster: Cluster) -> list[str]:
         found.append(
             f"cluster.scheduler=none can't take jobs, and cluster={cluster.name} submits one; use cluster=local to run here."
         )
-    if cluster.scheduler == "pbs" and not found and _zero_on_pbs(cluster):
-        found.append(
-            f"cluster.{_zero_on_pbs(cluster)}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
-        )
+    if cluster.scheduler == "pbs" and not found:
+        found += _not_on_pbs(cluster)
     return found
+
+
+def _not_on_pbs(cluster: Cluster) -> Iterator[str]:
+    """What Slurm alone understands."""
+    if _zero_on_pbs(cluster):
+        yield f"cluster.{_zero_on_pbs(cluster)}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
+    yield from _unreadable({"begin": cluster.begin}, begin.of_pbs)
+    if cluster.exclusive == "user":
+        yield "cluster.exclusive=user is known to Slurm only; on PBS use cluster.exclusive=true, or leave it out."
+    if (cluster.nice or 0) > LOWEST_ON_PBS:
+        yield f"cluster.nice={cluster.nice} is lower than a priority of PBS can be; use cluster.nice={LOWEST_ON_PBS} at most."
 
 
 def _unreadable(

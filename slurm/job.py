@@ -61,6 +61,7 @@ class Job:
         run: the run folder; of an array without its "-<member>" at the end.
         code: folder of the code snapshot.
         mounts: folders that a container must see.
+        fewest: nodes; less than there are `ranks` for where Slurm may start it with fewer.
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
         framework, strategy: for people to read.
@@ -90,6 +91,7 @@ class Job:
     batch: int
     framework: str
     strategy: str
+    fewest: int
     monitor: bool = False
     program: str = ""
     packed: Packed | None = None
@@ -111,16 +113,27 @@ class Job:
         return len(set(self.devices)) == 1
 
     @property
+    def elastic(self) -> bool:
+        """Whether it may start with fewer nodes, and go on with fewer."""
+        return self.fewest < self.nodes
+
+    @property
+    def again(self) -> bool:
+        """Whether the script may start the ranks again."""
+        return bool(self.cluster.retries) or (self.elastic and self.cluster.no_kill)
+
+    @property
     def tasks(self) -> int:
         """Tasks that the scheduler starts: one per rank, or one per node where its launcher starts the ranks.
 
-        An uneven job always has one per rank: that is what makes the scheduler place as many GPUs as ranks.
+        An uneven job always has one per rank: that is what makes the scheduler place as many GPUs as ranks. An elastic one has one
+        per node: with a number of tasks Slurm gives it the fewest nodes that hold them.
         """
         # only lightning
         if self.launch == "torchrun" and self.even:
             return self.nodes
         # end lightning
-        return self.world_size
+        return self.nodes if self.elastic else self.world_size
 
     @property
     def tasks_per_node(self) -> int:
@@ -172,6 +185,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         batch=config.data.batch_size,
         framework=config.framework,
         strategy=layout.strategy,
+        fewest=config.trainer.span[0],
         monitor=config.monitor.beside and not config.trainer.fast_dev_run,
         stage=config.data.stage,
         packed=Packed(f"{config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
@@ -181,18 +195,18 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
 
 
 def devices_per_node(config: Config) -> tuple[int, ...]:
-    """GPUs on each node: `trainer.devices` on all, or `trainer.total_devices` spread so that the first nodes get more.
+    """GPUs on each of the most nodes: `trainer.devices` on all, or `trainer.total_devices` spread so that the first nodes get more.
 
     `auto` is the whole node where the preset knows it, else 1; with strategy=single it is 1.
     """
-    t = config.trainer
-    if t.total_devices is not None:
-        each, more = divmod(t.total_devices, t.nodes)
-        return tuple(each + (i < more) for i in range(t.nodes))
+    t, nodes = config.trainer, config.trainer.most_nodes
+    if isinstance(t.total_devices, int):
+        each, more = divmod(t.total_devices, nodes)
+        return tuple(each + (i < more) for i in range(nodes))
     if t.devices != "auto":
-        return (t.devices,) * t.nodes
+        return (t.devices,) * nodes
     node = node_type(config.cluster, 1)
-    return (node.gpus if node and config.strategy.name != "single" else 1,) * t.nodes
+    return (node.gpus if node and config.strategy.name != "single" else 1,) * nodes
 
 
 def node_type(cluster: Cluster, devices: int) -> NodeType | None:

@@ -2,11 +2,15 @@
 
 import dataclasses
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from slurm import client, dry_run, queue, rules, runs
 from slurm.allocation import Allocation, fill_from_allocation, find_allocation, fits
+from slurm.chain import Followed
+from slurm.following import follow
 from slurm.job import Job, make_job
 from slurm.render import render
 from slurm.rules.request import DataCheck, Request
@@ -30,7 +34,7 @@ def start(
     data_problems: DataCheck,
     refuse_unreadable: RunCheck,
     wants_results: bool = False,
-) -> list[float | None]:
+) -> list[float | SubmitError | None]:
     """Submit one run, or one array for the members of a sweep.
 
     Args:
@@ -40,7 +44,7 @@ def start(
         wants_results: a sweeper asks what each member's metric became.
 
     Returns:
-        `checkpoint.monitor` of each member's best checkpoint with `wait=true`, else None.
+        With `wait=true` of each member the best value of `checkpoint.monitor`, or why there is none; else None.
 
     Raises:
         ConfigError, SubmitError, SchedulerError, CheckpointError: nothing was written or is left behind.
@@ -65,12 +69,13 @@ def start(
     if members[0].config.dry_run:
         show(request)
         return [None] * len(members)
+    followed = followed_by(members[0].config)
     if run:
         refuse_second_job(run, bool(here))
     protect()  # a job that is submitted must not look like a failure because nobody reads that it is
     if here:
         sys.exit(run_in_allocation(request, members[0], run))
-    return submit(request, members, run)
+    return submit(request, members, run, followed)
 
 
 def refusals(
@@ -88,7 +93,16 @@ def refusals(
         return error.problems
     if config.dry_run:
         return []
-    return rules.problems(request) + (fits(request.job, here) if here else [])
+    alone = [*fits(request.job, here), *_waits_here(config)] if here else []
+    return rules.problems(request) + alone
+
+
+def _waits_here(config: Config) -> list[str]:
+    if config.after is None:
+        return []
+    return [
+        "after= lets a job wait in the queue, and an allocation has begun; leave it out, or leave the allocation."
+    ]
 
 
 def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] | None) -> Job:
@@ -151,6 +165,16 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
         )
 
 
+def followed_by(config: Config) -> Followed | None:
+    """What the job of a configuration is to follow; the same for all members of a sweep.
+
+    Raises:
+        ConfigError, SubmitError: it can't be followed.
+        SchedulerError: where its jobs stand is not known.
+    """
+    return follow(config.after, config.cluster.scheduler, Path(config.paths.results))
+
+
 def refuse_sweeper(config: Config, wants_results: bool) -> None:
     """A sweeper that decides by results needs jobs that have ended.
 
@@ -171,12 +195,14 @@ def show(request: Request) -> None:
         ConfigError, SubmitError: what would stop a submission.
     """
     script = render(request.job)
-    test = request.config.dry_run == "test"
+    test, kind = request.config.dry_run == "test", request.config.cluster.scheduler
     problems = rules.problems(request, elsewhere=not test)
     print(dry_run.report(script, request.job, rules.notes(request)), flush=True)
     if problems:
         raise ConfigError(*problems)
-    if test and request.config.cluster.scheduler == "slurm":
+    if test and kind == "slurm":
         print(f"sbatch --test-only: {client.test_only(script)}")
     elif test:
         print("PBS has no way to test a script without submitting it.")
+    elif kind == "slurm" and shutil.which("sbatch"):
+        print(client.expected(script))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from slurm import units
+from slurm import begin, units
 from slurm.job import Job
 from src.config.paths import absolute, on_node
 from src.errors import ConfigError
@@ -41,6 +41,7 @@ def render(job: Job) -> str:
         "members": ranges,
         "clock": units.clock,
         "short_size": units.short_size,
+        "pbs_time": begin.of_pbs,
     }
     c = job.cluster
     return environment.get_template(f"{c.scheduler}.sh.j2").render(
@@ -50,6 +51,10 @@ def render(job: Job) -> str:
         log=log_path(job),
         python='"$CODE/slurm/packed/python"' if job.packed else shlex.quote(job.python),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
+        # of an elastic job the shell knows: it counts who is there before each start of the ranks
+        nodes='"$NODES"' if job.elastic else job.nodes,
+        world=f'"$((NODES * {job.ranks[0]}))"' if job.elastic else job.world_size,
+        there=' --overlap --nodelist="$NODELIST"' if job.elastic else "",
         pyxis=pyxis(job),
         apptainer=apptainer(job),
     )

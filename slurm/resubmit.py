@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurm import ran_here
 from slurm.chain import submit_chain
+from slurm.following import KEY, follow
 from slurm.render import ranges
 from slurm.rollback import Submission
 from slurm.runs import Submitted
@@ -29,6 +30,7 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
     """
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
+    followed = follow(runs[0].folder.info().get(KEY), kind, results)
     folders = [r.folder for r in runs]
     members = [r.member for r in runs if r.member is not None]
     with Submission(results, folders) as submission:
@@ -42,6 +44,7 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
                 1,
                 lambda i: record(folders, members or None, i),
                 members=ranges(members) or None,
+                ok=followed.jobs if followed else (),
             )
         except UnclearError as error:
             raise kept(error, folders) from None

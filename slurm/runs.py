@@ -13,9 +13,8 @@ from typing import Any
 import yaml
 
 from slurm import queue
-from slurm.client import QUEUE, SCRIPT
+from slurm.client import QUEUE, SCRIPT, UNCLEAR
 from slurm.left_out import special
-from slurm.submit import UNCLEAR
 from src.errors import SubmitError
 from src.runs.folder import JOBS, RunDir
 

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from slurm import client, dry_run, render, rules, snapshot
-from slurm.chain import submit_chain
+from slurm.chain import Followed, submit_chain
 from slurm.job import Job
 from slurm.packed.archive import with_code, with_environment
 from slurm.rollback import Submission
 from slurm.rules.request import Request
+from slurm.status.best import result
 from slurm.waiting import Waiting
 from src.config.members import Member
 from src.config.schema import Config
@@ -28,17 +29,17 @@ from src.runs.frozen import write_frozen
 from src.runs.summary import display_path
 from src.runs.trust import remember, remember_script
 
-UNCLEAR = "?"
-"""Stands in jobs.txt for a job that may exist and whose id is not known."""
 
-
-def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> list[float | None]:
+def submit(
+    request: Request, members: Sequence[Member], run: RunDir | None, followed: Followed | None = None
+) -> list[float | SubmitError | None]:
     """Submit a checked job and print what comes next; see `slurm.launch.start`.
 
     Args:
         request: the job of all members.
         members: each gets a run folder.
         run: the run folder to resume, or None for new ones.
+        followed: what must be complete before.
 
     Raises:
         SubmitError, SchedulerError: the scheduler refused it or is not there; everything is as it was before.
@@ -48,25 +49,35 @@ def submit(request: Request, members: Sequence[Member], run: RunDir | None) -> l
     kind = request.job.cluster.scheduler
     packed = with_environment(request.job, results_of(members))
     with Submission(results_of(members), [run] if run else []) as submission:
-        job, runs, taken = make_folders(packed, members, run, submission)
+        job, runs, taken = make_folders(packed, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
         try:
-            job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record(runs, job.members, i))
+            job_ids = submit_chain(
+                kind,
+                script,
+                job.cluster.chain,
+                lambda i: record(runs, job.members, i),
+                ok=followed.jobs if followed else (),
+            )
         except UnclearError as error:
             let_run(script, runs, members)
             raise kept(error, runs) from None
     let_run(script, runs, members)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
-    notes = [*rules.notes(request), *taken.notes]
+    notes = [*rules.notes(request), *taken.notes, *([followed.note] if followed and followed.note else [])]
     print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)
     wait_for(kind, job_ids)
-    return [metric(r, m.config) for r, m in zip(runs, members, strict=True)]
+    return [result(r, m.config) for r, m in zip(runs, members, strict=True)]
 
 
 def make_folders(
-    job: Job, members: Sequence[Member], run: RunDir | None, submission: Submission
+    job: Job,
+    members: Sequence[Member],
+    run: RunDir | None,
+    submission: Submission,
+    followed: Followed | None = None,
 ) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
     """The run folders of a job: frozen configuration, code, script. A sweep's members share code and script.
 
@@ -94,23 +105,38 @@ def make_folders(
     for r, member in zip(runs, members, strict=True):
         if r is not base:
             submission.new(claim(r.path))
-        write_frozen(r, for_a_log(member.config), member.overrides)
-        r.update(
-            state="queued",
-            framework=member.config.framework,
-            strategy=job.strategy,
-            launch=job.launch,
-            cluster=job.cluster.name,
-            nodes=job.nodes,
-            world_size=job.world_size,
-            commit=taken.commit,
-            dirty=taken.dirty,
-            submitted=now(),
-        )
+        write_run(r, job, member, taken, followed)
     if job.members is not None:
         point_latest(results, runs[0].path)
     submission.written()
     return job, runs, taken
+
+
+def write_run(
+    run: RunDir,
+    job: Job,
+    member: Member,
+    taken: snapshot.Snapshot | None,
+    followed: Followed | None = None,
+) -> None:
+    """What the ranks read, and what run.json says of a run before its job begins.
+
+    Args:
+        taken: what its code is of; None where that is known of another run with the same code.
+    """
+    write_frozen(run, for_a_log(member.config), member.overrides)
+    run.update(
+        state="queued",
+        framework=member.config.framework,
+        strategy=job.strategy,
+        launch=job.launch,
+        cluster=job.cluster.name,
+        nodes=job.nodes,
+        world_size=job.world_size,
+        **({"commit": taken.commit, "dirty": taken.dirty} if taken else {}),
+        submitted=now(),
+        after=followed.path if followed else None,
+    )
 
 
 def results_of(members: Sequence[Member]) -> Path:
@@ -151,7 +177,7 @@ def record(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -
 def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
     """A job may be queued: its run folder says so, and so does the error."""
     if error.job_lost:
-        record(runs, None, UNCLEAR)
+        record(runs, None, client.UNCLEAR)
     for run in runs:
         if run.info().get("state") == "queued":
             run.update(submission=str(error))
@@ -188,17 +214,3 @@ def wait_for(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
     waiting = Waiting()
     while waiting.living(kind, job_ids):
         time.sleep(poll)
-
-
-def metric(run: RunDir, config: Config) -> float | None:
-    """`checkpoint.monitor` as the run's end recorded it.
-
-    Raises:
-        SubmitError: where the run did not complete.
-    """
-    info = run.info()
-    if info.get("state") != "completed":
-        raise SubmitError(
-            f"{run.id} is {info.get('state')}, not completed: it has no result; look at its log."
-        )
-    return info.get("metrics", {}).get(config.checkpoint.monitor)

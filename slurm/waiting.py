@@ -23,15 +23,24 @@ class Waiting:
         Raises:
             SchedulerError: no answer for `MAX_SILENCE_S`.
         """
+        known = self.states(scheduler, job_ids)
+        return known is None or bool(known.living(job_ids))
+
+    def states(self, scheduler: str, job_ids: Sequence[str]) -> queue.JobStates | None:
+        """The states of jobs in the queue; None while the scheduler does not answer.
+
+        Raises:
+            SchedulerError: no answer for `MAX_SILENCE_S`.
+        """
         try:
-            living = bool(queue.queued(scheduler, job_ids).living(job_ids))
+            known = queue.queued(scheduler, job_ids)
         except SchedulerError as error:
             self._no_answer(error)
-            return True
+            return None
         if self._silent_since is not None:
             print("The scheduler answers again.", file=sys.stderr, flush=True)
         self._silent_since = None
-        return living
+        return known
 
     def _no_answer(self, error: SchedulerError) -> None:
         if self._silent_since is None:

@@ -6,6 +6,7 @@
     python src/evaluate.py RUN --generate "Once upon" --tokens 200 --temperature 0.8
     python src/evaluate.py RUN --export torch                   its weights as a file of plain tensors
     python src/evaluate.py RUN cluster=neuron                   the same as a job with one device
+    python src/evaluate.py RUN cluster=neuron after=RUN         which begins when RUN is complete
 
 RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 2 refused (nothing was written).
 """
@@ -19,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 from slurm import evaluation  # noqa: E402
 from slurm.presets import name_current  # noqa: E402
 from src.after.asked import ask, parser  # noqa: E402
-from src.after.job import job_config, of_the_job, words_of  # noqa: E402
+from src.after.job import after_of, job_config, of_the_job, words_of  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError  # noqa: E402
 from src.files.output import escape_characters  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def submit(parsed: argparse.Namespace, job: list[str]) -> int:
     """Submit the same as a job with one device; `job` are the words that say where and how it runs."""
-    asked = ask(parsed, [word for word in parsed.words if word not in job])
+    asked = ask(parsed, [word for word in parsed.words if word not in job], after_of(job))
     where = name_current(job) if "cluster=current" in job else job
     return evaluation.start(job_config(asked, where), asked.run, words_of(asked), data_problems)
 

@@ -171,6 +171,8 @@ def best(found: Runs, parsed: argparse.Namespace) -> int:
     without = f"; {winner.left_out} have no such values" if winner.left_out else ""
     print(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}")
     print(f"{winner.mode}imum of {winner.compared} runs{without}", file=sys.stderr)
+    if winner.command:
+        print(f"Again: {winner.command}")
     print(display_path(winner.path))
     return 0
 

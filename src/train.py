@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folder: src, slurm, hydra_plugins
 
 from src.config.environment_values import plain  # noqa: E402
-from src.launch.command import complete, exit_code, run_folder  # noqa: E402
+from src.launch.command import complete, exit_code, help_page, run_folder  # noqa: E402
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -27,7 +27,8 @@ def main() -> int:
     import hydra  # a rank does without it
 
     sys.argv[1:] = complete(sys.argv[1:])
-    hydra.main(version_base="1.3", config_path="../configs", config_name="train")(train)()
+    with help_page(sys.argv[1:]):
+        hydra.main(version_base="1.3", config_path="../configs", config_name="train")(train)()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Who may import whom, in fourteen rows, read from the source; and what a start really loads, by `-X importtime`."""
+"""Who may import whom, in fifteen rows, read from the source; and what a start really loads, by `-X importtime`."""
 
 import ast
 import re
@@ -48,7 +48,8 @@ ROWS = {
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
     "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER | {"monitor"}, {"jinja2", "yaml", "rich"}),
-    "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch"}, {"hydra", "omegaconf"}),
+    "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch", "search"}, {"hydra", "omegaconf"}),
+    "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
     "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
     "12 the commands are the roof": Row(COMMANDS, EVERYTHING, {"hydra", "omegaconf"}),

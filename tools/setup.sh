@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make .venv with the pinned requirements of one framework or of all. A second call returns at once; an interrupted one is repeated.
+# Make .venv with the locked requirements of one framework or of all. A second call returns at once; an interrupted one is repeated.
+# LOCKED=no takes the lists instead of the locks: what they pin, in whatever files the package index has, as sites with wheels of their own need it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -26,12 +27,24 @@ esac
 # A framework may have wheels of its own for a machine with NVIDIA GPUs.
 wheels=cpu
 ! nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || wheels=gpu
+locked=${LOCKED:-yes}
 files=(requirements/common.txt requirements/dev.txt)
 for side in "${sides[@]}"; do
   for file in "requirements/$side".txt "requirements/$side-$wheels".txt "requirements/$side-dev".txt; do
     [ ! -e "$file" ] || files+=("$file")
   done
 done
+if [ "$locked" != no ]; then
+  lists=("${files[@]}") files=() stale=()
+  for list in "${lists[@]}"; do
+    lock=requirements/locks/${list##*/}
+    [ -e "$lock" ] || lock=${lock%.txt}-$wheels.txt # of a list whose packages differ on GPUs
+    of=$(sed -e 's/#.*//' -e 's/^[[:space:]]*//' -e 's/[[:space:]]*$//' "$list" | grep . | head -c -1 | sha256sum | cut -c1-16)
+    grep -q "^# of: $of\$" "$lock" 2>/dev/null || stale+=("$list")
+    files+=("$lock")
+  done
+  [ ${#stale[@]} = 0 ] || { say "error: ${stale[*]} changed after its lock was written: make lock, or make setup LOCKED=no"; exit 2; }
+fi
 stamp=.venv/installed-$(cat "${files[@]}" | sha256sum | cut -c1-16)
 [ ! -e "$stamp" ] || exit 0
 
@@ -46,7 +59,23 @@ rm -f .venv/installed-*
 echo "$asked" >.venv/framework
 quiet=--quiet # in a log pip's lines are noise, on a terminal they are progress
 [ ! -t 1 ] || quiet=
-.venv/bin/python -m pip install $quiet --no-compile --disable-pip-version-check "${files[@]/#/--requirement=}"
+if command -v uv >/dev/null; then
+  install=(uv pip install $quiet --python .venv/bin/python)
+else
+  install=(.venv/bin/python -m pip install $quiet --no-compile --disable-pip-version-check)
+fi
+options=()
+if [ "$locked" != no ]; then
+  options=(--require-hashes --no-deps)
+  # only lightning
+  # PyPI has no torch without CUDA for Linux; PyTorch's own page has, and is asked only where no other place is known to have it
+  torch=$(grep -ho '^torch==[^ ]*+cpu' "${files[@]}" || true)
+  if [ -n "$torch" ] && [ "$(uname -s)" = Linux ] && ! "${install[@]}" --quiet --no-deps --dry-run "$torch" 2>/dev/null; then
+    options+=(--find-links https://download.pytorch.org/whl/cpu/torch/)
+  fi
+  # end lightning
+fi
+"${install[@]}" "${options[@]}" "${files[@]/#/--requirement=}"
 # on all CPUs, where pip takes one; a few packages ship files of other versions of Python, which can't be compiled
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
 touch "$stamp"

@@ -40,40 +40,50 @@ class SlurmLauncher(_Composer):
         from slurm.launch import start
         from src.launch.ahead import data_problems, refuse_unreadable_run
 
-        members = job_overrides
-        if self.config.cluster.name == "current":
-            from slurm.presets import name_current
-
-            members = [name_current(m) for m in job_overrides]
+        members = name_cluster(self, job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
+        wants = not sweeper.endswith(".ProductSweeper")
         results = start(
-            self.trees(members),
-            members,
-            data_problems,
-            refuse_unreadable_run,
-            wants_results=not sweeper.endswith(".ProductSweeper"),
+            self.trees(members), members, data_problems, refuse_unreadable_run, wants_results=wants
         )
-        return [_returned(r) for r in results]
+        if not wants and (failed := [r for r in results if isinstance(r, Exception)]):
+            raise failed[0]
+        return [_returned(*both) for both in zip(members, results, strict=True)]
 
 
 class HereLauncher(_Composer):
     """`-m` without a cluster: check all members, then run each in a process of its own."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run all members, also after one has failed; leaves with an exit code when one did.
+        """Run all members, also after one has failed; leaves with an exit code when one did, unless the sweeper wants the results.
 
         Raises:
             ConfigError: with all problems of all members; nothing was started.
         """
+        from slurm.status.best import result
         from src.launch.sweep import run_all
 
-        code = run_all(self.trees(job_overrides), job_overrides)
-        if code:
+        ended = run_all(self.trees(job_overrides), job_overrides)
+        sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
+        if sweeper.endswith(".ProductSweeper") and (code := next((e.code for e in ended if e.code), 0)):
             sys.exit(code)
-        return []
+        return [
+            _returned(words, result(e.run, e.config)) for words, e in zip(job_overrides, ended, strict=False)
+        ]
 
 
-def _returned(result: float | None) -> JobReturn:
-    returned = JobReturn(status=JobStatus.COMPLETED)
+def name_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequence[Any]:
+    """The members, or the words of one, with the preset of this machine in place of `cluster=current`."""
+    if launcher.config.cluster.name != "current":
+        return members
+    from slurm.presets import name_current
+
+    return [name_current([m])[0] if isinstance(m, str) else name_current(m) for m in members]
+
+
+def _returned(words: Sequence[str], result: "float | Exception | None") -> JobReturn:
+    """What a sweeper gets: a number, or the reason why there is none, which reading it raises."""
+    failed = isinstance(result, Exception)
+    returned = JobReturn(overrides=words, status=JobStatus.FAILED if failed else JobStatus.COMPLETED)
     returned.return_value = result
     return returned

@@ -20,9 +20,10 @@ from pathlib import Path
 from slurm.job import ARCHIVE, ENVIRONMENTS, Job
 from slurm.packed.environment import Environment, of_job, read
 from src.errors import SubmitError
+from src.files import atomic
 from src.files.atomic import move, write_atomic
 from src.files.marked import MARKER, Place
-from src.files.removal import make_empty, remove
+from src.files.removal import make_empty, remove, temporary_name
 from src.files.telling import Progress, telling
 
 FACTS = "facts.json"
@@ -92,9 +93,14 @@ def pack_code(code: Path) -> str:
         info.uname = info.gname = ""
         return info
 
-    with tarfile.open(code / CODE, "w") as tar:
-        for name in sorted(p.name for p in code.iterdir() if p.name not in (CODE, MARKER)):
+    names = sorted(p.name for p in code.iterdir() if p.name not in (CODE, MARKER))
+    fresh = temporary_name(
+        code / CODE
+    )  # trials of a study share a snapshot, and a job may be reading the one there is
+    with tarfile.open(fresh, "w") as tar:
+        for name in names:
             tar.add(code / name, f"code/{name}", filter=plain)
+    atomic.replace(fresh, code / CODE)
     return hashlib.sha256((code / CODE).read_bytes()).hexdigest()[:16]
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from slurm import units
+from slurm import gpu_hours, units
 from slurm.rules.request import Request
 
 
@@ -34,6 +34,21 @@ def most_gpus(request: Request) -> Iterator[str]:
     most = request.site.max_gpus
     if most and request.job.gpus and sum(request.job.devices) > most:
         yield f"{sum(request.job.devices)} GPUs are over {request.cluster}'s limit of {most}; use fewer trainer.nodes or trainer.devices."
+
+
+def fair_share(request: Request) -> Iterator[str]:
+    """No more GPU hours than the user allows themselves."""
+    job, most = request.job, request.config.cluster.max_gpu_hours
+    if most is None or not job.gpus:
+        return
+    hours = gpu_hours.gpu_hours(job)
+    if hours is None:
+        yield f"cluster.max_gpu_hours={most:g} can't be kept by a job without a time limit; add cluster.time=..."
+    elif hours > most:
+        yield (
+            f"{gpu_hours.product(job)} may be {gpu_hours.short(hours)} GPU hours, over cluster.max_gpu_hours={most:g}; use less "
+            "cluster.time, fewer GPUs or fewer jobs, or a larger cluster.max_gpu_hours."
+        )
 
 
 def account(request: Request) -> Iterator[str]:
@@ -115,6 +130,7 @@ RULES = (
     longest_job,
     signal_before_the_end,
     most_gpus,
+    fair_share,
     account,
     comment,
     memory_refused,

@@ -9,8 +9,8 @@ from slurm.rules.request import Request
 OWN = {
     "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node",
     "tasks-per-node", "cpus-per-task", "gpus", "gpus-per-node", "gres", "mem", "mem-per-gpu", "constraint", "comment",
-    "reservation", "exclude", "mail-user", "mail-type", "requeue", "no-requeue", "signal", "array", "cpus-per-gpu",
-    "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "mem-per-cpu",
+    "reservation", "exclude", "exclusive", "begin", "nice", "mail-user", "mail-type", "requeue", "no-requeue", "signal", "array",
+    "cpus-per-gpu", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "mem-per-cpu",
 }  # fmt: skip
 """Options that the script sets itself, so that all of them agree, and others that contradict these."""
 
@@ -31,14 +31,15 @@ FORBIDDEN = {
 
 SHORT = {
     "J": "job-name", "o": "output", "e": "error", "A": "account", "p": "partition", "q": "qos", "t": "time", "N": "nodes",
-    "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "C": "constraint", "x": "exclude", "a": "array", "M": "clusters",
+    "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "C": "constraint", "x": "exclude", "b": "begin", "a": "array", "M": "clusters",
     "W": "wait", "h": "help", "V": "version",
 }  # fmt: skip
 """https://slurm.schedmd.com/sbatch.html"""
 
 OWN_PBS = {
     "N": "name", "o": "", "e": "", "A": "cluster.account", "q": "cluster.partition", "M": "cluster.mail_user",
-    "m": "cluster.mail_type", "r": "cluster.requeue", "J": "-m", "I": "", "h": "", "z": "", "C": "", "S": "",
+    "m": "cluster.mail_type", "a": "cluster.begin", "p": "cluster.nice", "r": "cluster.requeue", "J": "-m",
+    "I": "", "h": "", "z": "", "C": "", "S": "",
 }  # fmt: skip
 """Options of qsub that the script sets itself, with the key to use; "" if there is none."""
 

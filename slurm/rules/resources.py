@@ -1,5 +1,6 @@
 """What is requested, compared with what a node has."""
 
+import math
 from collections.abc import Iterator
 
 from slurm import units
@@ -54,15 +55,25 @@ def one_amount_of_memory(request: Request) -> Iterator[str]:
 def every_node_has_a_rank(request: Request) -> Iterator[str]:
     """Every node of an uneven job has at least one rank."""
     if min(request.job.devices) < 1:
-        total, nodes = request.config.trainer.total_devices, request.config.trainer.nodes
+        total, nodes = request.config.trainer.total_devices, request.job.nodes
         yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
 
 
 def batch_for_ranks(request: Request) -> Iterator[str]:
-    """The global batch can be shared evenly."""
-    devices = sum(request.job.devices)
-    if devices and (problem := uneven_batch(request.job.batch, devices, "GPUs")):
-        yield problem
+    """The global batch can be shared evenly, by each number of nodes that the job may get."""
+    job = request.job
+    devices = sum(job.devices)
+    if not job.elastic:
+        if devices and (problem := uneven_batch(job.batch, devices, "GPUs")):
+            yield problem
+        return
+    counts = [job.devices[0] * nodes for nodes in range(job.fewest, job.nodes + 1)]
+    if uneven := [n for n in counts if job.batch % n]:
+        common = math.lcm(*counts)
+        yield (
+            f"the job may get {job.fewest} to {job.nodes} nodes, and data.batch_size={job.batch} is the global batch, which can't be "
+            f"shared evenly by {', '.join(map(str, uneven))} GPUs; use data.batch_size={max(1, round(job.batch / common)) * common}."
+        )
 
 
 def _node(request: Request) -> str:

@@ -1,13 +1,18 @@
 """The best of several runs, by the metric that each of them monitors."""
 
+import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm.runs import Submitted
 from slurm.status import files
+from src.config.schema import Config
 from src.errors import CheckpointError, SubmitError
 from src.runs.folder import RunDir
+from src.runs.frozen import read_overrides
+from src.runs.summary import train_command
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class Best:
         value, step: the value, and the optimizer steps done there.
         compared: how many runs have such values.
         left_out: how many of the runs have none, or monitor another metric.
+        command: trains it again.
     """
 
     id: str
@@ -29,6 +35,7 @@ class Best:
     step: int
     compared: int
     left_out: int
+    command: str
 
 
 def best(found: Sequence[Submitted], metric: str | None = None, mode: str | None = None) -> Best:
@@ -50,17 +57,26 @@ def best(found: Sequence[Submitted], metric: str | None = None, mode: str | None
     way = mode or next((w for m, w in watched.values() if m == name and w), None)
     if way not in ("min", "max"):
         raise SubmitError(f"whether a low or a high {name} is better is not known; add --mode min or max.")
-    reached = {path: curve for path in watched if (curve := values(RunDir(path), name))}
-    if not reached:
+    measured = {path: curve for path in watched if (curve := values(RunDir(path), name))}
+    if not measured:
         raise SubmitError(f"none of these {len(found)} runs has measured {name} yet.")
     choose: Callable[..., tuple[Path, int, float]] = min if way == "min" else max
     points = [
-        (path, step, value) for path, curve in reached.items() for step, value in curve if value == value
+        (path, step, value) for path, curve in measured.items() for step, value in curve if value == value
     ]
     if not points:
         raise SubmitError(f"{name} is nan in all of these runs.")
     path, step, value = choose(points, key=lambda point: point[2])
-    return Best(path.name, path, name, way, value, step, len(reached), len(found) - len(reached))
+    left_out = len(found) - len(measured)
+    return Best(path.name, path, name, way, value, step, len(measured), left_out, command(RunDir(path)))
+
+
+def command(run: RunDir) -> str:
+    """What to type to train a run again, from what was typed for it."""
+    with suppress(CheckpointError):
+        words = [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
+        return f"{train_command()} {shlex.join(words)}".rstrip()
+    return ""
 
 
 def values(run: RunDir, metric: str) -> list[tuple[int, float]]:
@@ -81,3 +97,18 @@ def monitored(run: RunDir) -> tuple[str | None, str | None]:
     known = section if isinstance(section, dict) else {}
     metric, mode = known.get("monitor"), known.get("mode")
     return (metric if isinstance(metric, str) else None), (mode if isinstance(mode, str) else None)
+
+
+def reached(run: RunDir, metric: str, mode: str) -> float | None:
+    """The best value of a run, in any of its validations; None if it has none."""
+    known = [value for _, value in values(run, metric) if value == value]
+    return {"min": min, "max": max}[mode](known) if known else None
+
+
+def result(run: RunDir, config: Config) -> float | SubmitError | None:
+    """What a sweeper is told of a run that has ended: the best value of `checkpoint.monitor`, or why there is none."""
+    state = run.info().get("state")
+    if state != "completed":
+        return SubmitError(f"{run.id} is {state}, not completed: it has no result; look at its log.")
+    kept = config.checkpoint
+    return reached(run, kept.monitor, kept.mode) if kept.monitor and kept.mode else None

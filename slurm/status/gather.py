@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm import ran_here, runs
+from slurm.following import settle
 from slurm.queue import JobStates
 from slurm.runs import Submitted
 from slurm.status import commands, files
@@ -111,9 +112,11 @@ def report(
         steps_lost=lost_steps(info),
         resumed=resume_summary(info),
         logs=tuple(run.logs()),
-        tensorboard=_served(info) if alive else None,
+        tensorboard=_served(info, "tensorboard") if alive else None,
+        dashboard=_served(info, "dashboard") if alive else None,
         overrides=files.overrides(run.folder),
         next=commands.of_run(run, state, alive),
+        why="" if alive else settle(run, state, info),
     )
 
 
@@ -143,7 +146,7 @@ def _waiting(found: Sequence[Submitted], known: JobStates) -> dict[str, Pending]
     return said
 
 
-def _served(info: Mapping[str, Any]) -> dict[str, str] | None:
-    said = info.get("tensorboard")
+def _served(info: Mapping[str, Any], kind: str) -> dict[str, str] | None:
+    said = info.get(kind)
     texts = {k: v for k, v in said.items() if isinstance(v, str)} if isinstance(said, dict) else {}
     return texts or None

@@ -31,7 +31,7 @@ def table(reports: Sequence[Report]) -> str:
             r.where,
             *(r.overrides.get(key, "-") for key in keys),
             ", ".join(how_far(r)) or "-",
-            "  ".join(metrics(r)) or r.trouble or "-",
+            "  ".join(metrics(r)) or r.trouble or r.why or "-",
         ]
         for r in reports
     ]
@@ -94,6 +94,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "Run folder", display_path(report.path)
     if report.pending:
         yield "Waits", _pending(report)
+    yield "Why", report.why
     if report.alive:
         yield "Nodes", ", ".join(report.hosts)
         yield "Now", _now(report)
@@ -102,8 +103,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if saved := report.checkpoint:
         yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{_behind(report)}"
     yield "Log", "  ".join(display_path(path) for path in report.logs)
-    if report.tensorboard:
-        yield "TensorBoard", "  ".join(report.tensorboard.values())
+    for title, served in (("TensorBoard", report.tensorboard), ("Dashboard", report.dashboard)):
+        if served:
+            yield title, "  ".join(served.values())
 
 
 def _pending(report: Report) -> str:

@@ -76,8 +76,10 @@ class Report:
         resumed: both in words; empty for a run that was never resumed.
         logs: of the newest job, as far as they exist.
         tensorboard: url and tunnel of the one that is served, if one is.
+        dashboard: the same of `monitor.dashboard`.
         overrides: what was typed for it, by key.
         next: commands worth typing, as typed here.
+        why: why it never began, of one that was to follow another.
         trouble: why nothing is known of it.
     """
 
@@ -102,8 +104,10 @@ class Report:
     resumed: str = ""
     logs: tuple[Path, ...] = ()
     tensorboard: dict[str, str] | None = None
+    dashboard: dict[str, str] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
     next: tuple[str, ...] = ()
+    why: str = ""
     trouble: str = ""
 
     @property

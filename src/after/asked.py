@@ -14,6 +14,7 @@ from src.config.limits import MOST
 from src.config.schema import Config
 from src.errors import ConfigError
 from src.files import ROOT
+from src.runs.awaited import awaited
 from src.runs.folder import RunDir
 
 FORMATS = {
@@ -76,11 +77,12 @@ class Asked:
     typed: argparse.Namespace
 
 
-def ask(parsed: argparse.Namespace, words: Sequence[str]) -> Asked:
+def ask(parsed: argparse.Namespace, words: Sequence[str], after: str | None = None) -> Asked:
     """Check what was typed.
 
     Args:
         words: the run and the changes to its configuration.
+        after: what the job is to follow; a checkpoint of that one need not be there yet.
 
     Raises:
         ConfigError, CheckpointError: what can't be done.
@@ -93,7 +95,8 @@ def ask(parsed: argparse.Namespace, words: Sequence[str]) -> Asked:
         refuse_export(config.framework, export, list(FORMATS[config.framework]))
     to = free(Path(parsed.to)) if parsed.to else None
     predictions = prediction_file(parsed.predict) if parsed.predict else None
-    choose(run, parsed.checkpoint, checksums=False)
+    if not awaited(after, run):
+        choose(run, parsed.checkpoint, checksums=False)
     return Asked(run, config, changes, export, predictions, to, parsed)
 
 

@@ -1,5 +1,6 @@
 """An evaluation as a job: which cluster, and the command that its one process runs."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,11 +9,13 @@ from src.after.opening import alone
 from src.config.compose import compose
 from src.config.diagnose import diagnose
 from src.config.load import load
+from src.config.paths import absolute
 from src.config.schema import Config
 from src.config.sentences import about_configuration
+from src.errors import ConfigError
 
 SECTIONS = ("cluster", "container")
-KEYS = ("wait", "dry_run")
+KEYS = ("wait", "dry_run", "after")
 
 
 def of_the_job(words: Sequence[str]) -> list[str]:
@@ -21,7 +24,19 @@ def of_the_job(words: Sequence[str]) -> list[str]:
         w for w in words if w.partition("=")[0].partition(".")[0] in SECTIONS or w.partition("=")[0] in KEYS
     ]
     named = [w.partition("=")[2] for w in found if w.partition("=")[0] == "cluster"]
-    return found if named and named[-1] != "local" else []
+    if named and named[-1] != "local":
+        return found
+    if after_of(words):
+        raise ConfigError(
+            "after=RUN lets a job wait for a run, and this evaluation runs here; add cluster=..., or leave it out."
+        )
+    return []
+
+
+def after_of(words: Sequence[str]) -> str | None:
+    """The run that the job is to follow, as `load` reads it; None for none."""
+    named = [w.partition("=")[2] for w in words if w.startswith("after=")]
+    return os.path.realpath(absolute(named[-1])) if named and named[-1] != "null" else None
 
 
 def job_config(asked: Asked, words: Sequence[str]) -> Config:
@@ -43,6 +58,8 @@ def job_config(asked: Asked, words: Sequence[str]) -> Config:
         alone(asked.config),
         cluster=replace(there.cluster, chain=1),
         container=there.container,
+        init=replace(asked.config.init, run=None),  # has been taken
+        after=there.after,
         launch="mpirun" if there.cluster.scheduler == "pbs" else "srun",
         wait=there.wait,
         dry_run=there.dry_run,

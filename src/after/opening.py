@@ -13,6 +13,7 @@ from src.config.choices import PlainStrategy
 from src.config.compose import compose, groups
 from src.config.flat import flatten, unflatten
 from src.config.load import load
+from src.config.open import CHOSEN, LISTED
 from src.config.schema import Config
 from src.errors import CheckpointError, ConfigError
 from src.files import ROOT
@@ -26,6 +27,9 @@ from src.training.resuming import refuse_other_framework
 CHANGEABLE = ("data.dir", "data.cache", "data.workers", "paths.data", "trust", "trainer.accelerator", "trainer.precision",
               "trainer.limit_train_batches", "trainer.limit_val_batches", "trainer.limit_test_batches")  # fmt: skip
 """Keys that may differ from the run's: where the data is, and on what to compute how much."""
+
+OF_CHOICES = tuple(f"{group}." for group in (*CHOSEN, *LISTED, "strategy"))
+"""Sections whose keys depend on what was chosen."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,9 @@ def read_config(run: RunDir, words: Sequence[str]) -> Config:
     here = flatten(compose(chosen))
     if not changes.pop("trust", False):
         refuse_foreign(run.path, frozen, here)
-    younger = {k: here[k] for k in here if k.startswith("init.")} if "init.run" not in frozen else {}
+    younger = {
+        k: v for k, v in here.items() if k not in frozen and not k.startswith(OF_CHOICES)
+    }  # than the run
     return load(unflatten({**younger, **frozen, **changes}))
 
 

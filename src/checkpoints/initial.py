@@ -8,6 +8,7 @@ from src.config.open import TARGET
 from src.config.schema import Config
 from src.config.targets import brings_network
 from src.errors import CheckpointError, ProjectError
+from src.runs.awaited import awaited
 from src.runs.folder import open_run
 from src.runs.frozen import read_frozen
 
@@ -32,7 +33,8 @@ def init_problems(config: Config) -> list[str]:
                 f"init.run={init.run} was trained with framework={framework}, and its weights fit that alone; "
                 f"use framework={framework}, or another run."
             ]
-        choose(run, init.checkpoint, checksums=False)
+        if not awaited(config.after, run):  # else the job looks when it begins
+            choose(run, init.checkpoint, checksums=False)
         other = _other_model(config, frozen) if init.strict else None
     except ProjectError as error:
         return [f"init.run={init.run}: {error}"]

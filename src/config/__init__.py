@@ -7,6 +7,7 @@ dataclasses (`schema`, `choices`, `cluster`) by way of `strict`, which checks ty
 `checks` lists the contradictions between keys (`strategies`: what works with what); `members` loads all runs of a sweep.
 A request that fails is one message: `refusal` asks `sentences` what an exception means, and `diagnose` what else is wrong
 with the command line; `yaml_files` knows what can be wrong with a file of configs/, `folders` whether one can be written to,
-`signatures` what a class or function takes that a configuration names. A rank makes it with `instantiate`.
+`signatures` what a class or function takes that a configuration names. `explained` is the page of `--help`. A rank makes what
+is named with `instantiate`.
 Nothing here knows of runs, ranks or frameworks, and nothing is imported that a submission would wait for.
 """

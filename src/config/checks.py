@@ -1,10 +1,13 @@
 """Contradictions between keys that are fine one by one: a check is a function from the configuration to sentences."""
 
 import re
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 
 from src.config import strategies
 from src.config.choices import Sgd
+from src.config.limits import span
 from src.config.schema import Config
 
 Check = Callable[[Config], list[str]]
@@ -31,13 +34,15 @@ def cross_checks(config: Config) -> list[str]:
 
 
 def _strategy(c: Config) -> list[str]:
-    devices = c.trainer.total_devices or c.trainer.devices
-    return strategies.contradictions(c.framework, c.strategy.name, c.trainer.nodes, devices)
+    total, t = c.trainer.total_devices, c.trainer
+    devices = total if isinstance(total, int) else t.devices
+    return strategies.contradictions(c.framework, c.strategy.name, t.most_nodes, devices)
 
 
 def _within_node(c: Config) -> list[str]:
-    total, nodes = c.trainer.total_devices, c.trainer.nodes
-    if not getattr(c.strategy, "shard_within_node", False) or not total or total % nodes == 0:
+    total, nodes = c.trainer.total_devices, c.trainer.most_nodes
+    within = getattr(c.strategy, "shard_within_node", False)
+    if not within or not isinstance(total, int) or total % nodes == 0:
         return []
     return [
         f"strategy.shard_within_node=true splits the model in the same way on each node, and trainer.nodes={nodes} can't have the "
@@ -81,12 +86,25 @@ def _serve(c: Config) -> list[str]:
             "monitor.serve=true shows what monitor.tensorboard writes, and that is false; use monitor.tensorboard=true, or "
             "monitor.serve=false."
         ]
+    if c.monitor.dashboard is not None:
+        problems += _dashboard(c.monitor.dashboard)
     if address is not None and not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9_.:-]*", address):
         problems += [
             f"monitor.serve_address={address!r} is no address to listen at; use monitor.serve_address=0.0.0.0 for all networks of "
             "the node, or null for loopback."
         ]
     return problems
+
+
+def _dashboard(command: str) -> list[str]:
+    """It is given a free port in place of `{port}`, and is run without a shell."""
+    with suppress(ValueError):  # a quote without its end
+        if any("{port}" in word for word in shlex.split(command)[1:]):
+            return []
+    return [
+        f"monitor.dashboard={command!r} is no command that can be told a port; write {{port}} where it takes one: "
+        "monitor.dashboard='nvdashboard {port}'."
+    ]
 
 
 def _from_scratch(c: Config) -> list[str]:
@@ -97,12 +115,43 @@ def _from_scratch(c: Config) -> list[str]:
 
 def _devices(c: Config) -> list[str]:
     t = c.trainer
+    if isinstance(t.nodes, str) or isinstance(t.total_devices, str):
+        return _range(c)
     if t.devices == "auto" or t.total_devices in (None, t.devices * t.nodes):
         return []
     return [
         f"trainer.devices={t.devices} on each of trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} contradict each "
         "other; leave one of them out (trainer.devices=auto, trainer.total_devices=null)."
     ]
+
+
+def _range(c: Config) -> list[str]:
+    """What a range of nodes or devices can't be combined with."""
+    t = c.trainer
+    if not isinstance(t.total_devices, str):
+        if t.total_devices is None:
+            return []
+        return [
+            f"trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} can't both hold; leave out trainer.total_devices, "
+            "and say with trainer.devices how many each node has."
+        ]
+    least, most = span(t.total_devices)
+    if t.nodes != 1:
+        return [
+            f"trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} can't both hold; leave one of them out."
+        ]
+    if t.devices == "auto":
+        return [
+            f"trainer.total_devices={t.total_devices} is a range of nodes that have as many devices each; say how many: "
+            "trainer.devices=2."
+        ]
+    if least % t.devices or most % t.devices:
+        nearest = f"{max(1, least // t.devices) * t.devices}-{-(-most // t.devices) * t.devices}"
+        return [
+            f"trainer.total_devices={t.total_devices} is not a range of whole nodes with trainer.devices={t.devices} each; use "
+            f"trainer.total_devices={nearest}."
+        ]
+    return []
 
 
 def _nesterov(c: Config) -> list[str]:

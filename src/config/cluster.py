@@ -9,6 +9,7 @@ from src.config.strategies import Launcher
 
 Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
 Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
+_NICE = "a higher priority is the administrators' to give"
 Minutes = Annotated[int, Range(at_least=0, at_most=MOST)]
 
 
@@ -96,6 +97,10 @@ class Cluster:
     comment: str | None
     reservation: str | None
     exclude: str | None
+    exclusive: bool | Literal["user"]
+    begin: str | None
+    nice: Annotated[int, Range(at_least=1, at_most=2**31 - 3, hint=_NICE)] | None  # sbatch's maximum
+    max_gpu_hours: Annotated[float, Range(above=0, hint="null is no limit")] | None
     mail_user: str | None
     mail_type: str | None
     extra: list[str]
@@ -108,6 +113,8 @@ class Cluster:
     setup: list[str]
     local_disk: NodeFolder
     requeue: bool
+    no_kill: bool
+    retries: Annotated[int, Range(at_least=0, at_most=1000)]
     signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch's maximum
     chain: Annotated[int, Range(at_least=1, at_most=1000)]
     max_running: Annotated[int, Range(at_least=1, at_most=MOST, hint="null is no limit")] | None

@@ -18,6 +18,10 @@ HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
 """Keys of Hydra's own output folders, which this project does not use."""
 
 
+SEARCH = "hydra/sweeper=optuna"
+"""The sweeper whose members are proposed by results; of intervals too."""
+
+
 @dataclass(frozen=True)
 class CommandLine:
     """What was typed.
@@ -66,6 +70,7 @@ def split(arguments: Sequence[str]) -> CommandLine:
         *_flag_problems(vars(parsed)),
         *_folder_problems(parsed.overrides),
         *_name_problems(parsed.overrides),
+        *_search_problems(parsed.overrides, parsed.multirun),
     ]:
         raise ConfigError(*problems)
     flags, overrides = [], list(parsed.overrides)
@@ -131,6 +136,14 @@ def _name_problems(overrides: Sequence[str]) -> list[str]:
         f"'{key}={value}' chooses nothing, it is a name; use {group}={value}."
         for key, _, value in words
         if (group := key.removesuffix(".name")) in CHOSEN and key != group and value in groups()[group]
+    ]
+
+
+def _search_problems(overrides: Sequence[str], sweep: bool) -> list[str]:
+    if sweep or SEARCH not in overrides:
+        return []
+    return [
+        f"{SEARCH} trains several times: add -m, and give a key several values, such as 'optimizer.lr=interval(0.001,0.1)'."
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from src.config.command_line import SEARCH
 from src.config.compose import CONFIGS, compose, empty_sweep, groups, parse_override
 from src.config.load import load
 from src.config.open import CHOSEN
@@ -50,10 +51,11 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
 def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
     problems: list[str] = []
     known_groups = groups()
+    searches = SEARCH in arguments
     selected, valued = [], []
     for text in arguments:
         override = _parse(text, problems)
-        if override is None or not _check_sweep(text, override, sweep, known_groups, problems):
+        if override is None or not _check_sweep(text, override, sweep, known_groups, problems, searches):
             continue
         key = override.key_or_group
         if key in known_groups and override.package is None:
@@ -108,7 +110,12 @@ def _depth(value: Any) -> int:
 
 
 def _check_sweep(
-    text: str, override: Any, sweep: bool, known_groups: dict[str, list[str]], problems: list[str]
+    text: str,
+    override: Any,
+    sweep: bool,
+    known_groups: dict[str, list[str]],
+    problems: list[str],
+    searches: bool = False,
 ) -> bool:
     if not override.is_sweep_override():
         return True
@@ -117,6 +124,8 @@ def _check_sweep(
             f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
             f"('{override.key_or_group}=\"...\"') if it is one value."
         )
+    elif not override.is_discrete_sweep() and searches:
+        return False  # src/search/space.py looks at it
     elif not override.is_discrete_sweep():
         problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
     elif not _values(override, known_groups.get(override.key_or_group, [])):

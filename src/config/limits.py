@@ -5,6 +5,7 @@ one ("" if nothing is): an allowed value takes its place, so that the checks of 
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -76,6 +77,33 @@ class Items:
         elif not values:
             words = "must have at least one item"
         return values, words and words + f", such as {self.example}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of counts as Slurm writes it: 2-4.
+
+    Args:
+        at_most: the largest count.
+    """
+
+    at_most: int
+
+    def __call__(self, value: str) -> tuple[str, str]:
+        """The range, or one of a single count and what is wrong."""
+        found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", value)
+        if not found:
+            return "1-1", "is not a whole number, nor a range such as 2-4"
+        least, most = map(int, found.groups())
+        if not 1 <= least <= most <= self.at_most:
+            return "1-1", f"must go from a smaller to a larger count, from 1 to {self.at_most}"
+        return value, ""
+
+
+def span(value: int | str) -> tuple[int, int]:
+    """The smallest and the largest of a count or a range of counts."""
+    least, _, most = str(value).partition("-")
+    return int(least), int(most or least)
 
 
 MOST = 2**31 - 1

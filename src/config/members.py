@@ -1,5 +1,6 @@
 """The members of one command: a single run, or all runs of a sweep, typed and checked together."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from src.config.load import load
 from src.config.schema import Config
 from src.errors import ConfigError, SubmitError
 
-OF_THE_COMMAND = ("dry_run", "wait")
+OF_THE_COMMAND = ("dry_run", "wait", "after")
 """Keys of the command, of which there is one, rather than of a member."""
 
 Tree = Mapping[str, Any]
@@ -36,15 +37,27 @@ def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], chec
         ConfigError: the problems of all members; those of a sweep say of which.
     """
     members: list[Member] = []
-    problems: list[str] = []
+    wrong: list[tuple[str, list[str]]] = []
     for tree, typed in zip(trees, overrides, strict=True):
         try:
             members.append(Member(load(tree, check), typed))
         except ConfigError as error:
-            problems += [p if len(trees) == 1 else f"{' '.join(typed)}: {p}" for p in error.problems]
-    if problems:
-        raise ConfigError(*problems)
+            wrong.append((" ".join(typed), error.problems))
+    if wrong:
+        raise ConfigError(*each_once(wrong, len(trees)))
     return members
+
+
+def each_once(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> list[str]:
+    """What is wrong with all members, then what is wrong with some, with their words.
+
+    Args:
+        wrong: the words of a member, and its problems.
+        members: how many there are.
+    """
+    counts = Counter(problem for _, problems in wrong for problem in dict.fromkeys(problems))
+    of_all = [problem for problem, count in counts.items() if count == members]
+    return of_all + [f"{typed}: {p}" for typed, problems in wrong for p in problems if p not in of_all]
 
 
 def refuse_unlike(trees: Sequence[Tree], submitted: bool) -> None:

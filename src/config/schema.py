@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from src.config import strategies
 from src.config.choices import Callback, Data, Logger, Model, Optimizer, Schedule, Strategy, Task
 from src.config.cluster import Cluster, Container, Gpus
-from src.config.limits import MOST, Count, Range
+from src.config.limits import MOST, Count, Range, Span, span
 from src.config.open import DERIVED
 from src.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 from src.config.strict import Choice
@@ -29,7 +29,8 @@ SomeBatches = (
 )
 """The same, but at least one batch."""
 
-Nodes = Annotated[int, Range(at_least=1, at_most=100_000)]
+MOST_NODES, MOST_DEVICES = 100_000, 2**20
+Nodes = Annotated[int, Range(at_least=1, at_most=MOST_NODES)]
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,12 @@ class EarlyStopping:
 class Trainer:
     """The loop, in the same words for each framework."""
 
-    nodes: Nodes
+    nodes: Nodes | Annotated[str, Span(MOST_NODES)]  # 2-4: as many of them as there are
     devices: Gpus | Literal["auto"]  # processes = GPUs per node
-    # over all nodes; an uneven job if it is not a multiple of nodes
-    total_devices: Annotated[int, Range(at_least=1, at_most=2**20)] | None
+    # over all nodes; an uneven job if it is not a multiple of nodes; 6-16: with `devices`, a range of nodes
+    total_devices: (
+        Annotated[int, Range(at_least=1, at_most=MOST_DEVICES)] | Annotated[str, Span(MOST_DEVICES)] | None
+    )
     accelerator: Literal["auto", "cpu", "gpu"]
     precision: Literal["32", "bf16-mixed", "16-mixed"]
     max_epochs: Count
@@ -68,6 +71,19 @@ class Trainer:
     compile: bool  # the network, for its device: see docs/performance.md
     tf32: bool  # how GPUs multiply float32 matrices
     channels_last: bool  # memory format of the weights of convolutions, and so of what these compute
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The fewest and the most nodes; of a range of `total_devices`, as many as have so many with `devices` each."""
+        if isinstance(self.total_devices, str) and self.devices != "auto":
+            least, most = span(self.total_devices)
+            return -(-least // self.devices), max(1, most // self.devices)
+        return span(self.nodes)
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes, or the most of a range."""
+        return self.span[1]
 
 
 @dataclass(frozen=True)
@@ -108,7 +124,8 @@ class Monitor:
     # time between two samples of each node's CPUs and GPUs, see src/monitor/sampler.py; null: none
     sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None
     serve: bool  # a TensorBoard server on the first node
-    serve_address: str | None  # where it listens; null: loopback, which a tunnel reaches
+    dashboard: str | None  # a command that serves a page at {port} on the first node
+    serve_address: str | None  # where they listen; null: loopback, which a tunnel reaches
     # time without a step after which a rank counts as hung; null: it is never looked for
     hang_minutes: Annotated[float, Range(above=0, at_most=MOST, hint="null turns it off")] | None
     hang: Literal["warn", "requeue"]
@@ -116,7 +133,8 @@ class Monitor:
     @property
     def beside(self) -> bool:
         """Whether a side process has anything to do on each node, see src/monitor/node.py."""
-        return self.serve or self.sample_seconds is not None or self.hang_minutes is not None
+        served = self.serve or self.dashboard is not None
+        return served or self.sample_seconds is not None or self.hang_minutes is not None
 
 
 @dataclass(frozen=True)
@@ -139,6 +157,7 @@ class Config:
     name: str
     seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)]  # what numpy's generators take
     resume: str | None
+    after: RunFolder | None  # or its id
     trust: bool  # with resume: run what the run folder brings as code, see src/runs/trust.py
     from_scratch: bool  # with resume: begin again at step 0, what the run has is kept aside
     dry_run: bool | Literal["test"]

@@ -47,7 +47,7 @@ def lay_out(config: Config, devices: tuple[int, ...]) -> Layout:
 def local_layout(config: Config) -> Layout:
     """On this machine: `trainer.devices`, or with `auto` all GPUs, or one CPU process."""
     t = config.trainer
-    devices = t.total_devices or t.devices
+    devices = t.total_devices if isinstance(t.total_devices, int) else t.devices
     if devices == "auto":
         return lay_out(config, (1 if t.accelerator == "cpu" else max(1, visible_gpus()),))
     return lay_out(config, (devices,))

@@ -2,11 +2,13 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
 
 from src.config.command_line import here, opened, split
 from src.config.compose import CONFIGS, quoted
+from src.config.explained import explained
 from src.config.refusal import refusal
 from src.config.yaml_files import refuse_unusable
 from src.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
@@ -27,6 +29,19 @@ def complete(arguments: Sequence[str]) -> list[str]:
     words = [quoted(word) for word in opened([*saved_overrides(line.overrides), *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
     return [*words, *line.flags]
+
+
+@contextmanager
+def help_page(arguments: Sequence[str]) -> Iterator[None]:
+    """Where help is asked for, what Hydra prints gets the comments of the configuration."""
+    if not {"-h", "--help"} & set(arguments):
+        yield
+        return
+    try:
+        with redirect_stdout(StringIO()) as page:
+            yield
+    finally:  # Hydra ends the program
+        print(explained(page.getvalue()), end="")
 
 
 def run_folder(arguments: Sequence[str]) -> str:

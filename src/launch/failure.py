@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import sys
 import threading
 import traceback
@@ -12,7 +13,7 @@ from pathlib import Path
 from src.distributed.lost_rank import lost_rank
 from src.distributed.topology import Topology
 from src.errors import LostRankError, ProjectError
-from src.runs.debug import first, keep
+from src.runs.debug import CAUSE, first, keep
 from src.runs.folder import RunDir
 
 
@@ -24,6 +25,8 @@ def tell(run: RunDir, topology: Topology, error: BaseException) -> None:
     elif isinstance(error, LostRankError):
         _tell_consequence(run, topology, error, f"error: {error}")
     elif isinstance(error, ProjectError):
+        if topology.world_size > 1:
+            first(run, CAUSE, f"{me}: {error}")
         say(f"error: {error}")
     elif why := lost_rank(error):
         said = f"error: {me} stops: the connection to another rank was lost ({why})."
@@ -31,6 +34,8 @@ def tell(run: RunDir, topology: Topology, error: BaseException) -> None:
     elif topology.world_size > 1 and (other := first(run, _place(error), me)) != me:
         leave_out(run, topology, error, f"error: {me} failed where {other} did ({_last_line(error)}).")
     else:
+        if topology.world_size > 1:
+            first(run, CAUSE, f"{me} on {socket.gethostname()}: {_last_line(error)}")
         traceback.print_exception(error)
 
 

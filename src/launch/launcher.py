@@ -4,6 +4,7 @@ When a rank has ended with any code but 0 it prints a page of its own code, and 
 RUN/debug, the log gets a sentence, and the code is the rank's. Any other error of a launcher is printed as it is.
 """
 
+import os
 import re
 import runpy
 import signal
@@ -23,6 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the launcher; returns 0, or the exit code of the first rank that failed."""
     run, module, *words = arguments
     sys.argv = [module, *words]
+    # only lightning
+    # torchrun's store writes a page to the log about each peer that is gone, before torchrun itself says so
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # end lightning
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:

@@ -122,18 +122,27 @@ def local_problems(config: Config) -> list[str]:
 def no_scheduler(config: Config) -> list[str]:
     """A scheduler named beside `cluster=local`, which submits nothing."""
     if config.cluster.scheduler == "none":
-        return []
+        return _no_queue(config)
     kind = config.cluster.scheduler
     return [
         f"cluster={config.cluster.name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
     ]
 
 
-def _nodes(config: Config) -> list[str]:
-    if config.trainer.nodes == 1:
+def _no_queue(config: Config) -> list[str]:
+    if config.after is None:
         return []
     return [
-        f"trainer.nodes={config.trainer.nodes} needs a cluster and cluster={config.cluster.name} is this machine; "
+        "after=RUN lets a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave it out."
+    ]
+
+
+def _nodes(config: Config) -> list[str]:
+    if config.trainer.most_nodes == 1:
+        return []
+    key = "total_devices" if isinstance(config.trainer.total_devices, str) else "nodes"
+    return [
+        f"trainer.{key}={getattr(config.trainer, key)} needs a cluster and cluster={config.cluster.name} is this machine; "
         "name one with cluster=..., or use trainer.nodes=1."
     ]
 

@@ -6,21 +6,37 @@ A process per member, because frameworks keep global state: seeds, devices, grap
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from src.config.members import load_members, refuse_unlike
+from src.config.schema import Config
 from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.output import protect
 from src.launch.local import local_problems, make_run, resolved_numbers
 from src.launch.processes import beside
+from src.runs.folder import RunDir
 
 
-def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> int:
+@dataclass(frozen=True)
+class Ended:
+    """A member that has run.
+
+    Attributes:
+        code: its exit code.
+    """
+
+    run: RunDir
+    config: Config
+    code: int
+
+
+def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> list[Ended]:
     """Run each member; a failure does not stop the next.
 
     Returns:
-        0, or the exit code of the first member that failed.
+        One for each member; none of a dry run.
 
     Raises:
         ConfigError: the problems of all members, before anything is written.
@@ -31,18 +47,18 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
     if members[0].config.dry_run:
         numbers = [resolved_numbers(m.config, layout) for m, layout in zip(members, layouts, strict=True)]
         print("\n\n".join(f"{' '.join(o)}\n{n}" for o, n in zip(overrides, numbers, strict=True)))
-        return 0
+        return []
     protect()
-    codes = []
+    ended = []
     for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
         print(f"\n[{number}/{len(members)}] {' '.join(member.overrides)}", flush=True)
         run = make_run(member.config, member.overrides, layout)
         with beside(run, member.config):
-            codes.append(_run_one(str(run.path)))
-    failed = [" ".join(o) for o, code in zip(overrides, codes, strict=True) if code]
+            ended.append(Ended(run, member.config, _run_one(str(run.path))))
+    failed = [" ".join(o) for o, one in zip(overrides, ended, strict=True) if one.code]
     if failed:
-        print(f"\n{len(failed)} of {len(codes)} members failed: {'; '.join(failed)}", file=sys.stderr)
-    return next((code for code in codes if code), 0)
+        print(f"\n{len(failed)} of {len(ended)} members failed: {'; '.join(failed)}", file=sys.stderr)
+    return ended
 
 
 def _run_one(run: str) -> int:

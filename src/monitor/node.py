@@ -15,7 +15,7 @@ from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
-from src.monitor.serve import Board, is_first
+from src.monitor.serve import board, dashboard, is_first
 from src.monitor.watch import Watch
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
@@ -70,7 +70,9 @@ def parts_of(run: RunDir, config: Config) -> list[Part]:
     if config.monitor.sample_seconds is not None:
         wanted.append(lambda: sampler(run, config))
     if config.monitor.serve and is_first(host()):
-        wanted.append(lambda: Board(run, config, host()))
+        wanted.append(lambda: board(run, config, host()))
+    if config.monitor.dashboard and is_first(host()):
+        wanted.append(lambda: dashboard(run, config, host()))
     parts: list[Part] = []
     for make in wanted:
         attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]

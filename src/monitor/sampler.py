@@ -36,7 +36,7 @@ class Sampler:
     """
 
     def __init__(self, run: RunDir, config: Config, name: str) -> None:
-        nodes, seconds = config.trainer.nodes, config.monitor.sample_seconds or 0.0
+        nodes, seconds = config.trainer.most_nodes, config.monitor.sample_seconds or 0.0
         self.every_seconds = max(seconds, nodes / WRITERS_PER_S)
         self.table = Table(run.monitor / f"{name}.csv")
         self.newest = run.monitor / f"{name}.json"

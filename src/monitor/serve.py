@@ -1,9 +1,11 @@
-"""A TensorBoard server on the first node of a job, as a child of the side process, and the ssh command that reaches it."""
+"""Servers of pages on the first node of a job, as children of the side process, and the ssh command that reaches them."""
 
 import getpass
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from src.config.schema import Config
 from src.files.atomic import write_atomic
@@ -14,25 +16,29 @@ from src.runs.folder import RunDir
 LOOPBACK = "127.0.0.1"
 ANY = ("0.0.0.0", "::")
 DONE_S = 3600.0
+ENDS_WITHIN_S = 5.0
 
 
-class Board:
-    """Starts the server, says where it is, and ends it with this process.
+class Server:
+    """Starts a server, says where it is, and ends it with this process.
 
     Args:
+        title: of what it shows.
+        served: the file that says where it is.
+        program: prints its port, and ends when its input does.
         name: of this node.
 
     Raises:
         OSError: it can't be started.
     """
 
-    def __init__(self, run: RunDir, config: Config, name: str) -> None:
+    def __init__(self, title: str, served: Path, program: Sequence[str], config: Config, name: str) -> None:
         self.every_seconds = 0.1
-        self.run, self.name = run, name
+        self.title, self.served, self.name = title, served, name
         self.address, self.login = config.monitor.serve_address, config.cluster.site.login
         self._write_down({})  # an earlier one may have been killed
-        command = [sys.executable, "-m", "src.monitor.board", str(run.tensorboard), self.address or LOOPBACK]
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+        command = [sys.executable, "-m", *program]
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=quiet, text=True)
 
     def look(self, now: float) -> None:
@@ -41,14 +47,18 @@ class Board:
         said = self.process.stdout.readline().strip()
         self.every_seconds = DONE_S
         if not said.isdigit():
-            print(f"TensorBoard does not run on {self.name}: {said or 'it ended at its start'}", flush=True)
+            print(f"{self.title} does not run on {self.name}: {said or 'it ended at its start'}", flush=True)
             return
         found = place(int(said), self.name, self.address, self.login if running_job() else "")
-        print("".join(f"{line}\n" for line in lines(found)), end="", flush=True)
+        print("".join(f"{line}\n" for line in lines(found, self.title)), end="", flush=True)
         self._write_down(found)
 
     def close(self) -> None:
         """End the server."""
+        assert self.process.stdin
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self.process.stdin.close()
+            self.process.wait(ENDS_WITHIN_S)
         self.process.kill()
         self.process.wait()
         self._write_down({})
@@ -56,8 +66,27 @@ class Board:
     def _write_down(self, found: dict[str, str | None]) -> None:
         """For run.json, which rank 0 alone writes. A disk that refuses is done without."""
         with suppress(OSError):
-            self.run.monitor.mkdir(exist_ok=True)
-            write_atomic(self.run.served, dumps(found))
+            self.served.parent.mkdir(exist_ok=True)
+            write_atomic(self.served, dumps(found))
+
+
+def board(run: RunDir, config: Config, name: str) -> Server:
+    """A TensorBoard server of the run."""
+    program = ["src.monitor.board", str(run.tensorboard), config.monitor.serve_address or LOOPBACK]
+    return Server("TensorBoard", run.served("tensorboard"), program, config, name)
+
+
+def dashboard(run: RunDir, config: Config, name: str) -> Server:
+    """The command of `monitor.dashboard`."""
+    log = str(run.monitor / "dashboard.log")
+    run.monitor.mkdir(exist_ok=True)
+    program = [
+        "src.monitor.dashboard",
+        str(config.monitor.dashboard),
+        config.monitor.serve_address or LOOPBACK,
+        log,
+    ]
+    return Server("dashboard", run.served("dashboard"), program, config, name)
 
 
 def is_first(name: str) -> bool:
@@ -84,9 +113,9 @@ def place(port: int, node: str, address: str | None, login: str | None) -> dict[
     return {"url": f"http://localhost:{port}/", "tunnel": tunnel}
 
 
-def lines(found: dict[str, str | None]) -> list[str]:
+def lines(found: dict[str, str | None], title: str) -> list[str]:
     """What the log says."""
-    said = [f"TensorBoard:   {found['url']}"]
+    said = [f"{title + ':':<15}{found['url']}"]
     return [*said, f"  on your own machine, first:  {found['tunnel']}"] if found["tunnel"] else said
 
 

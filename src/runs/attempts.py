@@ -110,7 +110,8 @@ def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> None
 
 def record_failure(run: RunDir) -> None:
     """The attempt ended with an error."""
-    run.update(state="failed", ended=now(), **{ATTEMPTS: _ended(run, ended_by="failed")})
+    step = {"step": run.steps_done()} if run.steps_done else {}
+    run.update(state="failed", ended=now(), **{ATTEMPTS: _ended(run, ended_by="failed", **step)})
 
 
 def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -> None:
@@ -201,9 +202,14 @@ def lost_steps(info: Mapping[str, Any]) -> int:
 
 
 def resume_summary(info: Mapping[str, Any]) -> str:
-    """'resumed 3 times, 0 steps lost'; empty for a run that was never resumed. Lost steps were trained twice."""
+    """'resumed 3 times, 0 steps lost'; empty for a run that was never resumed. Lost steps were trained twice.
+
+    Where it went on with another number of nodes: '..., on 4, then 3 nodes'.
+    """
     attempts, lost = info.get(ATTEMPTS, []), lost_steps(info)
     if len(attempts) < 2:
         return ""
     times = f"{len(attempts) - 1} time{'s' if len(attempts) > 2 else ''}"
-    return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost"
+    nodes = [key for key, _ in itertools.groupby(len(a.get("hosts") or [""]) for a in attempts)]
+    changed = f", on {', then '.join(map(str, nodes))} node{'s'[: nodes[-1] > 1]}" if len(nodes) > 1 else ""
+    return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost{changed}"

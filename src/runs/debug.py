@@ -13,6 +13,9 @@ from pathlib import Path
 from src.runs.attempts import STARTED, running_job
 from src.runs.folder import RunDir, now
 
+CAUSE = "cause"
+"""What `first` is asked for by a rank that fails for a reason of its own: who was the first to."""
+
 
 def keep(run: RunDir, writer: str, text: str) -> Path | None:
     """Append `text` to the debug file of a writer.

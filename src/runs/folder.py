@@ -24,8 +24,8 @@ JOBS = "jobs.txt"
 SCRIPT_SAYS = {"preempted": "queued", "running": "failed"}
 """What the batch script may make of a state, see `RunDir.info`."""
 
-SERVED = "tensorboard"
-"""Key of run.json: where a TensorBoard server shows the run, while it trains."""
+SERVED = ("tensorboard", "dashboard")
+"""Keys of run.json: where a server shows the run or its node, while it trains."""
 
 
 class RunDir:
@@ -52,8 +52,11 @@ class RunDir:
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
         self.monitor = path / "monitor"
-        self.served = self.monitor / "tensorboard.json"
         self.debug = path / "debug"
+
+    def served(self, kind: str) -> Path:
+        """The file in which one of `SERVED` says where it is."""
+        return self.monitor / f"{kind}.json"
 
     def info(self) -> dict[str, Any]:
         """The content of run.json; empty if there is none yet.
@@ -76,25 +79,24 @@ class RunDir:
         said = self._state_of_script()
         if said and said == SCRIPT_SAYS.get(str(content.get("state"))):
             content["state"] = said
-        return self._with_server(content)
+        return self._with_servers(content)
 
     def update(self, **fields: Any) -> None:
         """Merge `fields` into run.json, and write the file `state`. Only one process at a time: rank 0, or the submission."""
-        content = {**self.info(), **fields}
-        if content.get("state") != "running":
-            content.pop(SERVED, None)
+        content = self._with_servers({**self.info(), **fields})
         write_atomic(self.info_file, dumps(content))
         if "state" in content:
             job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
             write_atomic(self.state_file, f"{content['state']} {job}".rstrip() + "\n")
 
-    def _with_server(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Of a run that trains: where a TensorBoard server shows it, by what src/monitor/serve.py has written beside run.json."""
-        content.pop(SERVED, None)
-        with suppress(OSError, ValueError, RecursionError):
-            served = json.loads(read_text(self.served))
-            if served and isinstance(served, dict) and content.get("state") == "running":
-                content[SERVED] = served
+    def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Of a run that trains: where servers show it, by what src/monitor/serve.py has written beside run.json."""
+        for kind in SERVED:
+            content.pop(kind, None)
+            with suppress(OSError, ValueError, RecursionError):
+                served = json.loads(read_text(self.served(kind)))
+                if served and isinstance(served, dict) and content.get("state") == "running":
+                    content[kind] = served
         return content
 
     def _state_of_script(self) -> str:

@@ -19,7 +19,7 @@ from src.runs.folder import RunDir
 ALWAYS = ("name", "seed", "framework", "data", "model", "optimizer", "trainer", "paths")
 """Keys that every run has had; a file that was cut off would make another run of it."""
 
-FREE = ("resume", "dry_run", "trust", "from_scratch")
+FREE = ("resume", "after", "dry_run", "trust", "from_scratch")
 """Keys that belong to one command, not to the run."""
 
 ONE_COMMAND = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(FREE)})(=|$))")

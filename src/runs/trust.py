@@ -21,6 +21,9 @@ from src.errors import ConfigError, SubmitError
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
+COMMANDS = ("monitor.dashboard",)
+"""Keys whose values are run beside the ranks, in a job or not."""
+
 
 def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The values that run as code: lines of the batch script, the container, and everything that `_target_` names.
@@ -31,7 +34,7 @@ def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
     submits, contained = flat.get("cluster.scheduler") != "none", flat.get("container.name") != "none"
 
     def runs(key: str, value: object) -> bool:
-        if "_target_" in f"{key} {value}" or key.endswith("._check_"):
+        if key in COMMANDS or "_target_" in f"{key} {value}" or key.endswith("._check_"):
             return True
         return submits and (key in SHELL or (contained and key.startswith("container.")))
 

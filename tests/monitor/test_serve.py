@@ -68,14 +68,62 @@ def test_a_server_that_can_t_listen_is_said_and_nothing_else(make_run: MakeRun) 
     assert "tensorboard" not in run.info()
 
 
+def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
+    """Any command that serves a page; here Python's own server, with a process of its own."""
+    serves = f'sh -c "{sys.executable} -m http.server --bind {{address}} {{port}}; true"'
+    _, run = make_run(f"monitor.dashboard={serves!r}", "monitor.sample_seconds=null")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(run), cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as side:
+        assert side.stdout
+        said = side.stdout.readline()
+        found = re.search(r"^dashboard: +(http://localhost:\d+/)$", said)
+        assert found, said
+        assert "Directory listing" in urllib.request.urlopen(found[1], timeout=60).read().decode()
+        run.update(state="running")
+        wait_for(lambda: run.info().get("dashboard") == {"url": found[1], "tunnel": None})
+        begun = psutil.Process(side.pid).children(recursive=True)
+        side.communicate(timeout=60)
+    assert len(begun) == 3  # the program that starts the command, the shell, the server
+    wait_for(lambda: not any(process.is_running() for process in begun))
+    assert "dashboard" not in run.info()
+
+
+def test_a_killed_side_process_leaves_no_dashboard(make_run: MakeRun) -> None:
+    _, run = make_run(f"monitor.dashboard='{sys.executable} -m http.server {{port}}'")
+    with subprocess.Popen(command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as side:
+        assert side.stdout
+        side.stdout.readline()
+        begun = psutil.Process(side.pid).children(recursive=True)
+        side.send_signal(signal.SIGKILL)
+    wait_for(lambda: not any(process.is_running() for process in begun))
+
+
+@pytest.mark.parametrize(
+    ("serves", "said"),
+    [
+        ("nvdashboard-of-nobody {port}", "nvdashboard-of-nobody is not installed there, or not on PATH"),
+        ("sh -c 'exit 3' {port}", r"it ended with exit code 3, see .*/monitor/dashboard\.log"),
+    ],
+)
+def test_a_dashboard_that_does_not_come(make_run: MakeRun, serves: str, said: str) -> None:
+    _, run = make_run(f"monitor.dashboard={serves!r}")
+    with subprocess.Popen(
+        command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as side:
+        assert side.stdout
+        assert re.match(rf"dashboard does not run on \S+: {said}$", side.stdout.readline())
+        side.communicate(timeout=60)
+    assert "dashboard" not in run.info()
+
+
 def test_tunnels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     inside = place(4711, "gpu3", None, "login.site.org")
     assert inside["tunnel"] == "ssh -N -L 4711:localhost:4711 -J me@login.site.org me@gpu3"
-    assert lines(inside)[1].endswith(str(inside["tunnel"]))
+    assert lines(inside, "TensorBoard")[1].endswith(str(inside["tunnel"]))
     assert place(4711, "gpu3", "0.0.0.0", None)["tunnel"] == "ssh -N -L 4711:gpu3:4711 me@<login node>"
     assert place(4711, "gpu3", "10.0.0.3", None)["tunnel"] == "ssh -N -L 4711:10.0.0.3:4711 me@<login node>"
-    assert lines(place(4711, "laptop", None, "")) == ["TensorBoard:   http://localhost:4711/"]
+    assert lines(place(4711, "laptop", None, ""), "TensorBoard") == ["TensorBoard:   http://localhost:4711/"]
 
 
 def test_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +141,7 @@ def test_a_run_that_has_ended_has_no_server(make_run: MakeRun) -> None:
     """Even where the side process was killed, and could not take the note back."""
     _, run = make_run()
     run.monitor.mkdir()
-    run.served.write_text('{"url": "http://localhost:1/", "tunnel": null}')
+    run.served("tensorboard").write_text('{"url": "http://localhost:1/", "tunnel": null}')
     run.update(state="running")
     assert run.info()["tensorboard"]["url"] == "http://localhost:1/"
     run.update(state="completed")
@@ -106,7 +154,7 @@ def test_a_damaged_note_is_no_server(make_run: MakeRun) -> None:
     run.monitor.mkdir()
     run.update(state="running")
     for content in ("{", "[]", "{}", "\xff"):
-        run.served.write_text(content, encoding="latin-1")
+        run.served("tensorboard").write_text(content, encoding="latin-1")
         assert isinstance(run, RunDir) and "tensorboard" not in run.info()
 
 

@@ -56,6 +56,13 @@ def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path
     assert info["parts"][1]["hosts"] == ["node1"]
 
 
+def test_another_number_of_nodes_is_said(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    for hosts in ("a:2,b:2,c:2", "a:2,b:2,c:2", "a:2"):
+        record_start(run, 6, {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": hosts})
+    assert resume_summary(run.info()) == "resumed 2 times, 0 steps lost, on 3, then 1 node"
+
+
 def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     attempt(run, 0, 5, None)

@@ -4,6 +4,7 @@
     testbed_for(site)    the same for another site; keywords as for slurm.testbed.cluster.Testbed
     login                a person on its login node, with a new shared_dir
     project              the folder of a small project, for snapshots
+    on_again             nodes that the test powers off are on again at its end
     slow_steps           an override with which jobs train slowly, even on a fast machine
     shared_dir           an empty folder that all nodes of all testbeds see (they don't see pytest's tmp_path)
 
@@ -93,6 +94,17 @@ def shared_dir(slurm_root: Path) -> Iterator[Path]:
 def login(testbed: Testbed, shared_dir: Path) -> Login:
     """The project's commands on the testbed of `slurm`."""
     return Login(testbed, shared_dir)
+
+
+@pytest.fixture
+def on_again(testbed: Testbed) -> Iterator[None]:
+    """Nodes that the test powers off are on and idle at its end."""
+    yield
+    for node in testbed.nodes:
+        if not testbed.machines.pid(node):
+            testbed.boot_node(node)
+    idle = ["sinfo", "--noheader", "--partition=main", "--states=idle", "--format=%D"]
+    testbed.machines.wait_for(lambda: testbed.run(idle).stdout.strip() == "4", "the nodes did not come back")
 
 
 @pytest.fixture

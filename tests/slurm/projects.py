@@ -1,9 +1,12 @@
 """Small projects under git, and snapshots of them."""
 
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from slurm import snapshot
+from src.files import ROOT
 
 
 def git(root: Path, *words: str) -> str:
@@ -40,3 +43,19 @@ def add_submodule(root: Path) -> None:
     commit(other)
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
     git(root, "commit", "-q", "-m", "with submodule")
+
+
+def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600)
+
+
+def copy(folder: Path) -> Path:
+    """The project as git has it here, changes included, committed."""
+    project = folder / "project"
+    for name in run(ROOT, "git", "ls-files", "-z", "-co", "--exclude-standard").stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, project / name, follow_symlinks=False)
+    (project / ".venv").symlink_to(sys.prefix)
+    commit(project)
+    return project

@@ -3,11 +3,9 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
-from slurm.testbed.cluster import Testbed
 from tests.slurm.login import EACH_STEP, Login, check_curve, log, trained, wait_for
 from tests.weights import info
 
@@ -15,17 +13,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 INTERVAL = 100
 """Steps between checkpoints of the nodes test: at least 5 s."""
-
-
-@pytest.fixture
-def on_again(testbed: Testbed) -> Iterator[None]:
-    """Nodes that the test powers off are on and idle at its end."""
-    yield
-    for node in testbed.nodes:
-        if not testbed.machines.pid(node):
-            testbed.boot_node(node)
-    idle = ["sinfo", "--noheader", "--partition=main", "--states=idle", "--format=%D"]
-    testbed.machines.wait_for(lambda: testbed.run(idle).stdout.strip() == "4", "the nodes did not come back")
 
 
 @pytest.mark.slow

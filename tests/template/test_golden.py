@@ -31,3 +31,7 @@ def test_every_preset_and_launch_method_has_a_golden_script() -> None:
 @pytest.mark.parametrize("name", renew.CASES)
 def test_bash_reads_every_script(name: str) -> None:
     subprocess.run(["bash", "-n"], input=renew.script(name), text=True, check=True)
+
+
+def test_the_list_of_all_keys_grows_on_purpose() -> None:
+    assert renew.options() == (GOLDEN / "options.txt").read_text(), "if you mean it: make golden"

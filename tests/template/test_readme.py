@@ -12,7 +12,10 @@ from src import jobs, scaling
 from src.files import ROOT
 
 Train = Callable[..., "CompletedProcess[str]"]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def commands(page: Path) -> list[str]:
@@ -43,10 +46,17 @@ ALL = [(page.name, c) for page in PAGES for c in commands(page) if c]
 @pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/train.py")])
 def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: str, command: str) -> None:
     arguments = [a for a in shlex.split(command)[2:] if not a.startswith(("resume=", "init=")) and a != "-m"]
-    arguments = [a.split(",")[0] if a.startswith(("optimizer.lr=", "seed=")) else a for a in arguments]
+    if "hydra/sweeper=optuna" in arguments:  # its values stay: they are what is searched
+        arguments.insert(0, "-m")
+    else:
+        arguments = [a.split(",")[0] if a.startswith(("optimizer.lr=", "seed=")) else a for a in arguments]
     for split in ("train", "val"):
         (tmp_path / "pictures" / split / "cat").mkdir(parents=True)
     arguments = [f"data.dir={tmp_path}/pictures" if a.startswith("data.dir=") else a for a in arguments]
+    (tmp_path / "image").touch()
+    arguments = [
+        f"container.image={tmp_path}/image" if a.startswith("container.image=") else a for a in arguments
+    ]
     (tmp_path / "mine.py").write_text(MINE)
     environment = {"PYTHONPATH": str(tmp_path)}
     done = train(*arguments, "dry_run=true", f"paths.results={tmp_path / 'results'}", env=environment)
@@ -57,6 +67,15 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
     else:
         assert done.returncode == 0, done.stderr
     assert not (tmp_path / "results").exists()
+
+
+CLUSTERS = sorted(path.stem for path in (ROOT / "configs/cluster").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("cluster", [name for name in CLUSTERS if name not in ("local", "current", "pbs")])
+def test_each_cluster_has_a_command_in_its_pages(cluster: str) -> None:
+    shown = [command for page in (ROOT / "docs/clusters").glob("*.md") for command in commands(page)]
+    assert any(f"cluster={cluster}" in shlex.split(command) for command in shown)
 
 
 @pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/jobs.py")])
@@ -122,6 +141,8 @@ def test_every_other_command_is_known() -> None:
         "python src/scaling.py",
         "python src/doctor.py",
         "python slurm/new_cluster.py",
+        "source .venv/bin/activate",
+        "eval '$(python src/train.py --shell-completion",  # tests/config/test_explained.py
     )
     assert [c for _, c in ALL if not c.startswith(known)] == []
 
@@ -133,7 +154,17 @@ def test_files_that_are_named_exist() -> None:
         for name in re.findall(
             r"`((?:src|slurm|configs|tests|tools|docs|benchmarks)/[\w./-]*)`", page.read_text()
         )
+        if page.name != "comparison.md"  # of other projects too
     }
     assert named
     yours = [name for name in named if Path(name).stem == "mine" or name.startswith("configs/local/")]
     assert [name for name in named if not (ROOT / name).exists() and name not in yours] == []
+
+
+def test_messages_of_the_project_are_those_that_it_prints() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    ours = page.partition("## What it says itself")[2].partition("## What others say")[0]
+    code = "".join(p.read_text() for top in ("src", "slurm") for p in (ROOT / top).rglob("*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # texts of several lines
+    messages = re.findall(r"^### `(.*)`$", ours, re.MULTILINE)
+    assert messages and [message for message in messages if message not in code] == []

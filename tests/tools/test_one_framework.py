@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from src.files import ROOT
-from tests.slurm.projects import commit
+from tests.slurm.projects import commit, copy, run
 
 OTHER = {"lightning": "keras", "keras": "lightning"}
 WORDS = {
@@ -24,22 +24,6 @@ EXCEPT = {
     "tools/horovod_corrections.py": "corrects Horovod's own files, those of the other framework too",
     "tools/build_horovod.py": "switches the other framework off, by the names of Horovod's variables",
 }
-
-
-def run(project: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600)
-
-
-def copy(folder: Path) -> Path:
-    """The project as git has it here, changes included, committed."""
-    project = folder / "project"
-    for name in run(ROOT, "git", "ls-files", "-z", "-co", "--exclude-standard").stdout.split("\0"):
-        if name and (ROOT / name).is_file():
-            (project / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, project / name, follow_symlinks=False)
-    (project / ".venv").symlink_to(sys.prefix)
-    commit(project)
-    return project
 
 
 def only(project: Path, framework: str) -> subprocess.CompletedProcess[str]:

@@ -36,6 +36,8 @@ SAYS = {
     "{run} cluster=neuron": "neuron rejects jobs without comment",
     "{run} cluster=neurom": "cluster=neurom is not a choice",
     "{run} cluster=slurm cluster.tme=1": "'cluster.tme' is not a key.*cluster.time",
+    "{run} after={run}": "after=RUN lets a job wait for a run, and this evaluation runs here; add cluster=",
+    "{run} cluster=slurm after={row}/none": "after=.*/none: no run is called",
     "{run} cluster=slurm cluster.time=x": "cluster.time: 'x' is not a time limit",
     "{run} cluster=slurm trainer.nodes=2": "trainer.nodes=2 can't be changed",
     "{run} cluster=slurm --predict {row}/there.csv": "there.csv is there already",

@@ -70,6 +70,7 @@ TIMES = (
     "[1]",
     "9" * 400,
 )
+BEGINS = ("later", "25:00", "now+1month", "2026-02-31", "''", "1200", "true", "[noon]")
 SIZES = ("lots", "10Q", "-5G", "''", "nan", "inf", "1e3G", "10 000M", "²G", "true", "9" * 400 + "T")
 OPTIONS = {
     "\"cluster.extra=['part']\"": "cluster.extra: 'part' is not an option; write it as for sbatch, such as --licenses=x",
@@ -163,6 +164,23 @@ THERE: dict[str, Damage] = {**BROKEN, "nothing": "", "unreadable": with_mode(0)}
 
 ROWS = [
     *(Row(words, says) for words, says in SITES.items()),
+    *(Row(f"cluster=slurm cluster.begin={t}", r"cluster\.begin(=|: )") for t in BEGINS),
+    Row("after={run}", "after=RUN lets a job wait in a queue, and this machine has none; name a cluster"),
+    Row("-m after={run} seed=1,2", "after=RUN lets a job wait in a queue, and this machine has none"),
+    Row("cluster=slurm after=nothere", "after=nothere: (no run is called 'nothere'|there is no run)"),
+    Row("cluster=slurm after={row}/none", "after=.*/none: no run is called"),
+    Row("cluster=slurm after=", "after='?'? (is empty|.*)"),
+    Row("cluster=slurm after={run}", "that run is failed and has no job, so none can wait for it"),
+    Row("-m cluster=slurm after={run},{job}", "after can't be swept"),
+    Row("cluster=slurm after={job}", "squeue.*Unable to contact", programs={"squeue": "echo Unable to contact >&2; exit 1", "sbatch": "echo 9"}, name="after= while the queue is silent"),
+    Row("cluster=slurm after={job}", "that run failed, so a job that waits for it would never begin", programs={"squeue": "echo '4001|FAILED'", "sbatch": "echo 9"}, name="after= a run that failed"),
+    Row("cluster=pbs cluster.begin=tomorrow", "cluster.begin: 'tomorrow' is a form of Slurm's, and PBS takes a date"),
+    Row("cluster=pbs cluster.exclusive=user", "cluster.exclusive=user is known to Slurm only"),
+    Row("cluster=pbs cluster.nice=2000", "cluster.nice=2000 is lower than a priority of PBS can be; use cluster.nice=1024"),
+    Row("cluster=slurm cluster.exclusive=yes", "cluster.exclusive='yes' is not true or false or user"),
+    Row("cluster=slurm cluster.max_gpu_hours=1 cluster.time=90", "1 GPU x 1:30:00 may be 1.5 GPU hours, over cluster.max_gpu_hours=1"),
+    Row("-m cluster=slurm seed=1,2 cluster.max_gpu_hours=1 cluster.time=45", "^error: 1 GPU x 0:45:00 x 2 jobs may be 1.5 GPU hours"),
+    Row("cluster=slurm cluster.max_gpu_hours=1", "cluster.max_gpu_hours=1 can't be kept by a job without a time limit"),
     *(Row(f"cluster=slurm cluster.time={t}", r"cluster\.time(=|: )", name=f"cluster.time={t}"[:60]) for t in TIMES),
     *(Row(f"cluster=slurm 'cluster.mem={s}'", r"cluster\.mem(=|: )", name=f"cluster.mem={s}"[:60]) for s in SIZES),
     Row("cluster=slurm cluster.mem_per_gpu=lots", r"cluster\.mem_per_gpu: 'lots' is not an amount of memory; use a form like 180G"),

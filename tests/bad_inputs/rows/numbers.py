@@ -36,6 +36,8 @@ ROWS = [
     *numbers("checkpoint.every_n_seconds", "0 -1 nan inf ''", "above 0|finite|number"),
     *numbers("monitor.sample_seconds", "0 -1 nan 1e9 true", "at least 0.1|at most|finite|number"),
     *numbers("monitor.hang_minutes", "0 -1 nan inf", "above 0|finite|number"),
+    *numbers("cluster.nice", "0 -5 1.5 2147483648 true", COUNT + "|at most"),
+    *numbers("cluster.max_gpu_hours", "0 -1 nan inf ''", "above 0|finite|number"),
     *numbers("data.workers", "-1 1.5 null", "negative|at least 0|whole number"),
     *numbers("seed", "-1 1.5 nan 4294967296 18446744073709551616 huge true ''", "negative|at least 0|at most|below|whole number"),
     *numbers("optimizer.lr", "0 -0.1 nan inf -inf huge true '' null 1e400", "above 0|finite|number"),

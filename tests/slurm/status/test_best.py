@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from slurm.runs import Submitted, submitted
-from slurm.status.best import best
+from slurm.status.best import best, command, reached, result
+from src.config.schema import Config
 from src.errors import SubmitError
 
 Make = Callable[..., Submitted]
@@ -76,3 +77,30 @@ def test_a_configuration_that_can_not_be_read(make: Make) -> None:
     damaged = make("a", "val/acc", "max", 0.5)
     damaged.folder.config.write_text("checkpoint: [")
     assert best([damaged, make("b", "val/acc", "max", 0.4)]).id == "a"
+
+
+def test_what_a_sweeper_is_told(make: Make, make_config: Callable[..., Config]) -> None:
+    """The best value of any validation; of a run that did not complete, why there is none, which Hydra raises when it is read."""
+    from hydra.core.utils import JobStatus
+
+    from hydra_plugins.slurm_launcher.launcher import _returned
+
+    config = make_config("model=mlp")
+    run = make("a", "val/acc", "max", 0.5, 0.9, "nan", 0.7).folder
+    assert (reached(run, "val/acc", "max"), reached(run, "val/acc", "min")) == (0.9, 0.5)
+    assert reached(run, "val/loss", "min") is None
+    run.update(state="completed")
+    good = _returned(["seed=1"], result(run, config))
+    assert (good.status, good.return_value, good.overrides) == (JobStatus.COMPLETED, 0.9, ["seed=1"])
+    run.update(state="failed")
+    bad = _returned([], result(run, config))
+    assert bad.status == JobStatus.FAILED
+    with pytest.raises(SubmitError, match="a is failed, not completed: it has no result"):
+        _ = bad.return_value
+
+
+def test_how_to_train_it_again(make: Make) -> None:
+    run = make("a", "val/acc", "max", 0.5).folder
+    assert command(run) == ""
+    run.overrides.write_text("cluster=slurm\nwait=true\n++model.hidden=[8, 6]\nseed=2\n")
+    assert command(run).endswith("train.py cluster=slurm 'model.hidden=[8, 6]' seed=2")

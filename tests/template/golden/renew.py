@@ -1,4 +1,4 @@
-"""The golden scripts: what each preset and each launch method becomes, kept as files so that a change shows as a diff.
+"""The golden files: what each preset and each launch method becomes, and all keys with their defaults. A change shows as a diff.
 
 python tests/template/golden/renew.py      # or: make golden; then read `git diff tests/template/golden`
 """
@@ -12,7 +12,8 @@ sys.path.insert(0, str(HERE.parent.parent.parent))
 
 from slurm.job import make_job  # noqa: E402
 from slurm.render import render  # noqa: E402
-from src.config.compose import compose  # noqa: E402
+from src.config.compose import compose, groups  # noqa: E402
+from src.config.flat import flatten  # noqa: E402
 from src.config.load import load  # noqa: E402
 
 WAYS = [
@@ -22,6 +23,7 @@ WAYS = [
 ]
 CASES = {
     "slurm": "cluster=slurm",
+    "slurm-elastic": "cluster=slurm trainer.nodes=2-4 trainer.devices=2 data.batch_size=96 cluster.retries=2",
     "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",
     "technion": "cluster=technion trainer.nodes=2",
     "technion-uneven-srun": "cluster=technion trainer.nodes=2 trainer.total_devices=3",
@@ -60,13 +62,44 @@ def script(name: str) -> str:
     return render(job)
 
 
+def options() -> str:
+    """Every key with its default, and those that a choice of a group has besides or otherwise."""
+    plain = keys()
+    lines = [f"{key}: {value}" for key, value in plain.items()]
+    for group in (
+        "task",
+        "data",
+        "model",
+        "optimizer",
+        "schedule",
+        "strategy",
+        "callbacks",
+        "loggers",
+        "container",
+    ):
+        for choice in groups().get(group, ()):
+            lines += ["", f"{group}={choice}"]
+            chosen = keys(f"{group}={choice}")
+            lines += [f"  {key}: {value}" for key, value in chosen.items() if plain.get(key, ...) != value]
+    return "\n".join(lines) + "\n"
+
+
+def keys(*overrides: str) -> dict[str, object]:
+    """All keys that can be typed, with their values."""
+    composed = flatten(compose([*overrides, "paths.results=results", "paths.data=data"]))
+    return {
+        key: value for key, value in composed.items() if "_target_" not in key and not key.endswith("_check_")
+    }
+
+
 def main() -> None:
-    """Write all golden scripts, and take away those of cases that are gone."""
+    """Write all golden files, and take away those of cases that are gone."""
     for path in HERE.glob("*.sh"):
         if path.stem not in CASES:
             path.unlink()
     for name in CASES:
         (HERE / f"{name}.sh").write_text(script(name))
+    (HERE / "options.txt").write_text(options())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""Trials as processes of this machine."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from src.config.members import load_members, refuse_unlike
+from src.config.schema import Config
+from src.distributed.layout import local_layout
+from src.files import ROOT
+from src.files.output import protect
+from src.launch.local import freeze, local_problems, resolved_numbers
+from src.launch.processes import beside
+from src.launch.rank import frozen
+from src.runs.folder import RunDir, claim, point_latest
+
+LOG = "log.txt"
+"""Output of a trial that runs beside others, in its run folder."""
+
+STOPPED = ("completed", "failed", "cancelled")
+"""States of a run that does not go on by itself and is not to be begun again."""
+
+
+class Here:
+    """Begins trials, and knows which have ended.
+
+    Args:
+        at_once: of several at once each has its own log.
+    """
+
+    pause = 0.2
+    """Seconds between two looks."""
+
+    def __init__(self, at_once: int) -> None:
+        self._quiet = at_once > 1
+        self._processes: dict[str, tuple[subprocess.Popen[bytes], ExitStack]] = {}
+        protect()
+
+    def check(self, tree: Mapping[str, Any], words: Sequence[str]) -> Config:
+        """The configuration of a trial. Raises ConfigError with all that is wrong with it."""
+        refuse_unlike([tree], submitted=False)
+        return load_members([tree], [words], local_problems)[0].config
+
+    def shown(self, config: Config) -> str:
+        """What a dry run prints."""
+        whole = resolved_numbers(config, local_layout(config))
+        return whole.rpartition("\n")[0]  # without its last line
+
+    def begin(self, config: Config, words: Sequence[str], folder: Path) -> str:
+        """Start a trial in a new run folder; returns where."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        run = claim(folder)
+        freeze(run, config, words, local_layout(config))
+        point_latest(folder.parent.parent, folder)
+        return self._start(run, config)
+
+    def again(self, run: RunDir) -> str:
+        """Go on with a trial that was interrupted."""
+        return self._start(run, frozen(run))
+
+    def _start(self, run: RunDir, config: Config) -> str:
+        around = ExitStack()
+        around.enter_context(beside(run, config))
+        log = around.enter_context((run.path / LOG).open("ab")) if self._quiet else None
+        command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
+        # in a session of its own: Ctrl-C reaches it once, from `stop`
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._processes[run.id] = (process, around)
+        return f"process {process.pid}"
+
+    def ended(self, live: Sequence[RunDir]) -> dict[str, str]:
+        """The state of each that trains no longer, by its id; `preempted` for one that is to be begun again."""
+        found = {}
+        for run in live:
+            if run.id in self._processes and self._processes[run.id][0].poll() is None:
+                continue
+            process, around = self._processes.pop(run.id, (None, ExitStack()))
+            around.close()
+            state = str(run.info().get("state"))
+            crashed = process is not None and process.returncode and state == "running"
+            found[run.id] = state if state in STOPPED else "failed" if crashed else "preempted"
+        return found
+
+    def stop(self, run: RunDir) -> None:
+        """Ask a trial to save and stop."""
+        if run.id in self._processes:
+            self._processes[run.id][0].send_signal(signal.SIGTERM)
+
+    def interrupted(self, live: Sequence[RunDir]) -> str:
+        """After Ctrl-C: all save and stop."""
+        for run in live:
+            if run.id in self._processes:
+                self._processes[run.id][0].send_signal(signal.SIGINT)
+        for run in live:
+            if run.id in self._processes:
+                self._processes[run.id][0].wait()
+        self.ended(live)
+        return f"{len(live)} trial{'s'[: len(live) != 1]} stopped with a checkpoint saved."

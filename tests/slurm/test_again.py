@@ -1,0 +1,104 @@
+"""Jobs on a real Slurm whose ranks are started again in the same allocation: on fewer nodes, or after a failure."""
+
+import re
+
+import pytest
+
+from tests.slurm.login import EACH_STEP, Login, check_curve, log, trained, wait_for
+from tests.weights import final_weights, info, largest_difference
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+KEPT = (
+    "checkpoint.every_n_epochs=1000",
+    "checkpoint.every_n_steps=20",
+    "data.batch_size=24",
+    "optimizer=sgd",
+    "model.dropout=0",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_again")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["strategy=ddp", "launch=srun"],
+        ["strategy=ddp", "launch=torchrun"],
+        ["strategy=horovod", "launch=horovodrun"],
+        ["framework=keras", "strategy=multiworker_mirrored", "launch=srun"],
+    ],
+    ids=lambda words: "-".join(w.split("=")[1] for w in words),
+)
+def test_a_job_goes_on_without_the_node_that_died(login: Login, slow_steps: str, words: list[str]) -> None:
+    """Of 2-4 nodes three are there at its start, and two in the end; no queue, and the weights of a run on two alone."""
+    size = ["trainer.devices=1", "trainer.max_steps=160"]
+    same = ["cluster=slurm", *words, *EACH_STEP, *KEPT, *size]
+    login.testbed.kill_node("node4")
+    login.testbed.machines.wait_for(
+        lambda: "down" in login.testbed.run(["sinfo", "-hN", "-nnode4", "-o%T"]).stdout, "node4 is not down"
+    )
+    job, run = login.submit(*same, "trainer.nodes=2-4", slow_steps)
+    wait_for(lambda: trained(run) > 50, run, 300)
+    assert info(run)["hosts"] == ["node1", "node2", "node3"]
+    login.testbed.kill_node("node3")
+    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    before, after = info(run)["parts"]
+    assert after["hosts"] == ["node1", "node2"] and before["job"] == after["job"]
+    assert 0 <= before["step"] - after["from_step"] <= 20 + 5
+    assert "again: node3 does not answer any more: the ranks start on node1, node2" in log(run)
+    assert info(run)["restarts"] == 1 and "requeue" not in log(run)
+    check_curve(run, 160)
+    whole = login.result(*same, "trainer.nodes=2")
+    assert largest_difference(final_weights(run), final_weights(whole)) < 1e-5
+
+
+@pytest.mark.slow
+def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) -> None:
+    """Twice at different steps: the run completes; a third time is one too often."""
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=300"]
+    job, run = login.submit("cluster=slurm", "cluster.retries=2", *EACH_STEP, *KEPT, *size, slow_steps)
+    for part in range(2):
+        wait_for(lambda part=part: trained(run, part) > 30, run, 300)
+        kill_rank(login, info(run)["hosts"][part])
+        wait_for(lambda part=part: len(info(run)["parts"]) == part + 2, run, 120)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    *failed, last = (part["ended_by"] for part in info(run)["parts"])
+    assert {*failed} <= {"killed", "failed"} and last == "completed"
+    assert len(re.findall(r"again: .*retry \d of 2", log(run))) == 2, log(run)
+    check_curve(run, 300)
+
+
+@pytest.mark.slow
+def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cause is named, though five retries were allowed."""
+    monkeypatch.setenv("PYTHONPATH", str(login.folder))
+    (login.folder / "brought.py").write_text(BROUGHT)
+    words = [
+        "callbacks.trouble._target_=brought.Trouble",
+        f"cluster.setup=['export PYTHONPATH={login.folder}']",
+    ]
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=60", "cluster.retries=5"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
+    assert login.testbed.wait_job(job, 300) == "FAILED", log(run)
+    said = re.findall("again: .*", log(run))
+    assert len(said) == 2 and "retry 1 of 5" in said[0], log(run)
+    assert re.search(
+        r"not once more: .* after step 34: rank 1 of 2 on node2: LookupError: row 42, 2 times", said[1]
+    ), said
+
+
+BROUGHT = """
+import lightning
+
+class Trouble(lightning.Callback):
+    def on_train_batch_start(self, trainer, module, batch, index):
+        if trainer.global_step == 34 and trainer.global_rank == 1:
+            raise LookupError("row 42")
+"""
+
+
+def kill_rank(login: Login, node: str) -> None:
+    """kill -9 of the ranks of a node."""
+    assert login.testbed.run(["pkill", "-KILL", "-f", "train.py --run"], node=node).returncode == 0
