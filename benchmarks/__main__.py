@@ -21,6 +21,7 @@ FOLDER = Path(__file__).resolve().parent
 SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "step": (["--rounds", "3"], ["--rounds", "1"]),
     "submit": ([], ["--rounds", "3"]),
+    "start": ([], None),
     "checkpoint": ([], ["--rounds", "1"]),
     "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
     "sharded_memory": ([], None),

@@ -41,7 +41,7 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     job = make_job(config, str(place.path), str(place.path / "code"))
     program = shlex.join(["src/evaluate.py", *arguments])
     job = replace(
-        job, name=f"{job.name}-evaluate", program=program, packed=None
+        job, name=f"{job.name}-evaluate", program=program, packed=None, stage=False
     )  # one process needs no packed environment
     request = Request(config, job, data_problems)
     problems, notes = rules.problems(request, elsewhere=config.dry_run is True), rules.notes(request)

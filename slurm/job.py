@@ -68,6 +68,7 @@ class Job:
         monitor: whether a process on each node looks after the ranks, see src/monitor/node.py.
         program: what one process runs instead of a training, below the code, with its arguments; quoted for the shell.
         packed: the archives of the environment and the code with `cluster.pack_env`, else None.
+        stage: whether each node copies the data set to its own disk, see src/data/stage.py.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Job:
     monitor: bool = False
     program: str = ""
     packed: Packed | None = None
+    stage: bool = False
 
     @property
     def nodes(self) -> int:
@@ -185,6 +187,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         strategy=layout.strategy,
         fewest=config.trainer.span[0],
         monitor=config.monitor.beside and not config.trainer.fast_dev_run,
+        stage=config.data.stage,
         packed=Packed(f"{config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
         if c.pack_env
         else None,

@@ -11,11 +11,10 @@ import io
 import json
 import os
 import socket
-import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +23,8 @@ from slurm.packed.environment import Environment, of_job, read
 from src.errors import SubmitError
 from src.files.atomic import move, write_atomic
 from src.files.marked import MARKER, Place
-from src.files.node_disk import in_words
 from src.files.removal import make_empty, remove
+from src.files.telling import Progress, telling
 
 FACTS = "facts.json"
 
@@ -35,14 +34,8 @@ CODE = ".packed.tar"
 KEPT = 30
 """Days without a submission that uses it after which an archive is removed. A job that comes later uses the shared environment."""
 
-SAID = 10.0
-"""Seconds between two lines about the progress."""
-
 NOT_NEEDED = ("test", "idlelib", "turtledemo")
 """Folders of the standard library that no training needs."""
-
-Progress = Callable[[int], None]
-"""Called with the bytes of each file."""
 
 
 def with_environment(job: Job, results: Path) -> Job:
@@ -185,26 +178,3 @@ def _add_base(tar: tarfile.TarFile, base: Path, environment: Environment, count:
         f"base/{environment.library}",
         filter=lambda info: None if info.name in left_out else count(info),
     )
-
-
-@contextmanager
-def telling(beginning: str) -> Iterator[Progress]:
-    """Within, says how many bytes are done: in one line that changes on a terminal, else in a plain line every few seconds."""
-    begun = said = time.monotonic()
-    bytes_done, terminal = 0, sys.stderr.isatty()
-
-    def advance(size: int) -> None:
-        nonlocal bytes_done, said
-        bytes_done += size
-        if time.monotonic() - said > (0.2 if terminal else SAID):
-            said = time.monotonic()
-            text = f"{beginning}: {in_words(bytes_done)} in {said - begun:.0f} s"
-            print(
-                f"\r{text}" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True
-            )
-
-    print(f"{beginning} ...", end="" if terminal else "\n", file=sys.stderr, flush=True)
-    yield advance
-    start = "\r" if terminal else ""
-    took = time.monotonic() - begun
-    print(f"{start}{beginning}: done, {in_words(bytes_done)} in {took:.0f} s.", file=sys.stderr, flush=True)

@@ -43,6 +43,7 @@ class Data(Open):
     name: str
     batch_size: BatchSize  # global: over all ranks
     workers: Workers  # loading processes per rank; 0 loads in the training process
+    stage: bool = False  # copied once to the disk of each node, see src/data/stage.py
 
 
 @dataclass(frozen=True)

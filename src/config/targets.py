@@ -16,8 +16,11 @@ from src.config.strict import UNUSABLE, convert, did_you_mean, nearest
 
 NATIVE = "src.tasks.base.Task"
 
+STAGED = "staged"
+"""Argument of a data set that can be read from the disk of a node: a function from a path to the path of its copy."""
+
 SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
-    Data: ("seed", "batch_size"),
+    Data: ("seed", "batch_size", STAGED),
     OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm"),
     OtherSchedule: (
         "optimizer",
@@ -109,9 +112,20 @@ def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Op
     wrong: list[str] = []
     arguments = _arguments(key, dotted, definition, section.arguments, {*supplied}, wrong, own)
     problems += wrong
+    if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
+        problems += _not_staged(section, dotted, definition)
     # its check would be called with what is no value of its arguments
     section = replace(section, arguments=arguments, check=None if wrong else section.check)
     return _described(section, definition) if isinstance(section, Task) else section
+
+
+def _not_staged(section: Data, dotted: str, definition: Definition) -> list[str]:
+    if STAGED in definition.parameters:
+        return []
+    return [
+        f"data.stage=true copies files to the disk of each node, and data={section.name} has none to copy ({dotted} has no argument "
+        f"'{STAGED}', see docs/your-own.md); use data.stage=false."
+    ]
 
 
 def _missing_side(key: str, section: Open, framework: str) -> str:

@@ -1,13 +1,23 @@
 """What a data set is, in any framework: a length and `read`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 Arrays = tuple[np.ndarray, ...] | Mapping[str, np.ndarray]
 """Rows: arrays of any dtype and shape, each [n, ...]."""
+
+
+Staged = Callable[[Path], Path]
+"""Where to read a file or folder: its copy on this node's disk, if there is to be one."""
+
+
+def as_it_is(path: Path) -> Path:
+    """The `Staged` that copies nothing."""
+    return path
 
 
 @runtime_checkable

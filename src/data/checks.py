@@ -11,6 +11,7 @@ from typing import Any
 
 from src.config.folders import unwritable
 from src.config.paths import here
+from src.data.archives import is_archive
 from src.data.class_folders import class_folders
 from src.data.mnist_files import missing, raw, train_length
 from src.errors import DataError
@@ -59,10 +60,16 @@ def _mnist_length(folder: Path, download: bool) -> int | None:
     return None
 
 
-def imagefolder(dir: str, image_size: int, channels: int, look: bool) -> Known:
-    """That there are classes; raises DataError."""
-    for split in ("train", "val") if look else ():
-        class_folders(Path(here(dir)) / split)
+def imagefolder(dir: str, image_size: int, channels: int, look: bool, stage: bool) -> Known:
+    """That there are classes, or, with `stage`, an archive that each node unpacks; raises DataError."""
+    folder = Path(here(dir)) if look else Path()
+    packed = look and is_archive(folder)
+    if packed and not stage:
+        raise DataError(
+            f"data.dir={dir} is an archive, which is read once it is unpacked; use data.stage=true."
+        )
+    for split in ("train", "val") if look and not packed else ():
+        class_folders(folder / split)
     return Known(None, {"shape": (image_size, image_size, channels)})
 
 

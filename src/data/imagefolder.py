@@ -9,7 +9,7 @@ import numpy as np
 
 from src.config.choices import Side
 from src.config.paths import AbsoluteFolder, here
-from src.data.base import Splits, image_splits
+from src.data.base import Splits, Staged, as_it_is, image_splits
 from src.data.class_folders import class_folders
 from src.data.transforms import prepare
 from src.errors import DataError
@@ -66,17 +66,20 @@ class ImageFolder:
         return prepare(image, self.shape[0], self.shape[2], random)
 
 
-def open_imagefolder(dir: AbsoluteFolder, image_size: Side, channels: Literal[1, 3], seed: int) -> Splits:
+def open_imagefolder(
+    dir: AbsoluteFolder, image_size: Side, channels: Literal[1, 3], seed: int, staged: Staged = as_it_is
+) -> Splits:
     """`train` and `val` below the folder `dir`; `test` if it exists, else `val` again.
 
     Args:
+        dir: a folder; or, where it is `staged`, one tar file of it.
         image_size: side of the square crop, in pixels.
         seed: of the random crops.
 
     Raises:
         DataError: folders are missing, or do not agree in their classes.
     """
-    folder, size = Path(here(dir)), image_size
+    folder, size = staged(Path(here(dir))), image_size
     train = ImageFolder(folder / "train", class_folders(folder / "train"), size, channels, seed)
     val = _held_out(folder / "val", train)
     test = _held_out(folder / "test", train) if (folder / "test").is_dir() else val

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from src.config.paths import AbsoluteFolder, here
-from src.data.base import ArraySet, Splits, image_splits
+from src.data.base import ArraySet, Splits, Staged, as_it_is, image_splits
 from src.data.download import fetch
 from src.data.idx import read_idx
 from src.data.mnist_files import (
@@ -27,13 +27,14 @@ CLASSES = 10
 MEAN, STD = 0.1307, 0.3081
 
 
-def open_mnist(dir: AbsoluteFolder, download: bool) -> Splits:
+def open_mnist(dir: AbsoluteFolder, download: bool, staged: Staged = as_it_is) -> Splits:
     """55,000 train, 5,000 val (smaller files are split 11:1 too; the split is always the same), 10,000 test.
 
     Files missing under `dir`/MNIST/raw are fetched if `download` is true. Raises DataError.
     """
     folder = raw(Path(here(dir)))
     prepare_mnist(folder, download)
+    folder = staged(folder)
     everything, test = _open_part(folder, "train"), _open_part(folder, "t10k")
     if everything.shape != test.shape:
         raise DataError(

@@ -5,12 +5,16 @@ from typing import Any
 
 from src.config.choices import Data
 from src.config.instantiate import instantiate
-from src.data.base import Splits
+from src.data.base import Splits, Staged, as_it_is
 from src.errors import ConfigError
 
 
-def open_splits(config: Data, framework: str, seed: int = 0, **supplied: Any) -> Splits:
-    """Open the data set that `config` names; `seed` is the run's, for a target that takes one, as it may take others of `supplied`.
+def open_splits(
+    config: Data, framework: str, seed: int = 0, staged: Staged = as_it_is, **supplied: Any
+) -> Splits:
+    """Open the data set that `config` names.
+
+    A target may take the run's `seed`, `staged` and others of `supplied`.
 
     A target may return `Splits`, a mapping, a tuple (train, val) or (train, val, test), or any object with attributes of these names.
     One without them, such as a data module, is returned as it is for all three.
@@ -19,7 +23,7 @@ def open_splits(config: Data, framework: str, seed: int = 0, **supplied: Any) ->
         ConfigError: the target can't be called, or returns nothing to train on.
         DataError: files are missing or do not fit together; a damaged row is found when it is read.
     """
-    opened = instantiate(config, "data", framework, seed=seed, **supplied)
+    opened = instantiate(config, "data", framework, seed=seed, staged=staged, **supplied)
     if isinstance(opened, Splits):
         return opened
     parts = _parts(opened)

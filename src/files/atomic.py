@@ -36,11 +36,27 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The content of an ordinary file; reading a pipe would block. Raises OSError or UnicodeDecodeError."""
-    _permissions(path)
-    if path.stat().st_size > LARGEST:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return path.read_text(encoding="utf-8")
+    """The content of an ordinary file; reading a pipe would block. Raises OSError or UnicodeDecodeError.
+
+    It is looked at once it is open: each call by name is one that a shared disk answers slowly, and ranks read often.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        _permissions(path)  # says what else it is
+        raise
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise _not_ordinary(path, status.st_mode)
+        if status.st_size > LARGEST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        with open(file, encoding="utf-8", closefd=False) as content:
+            return content.read()
+    finally:
+        os.close(file)
 
 
 def write_keeping(path: Path, text: str) -> None:
@@ -109,9 +125,13 @@ def _permissions(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
-        raise FileExistsError(f"{path} is {kind}, not an ordinary file")
+        raise _not_ordinary(path, mode)
     return stat.S_IMODE(mode)
+
+
+def _not_ordinary(path: Path, mode: int) -> FileExistsError:
+    kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
+    return FileExistsError(f"{path} is {kind}, not an ordinary file")
 
 
 def _free(path: Path, ending: str) -> Path:

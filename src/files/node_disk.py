@@ -4,8 +4,11 @@
                               .<name>/        being made, or left by a process that was killed: the next one removes it
                               .<name>.lock    held while it is made or removed
 
-A power cut may leave files of a complete folder empty, so one from before the last boot is made again. What no job has asked for
-within `KEPT` days is removed when something else is made. The folder is for this user alone, and jobs take nothing from another's.
+                              <name>/users    locked by each process that reads the folder, see `hold` of `provide`
+
+A power cut may leave files of a complete folder empty, so one from before the last boot is made again. When something else is
+made, what no job has asked for within `KEPT` days is removed, and, where room is lacking, what processes were to hold and none
+does. All is for this user alone, and jobs take nothing from a folder of another's.
 """
 
 import fcntl
@@ -19,12 +22,19 @@ from pathlib import Path
 from src.files.atomic import move
 from src.files.marked import MARKER, Place, make
 from src.files.removal import make_empty, remove, remove_in
+from src.files.telling import in_words
 
 KEPT = 30
 """Days without a job that asked for it after which a folder is removed; longer than any job may run."""
 
 BOOT = "boot"
 """File of a complete folder: `boot()` when it was made."""
+
+USERS = "users"
+"""File of a complete folder that every process locks which reads there, in shared mode: who gets it alone may remove the folder."""
+
+_held: list[int] = []
+"""Locked files of this process, until it ends."""
 
 ROUNDED = 4096
 """Bytes by which disks round up the size of a file, at most."""
@@ -35,13 +45,14 @@ class NoRoom(OSError):
 
 
 def provide(
-    local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int
+    local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int, hold: bool = False
 ) -> tuple[Path, bool]:
     """The folder `name` that `fill` fills, unless a process before has done it; others that ask at the same time wait.
 
     Args:
         fill: writes into an empty folder; what it raises ends the call, and nothing is left.
         size, files: bytes and number of what it will write.
+        hold: the folder must stay as long as this process and its children live, and may go afterwards where room is lacking.
 
     Returns:
         The folder, and whether it was made by this call.
@@ -60,8 +71,12 @@ def provide(
             for left in (place, begun):
                 remove(left)
             _remove_unused(local_disk)
+            _make_room(local_disk, size, files)
             refuse_without_room(local_disk, size, files)
             _make(place, begun, fill)
+        if hold:
+            _held.append(os.open(place.path / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            fcntl.flock(_held[-1], fcntl.LOCK_SH)
     return place.path, not found
 
 
@@ -79,14 +94,6 @@ def refuse_without_room(disk: Path, size: int, files: int) -> None:
         raise NoRoom(f"{disk} has {in_words(free)} free, and {in_words(needed)} are needed")
     if there.f_files and there.f_favail < files:
         raise NoRoom(f"{disk} has room for {there.f_favail:,} files, and {files:,} are needed")
-
-
-def in_words(size: int) -> str:
-    """A number of bytes: 3.1 GB."""
-    for power, unit in ((9, "GB"), (6, "MB")):
-        if size >= 10**power:
-            return f"{size / 10**power:.1f} {unit}"
-    return f"{size / 1000:.1f} kB"
 
 
 def boot() -> str:
@@ -136,6 +143,34 @@ def _usable(place: Place) -> bool:
 
 def _remove_unused(local_disk: Path) -> None:
     """Remove what no job has asked for in a long time, what is older than the last boot, and what killed processes have left."""
+    _remove_if(local_disk, lambda place: not _used_lately(place))
+
+
+def _make_room(local_disk: Path, size: int, files: int) -> None:
+    """As long as room is lacking, remove what processes held and none holds any more."""
+
+    def needless(place: Place) -> bool:
+        try:
+            refuse_without_room(local_disk, size, files)
+            return False
+        except NoRoom:
+            return _free(place)
+
+    _remove_if(local_disk, needless)
+
+
+def _free(place: Place) -> bool:
+    """Whether processes held the folder, and none does now."""
+    try:
+        with open(place.path / USERS) as users:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except OSError:
+        return False
+
+
+def _remove_if(local_disk: Path, needless: Callable[[Place], bool]) -> None:
+    """Remove folders, and what killed processes have left; those that a process is making stay."""
     top = shared(local_disk)
     for name in {p.name.removeprefix(".") for p in top.path.iterdir() if p.is_dir()}:
         lock = top.path / f".{name}.lock"
@@ -143,10 +178,8 @@ def _remove_unused(local_disk: Path) -> None:
             if not held:
                 continue
             gone = remove(_place(local_disk, name, "."))
-            if not _used_lately(_place(local_disk, name)):
-                gone = remove(_place(local_disk, name)) and gone
-                if gone:
-                    remove_in(top, lock.name)
+            if needless(_place(local_disk, name)) and remove(_place(local_disk, name)) and gone:
+                remove_in(top, lock.name)
 
 
 def _used_lately(place: Place) -> bool:

@@ -66,7 +66,7 @@ def known_of(config: Config, look: bool) -> Known:
     data = config.data
     if data.check is None:
         return Known()
-    return _ask(data.check, "data", {**data.arguments, "look": look}) or Known()
+    return _ask(data.check, "data", {**data.arguments, "look": look, "stage": data.stage}) or Known()
 
 
 def _missing_packages(config: Config) -> list[str]:

@@ -53,7 +53,7 @@ def test_what_is_known_beforehand_is_so(config: Config) -> None:
     if config.data.check is None:
         pytest.skip("it has no _check_")
     check = locate(config.data.check, "data._check_")
-    arguments = {**config.data.arguments, "look": True}
+    arguments = {**config.data.arguments, "look": True, "stage": False}
     names = check.__code__.co_varnames[: check.__code__.co_argcount]
     known = check(**{name: arguments[name] for name in names})
     splits = open_splits(config.data, FIRST, seed=3)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from src.config.limits import Items, Probability, Range
 from src.config.paths import AbsoluteFolder, here
-from src.data.base import Splits
+from src.data.base import Splits, Staged, as_it_is
 from src.data.text.build import Settings
 from src.data.text.cache import token_files
 from src.data.text.parts import PARTS
@@ -32,6 +32,7 @@ def open_text(
     test_fraction: Probability,
     length: Length,
     documents: Literal["packed", "apart"],
+    staged: Staged = as_it_is,
 ) -> Splits:
     """The documents below `dir` as `Rows`; without a folder, the help of Python itself.
 
@@ -55,7 +56,8 @@ def open_text(
     folder = token_files(Path(here(cache)), sources, settings)
     known = read_tokenizer(folder, tokenizer, vocabulary)
     names = PARTS if test_fraction else PARTS[:2]
-    parts = {n: _rows(folder, n, settings.type, known, length, documents) for n in names}
+    near = staged(folder)  # what ranks read again and again: the token files, not the texts
+    parts = {n: _rows(near, n, settings.type, known, length, documents) for n in names}
     facts = {
         "vocabulary": size,
         "length": length,

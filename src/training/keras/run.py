@@ -11,6 +11,7 @@ from src.checkpoints.recovery import open_checkpointer
 from src.config.instantiate import instantiate, refusals
 from src.config.schema import Config
 from src.data.sets import open_splits
+from src.data.stage import staging
 from src.data.tf_pipeline import plain_data_errors
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
@@ -137,7 +138,7 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
     Raises:
         ConfigError: the target makes neither a task nor a `keras.Model`.
     """
-    splits = open_splits(config.data, "keras", config.seed)
+    splits = open_splits(config.data, "keras", config.seed, staging(config))
     named = f"task._target_={config.task.target['keras']}"
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), refusals(named):
         made = instantiate(config.task, "task", "keras")

@@ -15,6 +15,7 @@ from torch import distributed, nn
 from src.config.schema import Config
 from src.data.base import Splits
 from src.data.sets import open_splits
+from src.data.stage import staging
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
 from src.errors import CheckpointError, ConfigError
@@ -170,7 +171,7 @@ def make(config: Config, topology: Topology) -> Made:
     heartbeat.at("preparing")
 
     per_rank = config.data.batch_size // topology.world_size
-    splits = open_splits(config.data, "lightning", config.seed, batch_size=per_rank)
+    splits = open_splits(config.data, "lightning", config.seed, staging(config), batch_size=per_rank)
     native = task if isinstance(task, Task) else None
     parts = open_parts(config, splits, topology, native, strategy, teller(config, trainer))
     plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)

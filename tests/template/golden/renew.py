@@ -47,6 +47,7 @@ CASES = {
     "pbs-horovodrun": "cluster=pbs trainer.nodes=2 trainer.devices=2 launch=horovodrun",
     "pbs-torchrun": "cluster=pbs trainer.devices=2 launch=torchrun",
     "slurm-packed": "cluster=slurm trainer.nodes=2 cluster.venv=/home/me/venv cluster.pack_env=true launch=mpirun",
+    "slurm-staged": "cluster=slurm trainer.nodes=2 data=imagefolder data.stage=true container=apptainer container.image=image.sif",
     "slurm-sweep": "cluster=slurm cluster.max_running=2",
 } | {f"neuron-{way}": f"cluster=neuron trainer.nodes=2 launch={way}" for way in WAYS}
 
