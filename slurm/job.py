@@ -69,6 +69,8 @@ class Job:
         program: what one process runs instead of a training, below the code, with its arguments; quoted for the shell.
         packed: the archives of the environment and the code with `cluster.pack_env`, else None.
         stage: whether each node copies the data set to its own disk, see src/data/stage.py.
+        replay: a loss of nan is computed again, see src/training/replay.py.
+        ends_hangs: with `monitor.hang=requeue`, see src/monitor/ending.py.
     """
 
     name: str
@@ -96,6 +98,8 @@ class Job:
     program: str = ""
     packed: Packed | None = None
     stage: bool = False
+    replay: bool = False
+    ends_hangs: bool = False
 
     @property
     def nodes(self) -> int:
@@ -120,7 +124,12 @@ class Job:
     @property
     def again(self) -> bool:
         """Whether the script may start the ranks again."""
-        return bool(self.cluster.retries) or (self.elastic and self.cluster.no_kill)
+        return bool(self.cluster.retries) or self.replay or (self.elastic and self.cluster.no_kill)
+
+    @property
+    def finds_bad_nodes(self) -> bool:
+        """Whether something may find that one of several nodes is bad, see src/runs/bad_nodes.py."""
+        return self.nodes > 1 and (self.again or self.ends_hangs)
 
     @property
     def tasks(self) -> int:
@@ -188,6 +197,8 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         fewest=config.trainer.span[0],
         monitor=config.monitor.beside and not config.trainer.fast_dev_run,
         stage=config.data.stage,
+        ends_hangs=config.monitor.hang == "requeue",
+        replay=config.trainer.detect_nan == "replay" and not config.trainer.fast_dev_run,
         packed=Packed(f"{config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
         if c.pack_env
         else None,

@@ -56,7 +56,7 @@ class CheckpointStore:
         keep_every_n_epochs: int | None = None,
     ) -> None:
         self.folder, self.rule = folder, Retention(mode, keep_last, keep_every_n_epochs)
-        self._damaged: set[Path] = set()
+        self._damaged: dict[Path, str] = {}
 
     def begin(self, step: int) -> Path:
         """A new empty temporary folder to write the files of a checkpoint into. Raises OSError."""
@@ -105,10 +105,13 @@ class CheckpointStore:
                 continue
         return found
 
-    def newest_good(self) -> SavedCheckpoint | None:
+    def newest_good(self, until: int | None = None) -> SavedCheckpoint | None:
         """The newest checkpoint whose checksums match, None if there is none at all; damaged ones are reported and skipped.
 
         The damaged ones are set aside at the next commit: the run resumes from before them.
+
+        Args:
+            until: those of later steps are set aside too: what the run had computed after it was no number.
 
         Raises:
             CheckpointError: all are damaged; they stay as they are.
@@ -116,10 +119,13 @@ class CheckpointStore:
         complete, found = self._complete(), list[str]()
         while complete:
             path = complete.pop()
+            if until is not None and (_step(path) or 0) > until:
+                self._damaged[path] = "of steps that are computed again"
+                continue
             damage = self._damage(path)
             if damage is None:
                 return load_manifest(path)
-            self._damaged.add(path)
+            self._damaged[path] = damage
             found.append(f"{path.name}: {damage}")
             then = "trying the one before" if complete else "there is none before it"
             say(f"checkpoint {path} is damaged ({damage}); {then}.")
@@ -177,6 +183,7 @@ class CheckpointStore:
             if os.path.lexists(replaced):
                 self._remove(replaced)
             move(final, replaced)
+            self._damaged.pop(final, None)
         else:
             self._set_aside(final)
 
@@ -234,9 +241,9 @@ class CheckpointStore:
             adopt(self._place(step, path.name))
 
     def _set_aside(self, path: Path) -> None:
-        damage = self._damage(path) or "not of this run"
+        damage = self._damage(path) or self._damaged.get(path, "not of this run")
         kept = set_aside(path, "damaged")
-        self._damaged.discard(path)
+        self._damaged.pop(path, None)
         say(f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.")
 
 

@@ -29,6 +29,9 @@ SomeBatches = (
 )
 """The same, but at least one batch."""
 
+DetectNan = Literal["warn", "stop", "replay", "off"]
+"""What a loss of nan or inf does, see src/training/nan_watch.py and replay.py."""
+
 MOST_NODES, MOST_DEVICES = 100_000, 2**20
 Nodes = Annotated[int, Range(at_least=1, at_most=MOST_NODES)]
 
@@ -65,8 +68,7 @@ class Trainer:
     gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None  # global norm
     check_val_every_n_epoch: Count
     log_every_n_steps: Count
-    # what a loss of nan or inf does, see src/training/nan_watch.py
-    detect_nan: Literal["warn", "stop", "off"]
+    detect_nan: DetectNan
     early_stopping: EarlyStopping
     compile: bool  # the network, for its device: see docs/performance.md
     tf32: bool  # how GPUs multiply float32 matrices

@@ -1,9 +1,10 @@
 """A data set as a PyTorch DataLoader of whole batches, in the order of `src.data.order`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -80,6 +81,15 @@ class Batches(Dataset[Any]):
             return Batch(self.reader.read(indices, epoch, self.train), torch.from_numpy(weights))
         except DataError as error:
             return error
+
+    def of_rank(self, epoch: int, batch: int, rank: int) -> tuple[np.ndarray, Any]:
+        """What a rank has in a batch: indices int64 [n], and the rows. Raises DataError."""
+        own, length = replace(self.size, rank=rank), len(self.reader.dataset)
+        if isinstance(self.order, BareOrder):
+            indices = replace(self.order, order=own).rows(length, epoch, batch)
+        else:
+            indices, _ = own.rows(length, epoch, batch)
+        return indices, self.reader.read(indices, epoch, self.train)
 
 
 class BatchLoader(DataLoader[Any]):

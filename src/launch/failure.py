@@ -12,8 +12,8 @@ from pathlib import Path
 
 from src.distributed.lost_rank import lost_rank
 from src.distributed.topology import Topology
-from src.errors import LostRankError, ProjectError
-from src.runs.debug import CAUSE, first, keep
+from src.errors import LostRankError, NotFiniteError, ProjectError
+from src.runs.debug import CAUSE, NODE, first, keep
 from src.runs.folder import RunDir
 
 
@@ -24,6 +24,8 @@ def tell(run: RunDir, topology: Topology, error: BaseException) -> None:
         say("interrupted.")
     elif isinstance(error, LostRankError):
         _tell_consequence(run, topology, error, f"error: {error}")
+    elif isinstance(error, NotFiniteError) and topology.rank:
+        return  # all ranks know the same metrics: rank 0 says it
     elif isinstance(error, ProjectError):
         if topology.world_size > 1:
             first(run, CAUSE, f"{me}: {error}")
@@ -36,6 +38,7 @@ def tell(run: RunDir, topology: Topology, error: BaseException) -> None:
     else:
         if topology.world_size > 1:
             first(run, CAUSE, f"{me} on {socket.gethostname()}: {_last_line(error)}")
+            first(run, NODE, socket.gethostname())
         traceback.print_exception(error)
 
 

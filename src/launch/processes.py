@@ -18,7 +18,8 @@ from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
 from src.files import ROOT
 from src.files.output import outlive_terminal, protect
 from src.launch.rank import run_rank
-from src.runs.folder import RunDir
+from src.runs.folder import ATTEMPTS, RunDir
+from src.runs.replay import read
 from src.training.stop import SIGNALS
 
 ENDING_S = 0.2
@@ -30,15 +31,28 @@ KILLED = 128 + signal.SIGKILL
 
 
 def run_here(run: RunDir, layout: Layout) -> int:
-    """Train in `run` on this machine; returns the exit code of training."""
-    if layout.world_size == 1:
-        return run_rank(run)
+    """Train in `run` on this machine, with `trainer.detect_nan=replay` once more where that is to be; returns the exit code of training."""
+    code = run_rank(run) if layout.world_size == 1 else _run_ranks(run, layout.world_size)
+    while code == 1 and _replays(run):
+        print("The steps are computed again, from a checkpoint before.", file=sys.stderr, flush=True)
+        code = _run_ranks(run, layout.world_size)
+    return code
+
+
+def _run_ranks(run: RunDir, ranks: int) -> int:
     protect()
     outlive_terminal()
-    code = watch(start_ranks(run, layout.world_size))
+    code = watch(start_ranks(run, ranks))
     if code not in (0, REFUSED):
         recover_leftovers(run)
     return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
+
+
+def _replays(run: RunDir) -> bool:
+    """Whether the attempt that has just ended saw a loss of nan that is to be computed again."""
+    newest = (run.info().get(ATTEMPTS) or [{}])[-1]
+    found = read(newest)
+    return found is not None and not found.verdict
 
 
 @contextlib.contextmanager

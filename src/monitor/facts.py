@@ -14,6 +14,7 @@ import yaml
 
 from src.files.atomic import read_text
 from src.monitor.ranks import mappings, read_json, short
+from src.runs import bad_nodes
 from src.runs.attempts import with_times
 from src.runs.folder import ATTEMPTS, RunDir
 
@@ -76,6 +77,7 @@ class Facts:
         metrics: by name: optimizer step and value; nan and inf included.
         nodes: of all attempts.
         watch: what the watch has found, see `src/monitor/watch.py`.
+        bad_nodes: that the job does not want again.
     """
 
     info: Mapping[str, Any]
@@ -83,6 +85,7 @@ class Facts:
     metrics: Mapping[str, Series] = field(default_factory=dict)
     nodes: tuple[NodeUse, ...] = ()
     watch: Mapping[str, Any] = field(default_factory=dict)
+    bad_nodes: tuple[str, ...] = ()
 
     @property
     def present(self) -> list[NodeUse]:
@@ -115,6 +118,7 @@ def read_facts(run: RunDir) -> Facts:
         metrics=curves(run.metrics_csv),
         nodes=tuple(node for path in sorted(folder.glob("*.csv")) if (node := node_use(path))),
         watch=read_json(folder / "watch.json"),
+        bad_nodes=tuple(bad_nodes.read(run)),
     )
 
 

@@ -12,6 +12,7 @@ from src.monitor.hangs import Hang, describe, elsewhere, find_hang
 from src.monitor.meeting import Meeting
 from src.monitor.ranks import NodeRanks, OtherNodes, Seen, read_json
 from src.monitor.stragglers import Stragglers
+from src.runs import bad_nodes
 from src.runs.attempts import running_job
 
 FILE = "watch.json"
@@ -107,9 +108,19 @@ class Judge:
         failed = ending.too_often(self.hangs, hang.step)
         say(self._sentence(hang.step, failed))
         self.hang["end"] = self._ended = True
-        self.hangs = [] if failed else [*self.hangs, {"step": hang.step, "start": self.start}]
+        self._blame(hang)
+        found = {"step": hang.step, "start": self.start, "host": _host(hang)}
+        self.hangs = [] if failed else [*self.hangs, found]
         self._write(ranks)
         ending.end_run(self.run, own, hang.step, failed)
+
+    def _blame(self, hang: Hang) -> None:
+        """A node on which ranks hang for the second time, while others wait, is bad."""
+        host = _host(hang)
+        if host and any(before.get("host") == host for before in self.hangs):
+            say(f"it is not the first time on {host}: the job comes back without that node.")
+            with suppress(OSError):
+                bad_nodes.add(self.run, host)
 
     def _sentence(self, step: int, failed: bool) -> str:
         if failed:
@@ -133,6 +144,12 @@ class Judge:
                 self.run.monitor.mkdir(exist_ok=True)
                 write_atomic(self.file, text)
                 self._wrote = text
+
+
+def _host(hang: Hang) -> str | None:
+    """The node that holds the others up; None if it is not one."""
+    behind, waiting = {r.host for r in hang.behind}, {r.host for r in hang.waiting}
+    return behind.pop() if len(behind) == 1 and waiting - behind else None
 
 
 def say(line: str) -> None:

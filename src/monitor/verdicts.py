@@ -11,6 +11,7 @@ from src.monitor.efficiency import step_time
 from src.monitor.facts import Facts, NodeUse, Series, mean
 from src.monitor.goodput import SECTIONS, goodput
 from src.monitor.ranks import mappings
+from src.runs.replay import history
 
 SETTLED_S = 60.0
 """Samples of the first minute are of imports and of the first compilation: they say nothing of the training."""
@@ -58,6 +59,23 @@ def loss_is_nan(facts: Facts) -> Iterator[str]:
     if found:
         step, value, name = min(found, key=lambda known: (known[0], known[2] != "train/loss"))
         yield f"{name} is {value:g} since step {int(step)}: lower optimizer.lr, or clip with trainer.gradient_clip_val=1."
+
+
+def the_machine_was_it(facts: Facts) -> Iterator[str]:
+    """A loss of nan that was a number when it was computed again, see `src/training/replay.py`."""
+    for found in history(facts.info):
+        if found.verdict == "machine":
+            yield (
+                f"{found.metric} was nan or inf in step {found.step}, first on {found.where}, and a number when it was computed again: "
+                "a device there may be defective."
+            )
+
+
+def bad_nodes(facts: Facts) -> Iterator[str]:
+    """Nodes that the job does not want again, see `src/runs/bad_nodes.py`."""
+    if nodes := facts.bad_nodes:
+        named, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"
+        yield f"{named} failed more than once and {verb} left out: tell the site, and use cluster.exclude={','.join(nodes)} meanwhile."
 
 
 def not_there_yet(facts: Facts) -> Iterator[str]:
@@ -160,6 +178,8 @@ def memory_was_short(facts: Facts) -> Iterator[str]:
 Rule = Callable[[Facts], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     loss_is_nan,
+    the_machine_was_it,
+    bad_nodes,
     not_there_yet,
     hung,
     slow_ranks,

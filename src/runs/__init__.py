@@ -13,10 +13,12 @@ results/<name>/<run id>/ holds, with its writer:
     checkpoints/                  rank 0's worker thread, see `src/checkpoints`; where the state is sharded, all ranks write their parts
     metrics.csv tensorboard/      rank 0, at each log interval
     monitor/                      the side process of each node, see `src/monitor`
+    bad_nodes                     whoever found one: the nodes that the job does not want again
     debug/                        whoever left something out of the log: ranks, and what launched them
     before-1/                     `from_scratch=true`: what was trained before
 
 `folder`: the folder and run.json. `attempts`: what rank 0 records at the start and end of each attempt. `lock`: one job at a time.
 `frozen`, `resume`, `trust`: reading a run folder that is to be resumed, with code that it may bring. `completed`, `summary`: what
-is printed at the end. `from_scratch`: start again and keep what there was. `debug`: what the log leaves out.
+is printed at the end. `from_scratch`: start again and keep what there was. `debug`: what the log leaves out. `again`, `replay`,
+`bad_nodes`: whether and where ranks that failed start once more.
 """

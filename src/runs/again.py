@@ -1,7 +1,8 @@
 """Whether ranks that failed are started again in the same job: `python -m src.runs.again RUN --code 1 --retries 2 --used 0`.
 
 The batch script asks after each start of the ranks that failed. Nodes that no longer answer are left out, as long as enough are left;
-that uses up none of `cluster.retries`. A failure that repeats at the same step would come again for ever, so it ends the job.
+that uses up none of `cluster.retries`. A failure that repeats at the same step would come again for ever, so it ends the job. A node
+on which the first rank failed twice, at different steps, is bad: the job goes on, or comes back, without it.
 
 Exit code 0: start again, on the nodes that are printed. 1: the job has failed. 75: too few nodes are left; it goes back to the queue.
 """
@@ -16,9 +17,11 @@ from typing import Any
 
 from src.distributed.hostlist import expand_hosts
 from src.errors import REFUSED, STOPPED, ProjectError
+from src.runs import bad_nodes
 from src.runs.attempts import counted_step, logged_step, running_job
-from src.runs.debug import CAUSE, named, start_of_ranks
+from src.runs.debug import CAUSE, NODE, named, start_of_ranks
 from src.runs.folder import ATTEMPTS, RunDir, open_run
+from src.runs.replay import BadLoss, read
 
 FAILED = ("failed", "killed")
 """How attempts end that may be started again."""
@@ -33,12 +36,16 @@ class Failure:
         step: optimizer steps done.
         same: how often in a row the ranks of this job have failed with so many.
         cause: what the first rank to fail said of itself; empty if it was killed.
+        loss: of nan or inf, that ended it with `trainer.detect_nan=replay`.
+        node: that has failed before too, after another number of steps; empty if there is none.
     """
 
     code: int
     step: int
     same: int
     cause: str
+    loss: BadLoss | None = None
+    node: str = ""
 
     @property
     def sentence(self) -> str:
@@ -75,44 +82,80 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--hosts", default="")
     parser.add_argument("--answer", default="")
     parser.add_argument("--fewest", type=int, default=1)
+    parser.add_argument("--requeue", action="store_true")
     given = parser.parse_args(words)
     used = tuple(expand_hosts(given.hosts)) if given.hosts else ()
     answering = expand_hosts(given.answer) if given.answer else []
     nodes = Nodes(used, tuple(node for node in used if node in answering), given.fewest)
     try:
-        failure = read_failure(open_run(given.run), given.code)
+        run = open_run(given.run)
+        failure = read_failure(run, given.code)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
-    code, said = decide(failure, nodes, given.retries, given.used)
-    print(said, file=sys.stderr, flush=True)
-    if code == 0:
-        print("\n".join(nodes.left))
-    return code
+    decision = decide(failure, nodes, given.retries, given.used, given.requeue)
+    print(f"again: {decision.said}", file=sys.stderr, flush=True)
+    if decision.without:
+        with suppress(OSError):
+            bad_nodes.add(run, decision.without)
+    if decision.code == 0:
+        print("\n".join(node for node in nodes.left if short(node) != decision.without))
+    return decision.code
 
 
-def decide(failure: Failure, nodes: Nodes, retries: int, used: int) -> tuple[int, str]:
-    """The exit code, and a sentence for the log.
+@dataclass(frozen=True)
+class Decision:
+    """What the batch script does.
+
+    Attributes:
+        code: its exit code, see the module.
+        said: a sentence for the log.
+        without: a node that the job goes on without; empty if there is none.
+    """
+
+    code: int
+    said: str
+    without: str = ""
+
+
+def decide(failure: Failure, nodes: Nodes, retries: int, used: int, requeue: bool) -> Decision:
+    """Decide it.
 
     Args:
         retries: `cluster.retries`.
         used: of them, so far.
+        requeue: the job can go back to the queue.
     """
     if nodes.gone:
         gone = f"{', '.join(nodes.gone)} {'does' if len(nodes.gone) == 1 else 'do'} not answer any more"
         if len(nodes.left) >= nodes.fewest:
-            return 0, f"again: {gone}: the ranks start on {', '.join(nodes.left)} from the newest checkpoint."
-        return (
-            STOPPED,
-            f"again: {gone}, and {len(nodes.left)} left are fewer than {nodes.fewest}: back to the queue.",
-        )
+            return Decision(
+                0, f"{gone}: the ranks start on {', '.join(nodes.left)} from the newest checkpoint."
+            )
+        fewer = f"{len(nodes.left)} left are fewer than {nodes.fewest}"
+        return Decision(STOPPED, f"{gone}, and {fewer}: back to the queue.")
     if failure.code == REFUSED:
-        return 1, "again: not once more: the ranks refused to begin, for what is said above."
+        return Decision(1, "not once more: the ranks refused to begin, for what is said above.")
+    if failure.loss and failure.loss.verdict == "repeated":
+        return Decision(1, f"not once more: {failure.loss.metric} is nan or inf each time.")
+    if failure.loss:
+        return Decision(0, f"the steps up to {failure.loss.at} are computed again, from a checkpoint before.")
     if failure.same > 1:
-        return 1, f"again: not once more: {failure.sentence}, {failure.same} times in a row."
-    if used >= retries:
-        return 1, f"again: not once more: {failure.sentence}; cluster.retries={retries} allows no more."
-    return 0, f"again: {failure.sentence}; retry {used + 1} of {retries}, from the newest checkpoint."
+        return Decision(1, f"not once more: {failure.sentence}, {failure.same} times in a row.")
+    if failure.node and any(short(node) == failure.node for node in nodes.left):
+        left = [node for node in nodes.left if short(node) != failure.node]
+        if len(left) >= nodes.fewest:
+            said = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {', '.join(left)}."
+            return Decision(0, said, failure.node)
+    if used < retries:
+        said = f"{failure.sentence}; retry {used + 1} of {retries}, from the newest checkpoint."
+        return Decision(0, said)
+    if failure.node and requeue:
+        said = (
+            f"{failure.sentence}; not the first time on {failure.node}: back to the queue, without that node."
+        )
+        return Decision(STOPPED, said, failure.node)
+    return Decision(1, f"not once more: {failure.sentence}; cluster.retries={retries} allows no more.")
 
 
 def read_failure(run: RunDir, code: int) -> Failure:
@@ -123,7 +166,22 @@ def read_failure(run: RunDir, code: int) -> Failure:
     cause = ""
     with suppress(OSError, UnicodeDecodeError):
         cause = (run.debug / f"{start_of_ranks()}-{CAUSE}.txt").read_text().strip()
-    return Failure(code, step, 1 + _before(attempts[:-1], step), cause)
+    return Failure(code, step, 1 + _before(attempts[:-1], step), cause, read(newest), _bad_node(run))
+
+
+def _bad_node(run: RunDir) -> str:
+    """The node of the first rank to fail now, if that of another start of this job was on it too."""
+    own, named = f"{start_of_ranks()}-{NODE}.txt", dict[str, str]()
+    for file in run.debug.glob(f"{running_job()}-*-{NODE}.txt"):
+        with suppress(OSError, UnicodeDecodeError):
+            named[file.name] = file.read_text().strip()
+    node = named.pop(own, "")
+    return short(node) if node in named.values() else ""
+
+
+def short(host: str) -> str:
+    """A host's name without its domain."""
+    return host.partition(".")[0]
 
 
 def _before(attempts: Sequence[Mapping[str, Any]], step: int) -> int:

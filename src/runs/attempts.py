@@ -61,7 +61,8 @@ def record_start(
     attempts = info.get(ATTEMPTS, [])
     if attempts:
         attempts[-1] = with_times(run, {"ended_by": "killed", **attempts[-1]})
-    attempt = {"started": now(), "job": running_job(environ), "hosts": hosts(environ), "devices": devices}
+    world = {"hosts": hosts(environ), "world_size": world_size, "devices": devices}
+    attempt = {"started": now(), "job": running_job(environ), **world}
     with suppress(KeyError, ValueError, OverflowError, OSError):
         began = datetime.fromtimestamp(int(environ[STARTED]), UTC)
         attempt["allocated"] = began.isoformat(timespec="seconds")

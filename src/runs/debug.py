@@ -17,6 +17,9 @@ from src.runs.folder import RunDir, now
 CAUSE = "cause"
 """What `first` is asked for by a rank that fails for a reason of its own: who was the first to."""
 
+NODE = "node"
+"""The same: on which node that was."""
+
 
 def keep(run: RunDir, writer: str, text: str) -> Path | None:
     """Append `text` to the debug file of a writer.

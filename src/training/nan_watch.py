@@ -5,8 +5,8 @@ Checked when metrics are read anyway, every `trainer.log_every_n_steps` steps an
 
 import sys
 from collections.abc import Mapping
-from typing import Literal
 
+from src.config.schema import DetectNan
 from src.errors import NotFiniteError
 from src.runs.summary import not_finite
 
@@ -19,11 +19,12 @@ class NanWatch:
     """Looks at losses; every rank has one, since all know the same metrics.
 
     Args:
-        mode: warn: print it once; stop: end the run; off: nothing.
+        mode: warn: print it once; stop: end the run; off: nothing. replay ends it too, where `src/training/replay.py` has not: it
+            computes the training steps of tasks again, and nothing else.
         prints: this rank prints the warning.
     """
 
-    def __init__(self, mode: Literal["warn", "stop", "off"], prints: bool) -> None:
+    def __init__(self, mode: DetectNan, prints: bool) -> None:
         self.mode, self.prints = mode, prints
         self._reported = False
 
@@ -31,16 +32,22 @@ class NanWatch:
         """Check what was just measured, and reported, at optimizer step `step`.
 
         Raises:
-            NotFiniteError: with mode stop, a loss is nan or inf.
+            NotFiniteError: with mode stop or replay, a loss is nan or inf.
         """
         bad = not_finite(metrics)
         if self.mode == "off" or not bad or self._reported:
             return
         self._reported = True
         what = f"{bad} is {metrics[bad]} at step {step}"
-        if self.mode == "stop":
+        if self.mode in ("stop", "replay"):
+            alone = (
+                ", which computes nothing but training steps of a task again,"
+                if self.mode == "replay"
+                else ""
+            )
             raise NotFiniteError(
-                f"{what}, and trainer.detect_nan=stop ends the run; {ADVICE}. Newer checkpoints than the best one may hold it too."
+                f"{what}, and trainer.detect_nan={self.mode}{alone} ends the run; {ADVICE}. "
+                "Newer checkpoints than the best one may hold it too."
             )
         if self.prints:
             print(

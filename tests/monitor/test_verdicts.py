@@ -1,9 +1,12 @@
 """Verdicts. Those on GPUs are tried with samples made up here: this machine has none."""
 
+from dataclasses import asdict
+
 import pytest
 
 from src.monitor.facts import Facts, GpuUse, NodeUse, Series
 from src.monitor.verdicts import verdicts
+from src.runs.replay import BadLoss
 
 
 def every_ten_seconds(value: float, minutes: float = 5) -> Series:
@@ -42,6 +45,18 @@ def test_a_loss_that_is_no_number(value: float) -> None:
     (said,) = verdicts(facts(metrics={"train/loss": points}))
     assert f"train/loss is {value:g} since step 40" in said
     assert verdicts(facts(metrics={"train/loss": [*points, (80.0, 0.9)]})) == []
+
+
+def test_what_the_machine_did() -> None:
+    loss = asdict(BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",), "machine"))
+    (said,) = verdicts(facts(parts=[{"nan": loss}]))
+    assert said.startswith(
+        "train/loss was nan or inf in step 33, first on rank 1 on node2, and a number when"
+    )
+    assert verdicts(facts(parts=[{"nan": loss | {"verdict": "repeated"}}])) == []
+    assert verdicts(facts(bad_nodes=("node2", "node3"))) == [
+        "node2, node3 failed more than once and are left out: tell the site, and use cluster.exclude=node2,node3 meanwhile."
+    ]
 
 
 def test_an_idle_gpu() -> None:

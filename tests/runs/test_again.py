@@ -1,14 +1,17 @@
 """Whether ranks that failed are started again: what the batch script is answered."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from src.errors import REFUSED, STOPPED
+from src.runs import bad_nodes, replay
 from src.runs.again import Failure, Nodes, decide, main
 from src.runs.attempts import record_failure, record_first_step, record_start
-from src.runs.debug import CAUSE, first, named
+from src.runs.debug import CAUSE, NODE, first, named
 from src.runs.folder import RunDir, create
+from src.runs.replay import BadLoss
 
 NONE = Nodes((), (), 1)
 JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:1,node2:1"}
@@ -90,12 +93,52 @@ def test_on_the_nodes_that_answer(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_dead_node_explains_a_failure_at_the_same_step() -> None:
     failure = Failure(137, 5, 2, "")
-    assert decide(failure, Nodes(("a", "b"), ("a",), 1), 0, 0)[0] == 0
-    assert decide(failure, NONE, 5, 0)[0] == 1
+    assert decide(failure, Nodes(("a", "b"), ("a",), 1), 0, 0, True).code == 0
+    assert decide(failure, NONE, 5, 0, True).code == 1
 
 
 def test_ranks_that_refused_would_refuse_again() -> None:
-    assert decide(Failure(REFUSED, 0, 1, ""), NONE, 5, 0)[0] == 1
+    assert decide(Failure(REFUSED, 0, 1, ""), NONE, 5, 0, True).code == 1
+
+
+def test_a_node_that_fails_twice_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the queue where all nodes are needed, at once where fewer are enough."""
+    run = new_run(tmp_path)
+    for number, (node, step) in enumerate((("node2.cluster", 5), ("node1", 7), ("node2.cluster", 9))):
+        monkeypatch.setenv("TRAIN_STARTED", str(number))
+        failing(run, step)
+        first(run, NODE, node)
+    assert asked(run, 2, 2) == 1, "nothing requeues it"
+    assert asked(run, 3, 2, "--requeue") == 0 and bad_nodes.read(run) == []
+    assert asked(run, 2, 2, "--requeue") == STOPPED
+    said = "again: the ranks failed after step 9: exit code 1; not the first time on node2: back to the queue, without that node."
+    assert said in capsys.readouterr().err
+    assert (run.path / "bad_nodes").read_text() == "node2\n"
+    nodes = ["--hosts", "node[1-3]", "--answer", "node[1-3]", "--fewest", "2"]
+    assert asked(run, 0, 0, *nodes) == 0
+    out, err = capsys.readouterr()
+    assert out == "node1\nnode3\n" and "the ranks start on node1, node3." in err
+    bad_nodes.add(run, "node4")
+    assert (run.path / "bad_nodes").read_text() == "node2,node4\n"
+
+
+def test_a_loss_of_nan_is_computed_again_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, loss = new_run(tmp_path), BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",))
+    record_start(run, 2, JOB)
+    replay.record(run, loss)
+    record_failure(run)
+    assert asked(run, 0) == 0
+    assert (
+        "again: the steps up to 40 are computed again, from a checkpoint before." in capsys.readouterr().err
+    )
+    record_start(run, 2, JOB)
+    replay.judge(run, "repeated")
+    replay.record(run, replace(loss, verdict="repeated"))
+    record_failure(run)
+    assert asked(run, 9) == 1
+    assert "not once more: train/loss is nan or inf each time." in capsys.readouterr().err
 
 
 def test_exit_codes_in_words() -> None:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.slurm.login import EACH_STEP, Login, check_curve, log, trained, wait_for
+from tests.training.test_replay import STEP, WORDS
 from tests.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -88,6 +89,52 @@ def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.M
         r"not once more: .* after step 34: rank 1 of 2 on node2: LookupError: row 42, 2 times", said[1]
     ), said
 
+
+@pytest.mark.slow
+def test_a_loss_that_the_machine_spoilt_is_computed_again(login: Login) -> None:
+    """In the same job; the node is named, and the weights are those of a machine without a fault."""
+    poison = [word for word in WORDS if not word.startswith("monitor.report")]
+    words = ["cluster=slurm", *poison, "trainer.nodes=2", "trainer.devices=1"]
+    once = f"+data.once={login.folder / 'read'}"
+    job, run = login.submit(*words, once)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert f"step {STEP}, first on rank 1 on node2, and is a number now" in log(run)
+    before, after = info(run)["parts"]
+    assert before["job"] == after["job"] and before["nan"]["hosts"] == ["node2"]
+    assert (run / "bad_nodes").read_text() == "node2\n"
+    whole = login.result(*words, once)
+    assert largest_difference(final_weights(run), final_weights(whole)) == 0
+
+
+@pytest.mark.slow
+def test_a_job_comes_back_without_the_node_that_fails(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rank fails at two steps, and no retry is left; Slurm gives the job another node."""
+    monkeypatch.setenv("PYTHONPATH", str(login.folder))
+    (login.folder / "brought.py").write_text(DEFECTIVE)
+    words = [
+        "callbacks.trouble._target_=brought.Trouble",
+        f"cluster.setup=['export PYTHONPATH={login.folder}']",
+    ]
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=60", "cluster.retries=1"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert "not the first time on node2: back to the queue, without that node." in log(run)
+    assert [part["hosts"] for part in info(run)["parts"]] == [["node1", "node2"]] * 2 + [["node1", "node3"]]
+
+
+DEFECTIVE = """
+import pathlib
+import socket
+
+import lightning
+
+class Trouble(lightning.Callback):
+    def on_train_batch_start(self, trainer, module, batch, index):
+        fails = pathlib.Path(__file__).with_name(f"failed-{trainer.global_step}")
+        if trainer.global_step in (34, 47) and socket.gethostname() == "node2" and not fails.exists():
+            fails.touch()
+            raise RuntimeError("the GPU has fallen off the bus")
+"""
 
 BROUGHT = """
 import lightning

@@ -68,6 +68,8 @@ def said(attempt: Mapping[str, Any]) -> str:
     """From which step to which, where, and how it ended."""
     hosts = attempt.get("hosts") or []
     where = f" on {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else ""
+    if size := attempt.get("world_size"):
+        where += f" ({size} rank{'s' if size > 1 else ''})"
     job = f", job {attempt['job']}" if attempt.get("job") else ""
     steps = f"steps {attempt.get('from_step', '?')} to {attempt.get('step', '?')}"
     return f"{steps}{where}{job}: {attempt.get('ended_by', 'running')}"

@@ -13,12 +13,13 @@ from src.monitor.heartbeat import own as heartbeat
 from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.calls import Calls, look_at_each
 from src.training.keras.checkpoint import StateWriter
-from src.training.keras.module import Module
+from src.training.keras.module import Module, TaskModule
 from src.training.keras.position import Position
 from src.training.keras.tensorboard import MetricsWriter
 from src.training.monitors import monitored
 from src.training.nan_watch import NanWatch, judged
 from src.training.plan import Plan, validation_due
+from src.training.replay import Replay
 from src.training.stop import Stop
 
 
@@ -44,6 +45,9 @@ class TrainingCallback:
     Args:
         checkpoints: on rank 0, None on the others.
         others: Keras' own callbacks; they get logs when metrics were read.
+
+    Attributes:
+        replay: with `trainer.detect_nan=replay`, of a task.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class TrainingCallback:
         self.batch_logs: dict[str, float] = {}
         self.epoch_logs: dict[str, float] = {}
         self.nan = NanWatch(config.trainer.detect_nan, module.strategy.rank == 0)
+        self.replay: Replay | None = None
         self.units: float | None = None
         self.calls = Calls(config, each=not module.several or look_at_each(others.callbacks))
 
@@ -82,6 +87,10 @@ class TrainingCallback:
             position.metrics |= fresh
             if not position.pending:  # at the end of the epoch, in one row with the validation
                 self.metrics.write(position.step, position.epoch, fresh)
+            if self.replay and isinstance(self.module, TaskModule):
+                counted = self.module.sums.counted()
+                self.replay.look(position.step, position.epoch, position.batch, fresh, counted)
+            if not position.pending:
                 self.nan.look(position.step, fresh)
         self.batch_logs = in_words_of_keras(fresh or {})
         for number in range(before, position.batch):

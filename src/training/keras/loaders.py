@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from src.config.schema import Config
@@ -57,6 +58,14 @@ class TaskLoader:
             return batches if plan.accumulate == 1 else stacks(batches, plan.accumulate)
 
         return self.strategy.dataset(of_rank)
+
+    def of_rank(self, replicas: int, epoch: int, batch: int, rank: int) -> tuple[np.ndarray, Any]:
+        """What one of so many devices has in a batch of the training: indices int64 [n], and the rows. Raises DataError."""
+        dataset = self.parts["train"]
+        assert dataset
+        rows, _ = self._order(rank, replicas, train=True).rows(len(dataset), epoch, batch)
+        read = dataset.read(rows, epoch, True)
+        return rows, self.prepare(read) if self.prepare else read
 
     def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, None]:
         """The first `limit` batches in their own order; all have one size."""

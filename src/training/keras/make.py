@@ -20,6 +20,7 @@ from src.training.keras.optim import current_rate, make_optimizer, rate_of, set_
 from src.training.keras.strategies.base import Strategy
 from src.training.network import build_network
 from src.training.plan import Plan, make_plan
+from src.training.replay import wanted
 
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 """Keras' names of `trainer.precision`."""
@@ -47,7 +48,7 @@ def open_native(
             call_once(network, task, loader.parts["train"], loader.prepare)
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         prepare_optimizer(network.optimizer, network.trainable_variables, config, strategy)
-        module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile)
+        module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile, wanted(config))
     module.optimizers = [network.optimizer]
     module.rate = rate_of(config, plan, strategy.replicas)
     if set_from_outside(config):

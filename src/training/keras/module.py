@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from src.training.keras.strategies.base import Strategy
@@ -24,28 +25,49 @@ class RunningSums:
     """Sums over batches by `Task.sums`, kept on the device: adding does not wait for it, taking them does.
 
     Each replica has its own, so counting needs no communication.
+
+    Args:
+        count: how many there are.
+        watched: count the batches before the first whose sums are no numbers, see `src/training/replay.py`.
     """
 
-    def __init__(self, count: int) -> None:
-        self.sums = tf.Variable(  # float64 counts exactly
-            tf.zeros(count, tf.float64),
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-        )
+    def __init__(self, count: int, watched: bool = False) -> None:
+        self.sums = per_replica(count)
+        self.batches = per_replica(2) if watched else None
         self.distribution = tf.distribute.get_strategy()
 
     def add(self, sums: tf.Tensor) -> None:
         """Add the sums of a batch, float64 [count]."""
         self.sums.assign_add(sums)
+        if self.batches is not None:
+            good = tf.reduce_all(tf.math.is_finite(self.sums))
+            self.batches.assign_add(tf.stack([tf.ones((), tf.float64), tf.cast(good, tf.float64)]))
+
+    def counted(self) -> list[tuple[int, int]]:
+        """Of each replica here: batches since the last call, and how many were good until one was not."""
+        return [(int(batches), int(good)) for batches, good in self._taken(self.batches)]
 
     def take(self) -> list[float]:
         """The sums of this process since the last call."""
-        replicas = self.distribution.experimental_local_results(self.sums)
-        taken = sum(replica.numpy() for replica in replicas)
+        return [float(v) for v in np.sum(self._taken(self.sums), axis=0)]
+
+    def _taken(self, variable: tf.Variable) -> list[np.ndarray]:
+        """What each replica here has, which begins at zero again."""
+        replicas = self.distribution.experimental_local_results(variable)
+        taken = [replica.numpy() for replica in replicas]
         for replica in replicas:
             replica.assign(tf.zeros_like(replica))
-        return [float(v) for v in taken]
+        return taken
+
+
+def per_replica(count: int) -> tf.Variable:
+    """Sums of each replica, float64 [count], which counts exactly."""
+    return tf.Variable(
+        tf.zeros(count, tf.float64),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+    )
 
 
 class Module:
@@ -162,12 +184,19 @@ class TaskModule(Module):
         strategy: averages the gradients over the ranks.
         accumulate: batches per optimizer step; above 1, each step takes a stack of them.
         compiled: XLA compiles the network with its loss and gradients; what ranks send each other it can't, nor read.
+        watched: see `RunningSums`.
     """
 
     several = True
 
     def __init__(
-        self, network: keras.Model, task: Any, strategy: Strategy, accumulate: int, compiled: bool = False
+        self,
+        network: keras.Model,
+        task: Any,
+        strategy: Strategy,
+        accumulate: int,
+        compiled: bool = False,
+        watched: bool = False,
     ) -> None:
         super().__init__(network, strategy)
         if compiled:
@@ -175,7 +204,7 @@ class TaskModule(Module):
         self.task, self.accumulate = task, accumulate
         self.unit, self.known = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums
-        self.sums = RunningSums(len(task.sums))
+        self.sums = RunningSums(len(task.sums), watched)
         self.train_function = self.repeated(self.train_step)
         self.test_function = self.function(self.test_step)
 

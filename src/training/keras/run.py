@@ -20,15 +20,17 @@ from src.monitor.heartbeat import own as heartbeat
 from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
 from src.runs.ranks import report_weights
+from src.runs.replay import good_until
 from src.tasks.base import Task
 from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.callbacks import Loader, TrainingCallback
 from src.training.keras.checkpoint import StateWriter, restore, restore_weights
 from src.training.keras.dropin import open_dropin
 from src.training.keras.initial import begin_with
+from src.training.keras.loaders import TaskLoader
 from src.training.keras.loop import fit
 from src.training.keras.make import POLICIES, dtype_policy, open_native
-from src.training.keras.module import Module
+from src.training.keras.module import Module, TaskModule
 from src.training.keras.others import make_callbacks
 from src.training.keras.position import Position
 from src.training.keras.random_state import part_seeds, seed_everything
@@ -38,6 +40,7 @@ from src.training.keras.tensorboard import MetricsWriter
 from src.training.peak import peak
 from src.training.plan import Plan
 from src.training.progress import Progress
+from src.training.replay import Replay, wanted
 from src.training.resuming import other_devices, resuming_at
 from src.training.stop import Stop
 
@@ -72,7 +75,8 @@ def train_and_test(
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
-    newest = checkpointer.store.newest_good() if checkpointer else None
+    until = good_until(run, config.trainer.detect_nan)
+    newest = checkpointer.store.newest_good(until) if checkpointer else None
     if checkpointer:
         record_first_step(run, newest.step if newest else 0)
     shows = config.monitor.progress != "none"
@@ -101,6 +105,7 @@ def train_and_test(
         callback = TrainingCallback(
             config, plan, position, module, loader, metrics, checkpoints, stop, others
         )
+        callback.replay = replay_of(module, loader, plan, config, run)
         with metrics.finishing(position):
             fit(callback)
             heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
@@ -112,6 +117,17 @@ def train_and_test(
                 test(callback)
         heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit)
+
+
+def replay_of(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Replay | None:
+    """What computes a loss of nan again, if that is asked for and this project makes the steps."""
+    if not wanted(config) or not isinstance(module, TaskModule) or not isinstance(loader, TaskLoader):
+        return None
+    strategy = module.strategy
+    first = strategy.rank * (strategy.replicas // strategy.processes)
+    return Replay(
+        run, plan, first, strategy.replicas, strategy.sum, partial(loader.of_rank, strategy.replicas)
+    )
 
 
 def compare_weights(module: Module, config: Config, run: RunDir, topology: Topology) -> None:

@@ -16,6 +16,7 @@ from src.data.torch_foreign import Stream
 from src.errors import CheckpointError
 from src.runs.attempts import record_first_step
 from src.runs.folder import RunDir
+from src.runs.replay import good_until
 from src.training.lightning.agreement import CompareWeights
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.checkpoint import METADATA, CheckpointCallback, StateWriter
@@ -46,7 +47,8 @@ def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> Checkpoin
     config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, in_parts=sharded) if writes else None
-    saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
+    until = good_until(run, config.trainer.detect_nan)
+    saved = trainer.strategy.broadcast(checkpointer.store.newest_good(until) if checkpointer else None)
     if writes:
         record_first_step(run, saved.step if saved else 0)
         run.steps_done = lambda: trainer.steps_done

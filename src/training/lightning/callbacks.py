@@ -20,6 +20,7 @@ from src.training.monitors import monitored
 from src.training.nan_watch import NanWatch
 from src.training.plan import Plan
 from src.training.progress import Progress
+from src.training.replay import Replay
 from src.training.schedules import learning_rate
 from src.training.stop import Stop
 
@@ -38,6 +39,7 @@ class MetricsCallback(pl.Callback):
         stopping: all ranks have agreed to stop.
         interval: says on rank 0 when a checkpoint is due.
         saving: all ranks have agreed that it is.
+        replay: with `trainer.detect_nan=replay`, of a task.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class MetricsCallback(pl.Callback):
         self.metrics: dict[str, float] = {}
         self.of_epoch: dict[str, float] = {}
         self.interval: Interval | None = None
+        self.replay: Replay | None = None
         self.nan = NanWatch(config.trainer.detect_nan, prints)
         self.stopping = self.saving = False
         self.received = Received(self._logged)
@@ -133,6 +136,10 @@ class MetricsCallback(pl.Callback):
             self.of_epoch, self._unlogged, self._epoch_ending = fresh, {}, True
         elif self.task:
             self._write(trainer, fresh)
+        if self.replay and isinstance(module, TaskModule):
+            counted = [module.train_sums.counted()]
+            self.replay.look(step, trainer.current_epoch, batch_idx + 1, fresh, counted)
+        if self.task and not last:
             self.nan.look(step, fresh)
         return fresh
 

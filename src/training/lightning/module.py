@@ -21,15 +21,29 @@ class RunningSums:
 
     Args:
         count: how many there are.
+
+    Attributes:
+        watched: count the batches before the first whose sums are no numbers, see `src/training/replay.py`.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.sums: Tensor | None = None
+        self.watched = False
+        self._batches, self._good = 0, torch.zeros((), dtype=torch.int64)
 
     def add(self, sums: Tensor) -> None:
         """Add the sums of a batch [count]."""
         self.sums = sums.double() if self.sums is None else self.sums + sums
+        if self.watched:
+            self._batches += 1
+            self._good = torch.isfinite(self.sums).all() + self._good.to(sums.device)
+
+    def counted(self) -> tuple[int, int]:
+        """Batches since the last call, and how many were good until one was not."""
+        batches, self._batches = self._batches, 0
+        good, self._good = int(self._good), torch.zeros((), dtype=torch.int64)
+        return batches, good
 
     def take(self, device: torch.device) -> Tensor:
         """The sums of this rank since the last call, float64 [count]."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
@@ -31,6 +31,7 @@ from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
 from src.training.lightning.dropin import lightning_refusals, make_task, without_evaluation
 from src.training.lightning.hardware import suit
 from src.training.lightning.initial import begin_with
+from src.training.lightning.loaders import OwnOrder
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
 from src.training.lightning.parts import Parts, open_parts
@@ -44,6 +45,7 @@ from src.training.network import build_network
 from src.training.peak import peak
 from src.training.plan import Plan, make_plan
 from src.training.progress import Progress
+from src.training.replay import Replay, wanted
 from src.training.stop import Stop
 
 
@@ -98,6 +100,7 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     with Progress(kind, plan, made.devices, unit, counted, least_seconds(made, config), live) as progress:
         metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
         checkpoints = attach(trainer, run, metrics)
+        metrics.replay = replay_of(made, config, run)
         writer = checkpoints.writer
         progress.newest = lambda: writer.checkpointer.newest if writer.checkpointer else None
         with writer.checkpointer or nullcontext():
@@ -122,6 +125,21 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
         rate=progress.throughput.mean(),
         unit=unit,
     )
+
+
+def replay_of(made: Made, config: Config, run: RunDir) -> Replay | None:
+    """What computes a loss of nan again, if that is asked for and this project makes the steps."""
+    trainer, module, part = made.trainer, made.module, made.parts.train
+    if not wanted(config) or not isinstance(module, TaskModule):
+        return None
+    module.train_sums.watched = True
+
+    def total(numbers: list[float]) -> list[float]:
+        own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
+        return cast(list[float], trainer.strategy.reduce(own, reduce_op="sum").tolist())
+
+    rows = part.batches.of_rank if isinstance(part, OwnOrder) else None
+    return Replay(run, made.plan, trainer.global_rank, trainer.world_size, total, rows)
 
 
 def least_seconds(made: Made, config: Config) -> float | None:

@@ -112,7 +112,7 @@ if [ "$code" = 0 ] || [ "$state" = completed ] || [ "$code" = 75 ] || [ -n "$tol
     break
 fi
 decided=0
-left=$(/home/me/.venv/bin/python -m src.runs.again "$RUN" --code "$code" --retries 2 --used "$retried" \
+left=$(/home/me/.venv/bin/python -m src.runs.again "$RUN" --code "$code" --retries 2 --used "$retried" --requeue \
     --hosts "$NODELIST" --answer "$(paste -s -d , <<<"$answer")" --fewest 2) || decided=$?
 if [ "$decided" != 0 ] || [ -n "$told" ]; then  # with 75, or told to stop meanwhile, the next start of the job goes on
     [ "$decided$told" = 1 ] || code=75
@@ -126,6 +126,10 @@ done
 if [ "$code" = 75 ] && [ "${ENVIRONMENT:-}" = BATCH ] &&
     [[ "$(scontrol show job "$SLURM_JOB_ID")" == *JobState=RUNNING* ]]; then
     echo "Stopped with a checkpoint saved: back to the queue."
+    trap '' TERM  # the requeue ends this script, and only a job that waits can be given nodes to leave out
     scontrol requeue "$SLURM_JOB_ID"
+    if read -r bad 2>/dev/null <"$RUN/bad_nodes"; then  # src/runs/bad_nodes.py
+        scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$bad"
+    fi
 fi
 exit "$code"
