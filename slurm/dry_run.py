@@ -6,6 +6,7 @@ from pathlib import Path
 
 from slurm import gpu_hours, units
 from slurm.job import Job
+from src.config.schema import Config
 from src.files import ROOT
 from src.runs.summary import command_path, display_path
 
@@ -51,6 +52,13 @@ def _time(time: int | None) -> str:
     if time is None:
         return "the scheduler's default"
     return units.clock(time) if time else "no limit"
+
+
+def waits_for(config: Config) -> list[str]:
+    """A note on `after=RUN`; the scheduler, which knows the job, is not asked."""
+    if config.after is None:
+        return []
+    return [f"it starts when {display_path(Path(config.after))} is complete (after=)."]
 
 
 def report(script: str, job: Job, notes: Sequence[str]) -> str:

@@ -46,7 +46,7 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     request = Request(config, job, data_problems)
     problems, notes = rules.problems(request, elsewhere=config.dry_run is True), rules.notes(request)
     if config.dry_run:
-        print(dry_run.report(render.render(job), job, notes), flush=True)
+        print(dry_run.report(render.render(job), job, [*notes, *dry_run.waits_for(config)]), flush=True)
     if problems:
         raise ConfigError(*problems)
     if config.dry_run:

@@ -197,7 +197,8 @@ def show(request: Request) -> None:
     script = render(request.job)
     test, kind = request.config.dry_run == "test", request.config.cluster.scheduler
     problems = rules.problems(request, elsewhere=not test)
-    print(dry_run.report(script, request.job, rules.notes(request)), flush=True)
+    waits = dry_run.waits_for(request.config)
+    print(dry_run.report(script, request.job, [*rules.notes(request), *waits]), flush=True)
     if problems:
         raise ConfigError(*problems)
     if test and kind == "slurm":

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
+from src.monitor.script_watch import script_watch
 from src.monitor.serve import board, dashboard, is_first
 from src.monitor.watch import Watch
 from src.runs.folder import RunDir
@@ -73,6 +74,8 @@ def parts_of(run: RunDir, config: Config) -> list[Part]:
         wanted.append(lambda: board(run, config, host()))
     if config.monitor.dashboard and is_first(host()):
         wanted.append(lambda: dashboard(run, config, host()))
+    if watch := script_watch(run, config, host()):
+        wanted.append(lambda: watch)
     parts: list[Part] = []
     for make in wanted:
         attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]

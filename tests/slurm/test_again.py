@@ -1,10 +1,12 @@
 """Jobs on a real Slurm whose ranks are started again in the same allocation: on fewer nodes, or after a failure."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.slurm.login import EACH_STEP, Login, check_curve, log, trained, wait_for
+from tests.slurm.login import EACH_STEP, Login, check_curve, log, set_step_seconds, trained, wait_for
+from tests.training import poisoned
 from tests.training.test_replay import STEP, WORDS
 from tests.weights import final_weights, info, largest_difference
 
@@ -31,10 +33,13 @@ KEPT = (
     ],
     ids=lambda words: "-".join(w.split("=")[1] for w in words),
 )
-def test_a_job_goes_on_without_the_node_that_died(login: Login, slow_steps: str, words: list[str]) -> None:
-    """Of 2-4 nodes three are there at its start, and two in the end; no queue, and the weights of a run on two alone."""
+def test_a_job_goes_on_without_the_node_that_died(
+    login: Login, slow_steps: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2-4 nodes three are there at its start, and two in the end; no queue, and the rows and weights of a run on two alone."""
     size = ["trainer.devices=1", "trainer.max_steps=160"]
-    same = ["cluster=slurm", *words, *EACH_STEP, *KEPT, *size]
+    data = ["data._target_=brought.open_recorded", bring(login, monkeypatch, RECORDED)]
+    same = ["cluster=slurm", *words, *EACH_STEP, *KEPT, *size, *data]
     login.testbed.kill_node("node4")
     login.testbed.machines.wait_for(
         lambda: "down" in login.testbed.run(["sinfo", "-hN", "-nnode4", "-o%T"]).stdout, "node4 is not down"
@@ -51,8 +56,69 @@ def test_a_job_goes_on_without_the_node_that_died(login: Login, slow_steps: str,
     assert "again: node3 does not answer any more: the ranks start on node1, node2" in log(run)
     assert info(run)["restarts"] == 1 and "requeue" not in log(run)
     check_curve(run, 160)
+    set_step_seconds(login.folder, "0")
     whole = login.result(*same, "trainer.nodes=2")
     assert largest_difference(final_weights(run), final_weights(whole)) < 1e-5
+    on_three, on_two = rows_of_batches(login.folder, job)
+    (alone,) = rows_of_batches(login.folder, info(whole)["parts"][0]["job"])
+    assert on_three[: before["step"]] == alone[: before["step"]]
+    assert on_two[: 160 - after["from_step"]] == alone[after["from_step"] : 160]
+
+
+RECORDED = """
+import os
+from pathlib import Path
+
+from src.data.base import Splits
+from src.data.digits import open_digits
+
+class Recorded:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def read(self, indices, epoch, train):
+        if train and len(indices) > 1:  # not a look at one row
+            start = f"{os.environ['SLURM_JOB_ID']}-{os.environ['TRAIN_STARTED']}"
+            with open(Path(__file__).with_name(f"rows-{start}-{os.uname().nodename}-{os.getpid()}"), "a") as file:
+                print(*indices, file=file)
+        return self.rows.read(indices, epoch, train)
+
+def open_recorded():
+    splits = open_digits()
+    return Splits(Recorded(splits.train), splits.val, splits.test, splits.facts)
+"""
+
+
+def rows_of_batches(folder: Path, job: str) -> list[list[list[int]]]:
+    """The rows that the ranks have read together, sorted, of each batch in its order; for each start of the ranks."""
+    starts: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob(f"rows-{job}-*")):
+        starts.setdefault(file.name.split("-")[2], []).append(file)
+    return [
+        [
+            sorted(int(row) for line in lines for row in line.split())
+            for lines in zip(*(file.read_text().splitlines() for file in files), strict=False)
+        ]
+        for _, files in sorted(starts.items())
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_again")
+def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps: str) -> None:
+    """Slurm alone would keep it RUNNING, with nothing in it, until its time limit."""
+    size = ["trainer.nodes=2-4", "trainer.devices=1", "trainer.max_steps=120"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
+    wait_for(lambda: trained(run) > 30, run, 300)
+    login.testbed.kill_node(info(run)["hosts"][0])
+    wait_for(lambda: len(info(run)["parts"]) == 2, run, 400)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert "watch: node1, on which the batch script ran, does not answer any more" in log(run)
+    assert info(run)["hosts"] == ["node2", "node3", "node4"]
+    check_curve(run, 120)
 
 
 @pytest.mark.slow
@@ -74,12 +140,7 @@ def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) 
 @pytest.mark.slow
 def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cause is named, though five retries were allowed."""
-    monkeypatch.setenv("PYTHONPATH", str(login.folder))
-    (login.folder / "brought.py").write_text(BROUGHT)
-    words = [
-        "callbacks.trouble._target_=brought.Trouble",
-        f"cluster.setup=['export PYTHONPATH={login.folder}']",
-    ]
+    words = ["callbacks.trouble._target_=brought.Trouble", bring(login, monkeypatch, BROUGHT)]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=60", "cluster.retries=5"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
     assert login.testbed.wait_job(job, 300) == "FAILED", log(run)
@@ -91,10 +152,13 @@ def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_loss_that_the_machine_spoilt_is_computed_again(login: Login) -> None:
+def test_a_loss_that_the_machine_spoilt_is_computed_again(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the same job; the node is named, and the weights are those of a machine without a fault."""
-    poison = [word for word in WORDS if not word.startswith("monitor.report")]
-    words = ["cluster=slurm", *poison, "trainer.nodes=2", "trainer.devices=1"]
+    brought = bring(login, monkeypatch, Path(poisoned.__file__).read_text())
+    target = "data._target_=brought.open_poisoned"
+    words = ["cluster=slurm", *WORDS, target, brought, "trainer.nodes=2", "trainer.devices=1"]
     once = f"+data.once={login.folder / 'read'}"
     job, run = login.submit(*words, once)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
@@ -109,12 +173,7 @@ def test_a_loss_that_the_machine_spoilt_is_computed_again(login: Login) -> None:
 @pytest.mark.slow
 def test_a_job_comes_back_without_the_node_that_fails(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rank fails at two steps, and no retry is left; Slurm gives the job another node."""
-    monkeypatch.setenv("PYTHONPATH", str(login.folder))
-    (login.folder / "brought.py").write_text(DEFECTIVE)
-    words = [
-        "callbacks.trouble._target_=brought.Trouble",
-        f"cluster.setup=['export PYTHONPATH={login.folder}']",
-    ]
+    words = ["callbacks.trouble._target_=brought.Trouble", bring(login, monkeypatch, DEFECTIVE)]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=60", "cluster.retries=1"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
@@ -144,6 +203,13 @@ class Trouble(lightning.Callback):
         if trainer.global_step == 34 and trainer.global_rank == 1:
             raise LookupError("row 42")
 """
+
+
+def bring(login: Login, monkeypatch: pytest.MonkeyPatch, code: str) -> str:
+    """A module `brought`, as a user has it on the shared disk; what tells the job where."""
+    monkeypatch.setenv("PYTHONPATH", str(login.folder))
+    (login.folder / "brought.py").write_text(code)
+    return f"cluster.setup=['export PYTHONPATH={login.folder}']"
 
 
 def kill_rank(login: Login, node: str) -> None:
