@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from src.data.batch import check_batch
+from src.data.keep import keep_batch
 from src.data.order import BatchOrder, batches_per_epoch
 from src.data.torch_order import BareOrder
 from src.data.torch_samples import Reader
@@ -82,14 +83,14 @@ class Batches(Dataset[Any]):
         except DataError as error:
             return error
 
-    def of_rank(self, epoch: int, batch: int, rank: int) -> tuple[np.ndarray, Any]:
-        """What a rank has in a batch: indices int64 [n], and the rows. Raises DataError."""
+    def keep(self, epoch: int, batch: int, rank: int, file: Path) -> list[int]:
+        """Write what a rank has in a batch to a file; returns the numbers of its rows. Raises DataError, OSError."""
         own, length = replace(self.size, rank=rank), len(self.reader.dataset)
         if isinstance(self.order, BareOrder):
             indices = replace(self.order, order=own).rows(length, epoch, batch)
         else:
             indices, _ = own.rows(length, epoch, batch)
-        return indices, self.reader.read(indices, epoch, self.train)
+        return keep_batch(file, indices, self.reader.read(indices, epoch, self.train))
 
 
 class BatchLoader(DataLoader[Any]):

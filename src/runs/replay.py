@@ -7,14 +7,13 @@ computes the same steps from the same weights and batches, and records its verdi
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from src.runs.folder import ATTEMPTS, RunDir
 
 KEY = "nan"
 """Of an attempt in run.json."""
 
-Verdict = Literal["", "machine", "repeated"]
 VERDICTS = ("", "machine", "repeated")
 
 
@@ -39,7 +38,7 @@ class BadLoss:
     at: int
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
-    verdict: Verdict = ""
+    verdict: str = ""
 
     @property
     def until(self) -> int:
@@ -77,7 +76,7 @@ def record(run: RunDir, found: BadLoss) -> None:
     run.update(**{ATTEMPTS: [*before, {**newest, KEY: asdict(found)}]})
 
 
-def judge(run: RunDir, verdict: Verdict) -> None:
+def judge(run: RunDir, verdict: str) -> None:
     """What was pending has its verdict. Only rank 0 calls it."""
     attempts = run.info().get(ATTEMPTS, [])
     for attempt in attempts:

@@ -7,7 +7,6 @@ batch is kept; a number instead is the fault of the machine: a defective device 
 Megatron-LM tells the two apart in the same way (megatron/core/rerun_state_machine.py).
 """
 
-import io
 import os
 import socket
 import sys
@@ -15,13 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from src.config.schema import Config
 from src.errors import CheckpointError, DataError, NotFiniteError
-from src.files.atomic import write_atomic
 from src.monitor.meeting import places
 from src.runs import bad_nodes, replay
 from src.runs.attempts import hosts
@@ -37,8 +32,8 @@ Counted = tuple[int, int]
 Total = Callable[[list[float]], list[float]]
 """Sums over the ranks."""
 
-Rows = Callable[[int, int, int], tuple[np.ndarray, Any]]
-"""(epoch, batch, rank) to the rows of that rank, int64 [b], and what the data set gives for them."""
+Keep = Callable[[int, int, int, Path], list[int]]
+"""(epoch, batch, rank, file): read what that rank has in that batch, and write it to the file; returns the numbers of its rows."""
 
 
 class Replay:
@@ -47,14 +42,14 @@ class Replay:
     Args:
         first, count: number of this process's first device, and how many there are over all ranks.
         total: all ranks call it together.
-        rows: reads a batch once more; None where nobody can.
+        keep: writes a batch; None where nobody can read it once more.
     """
 
     def __init__(
-        self, run: RunDir, plan: Plan, first: int, count: int, total: Total, rows: Rows | None
+        self, run: RunDir, plan: Plan, first: int, count: int, total: Total, keep: Keep | None
     ) -> None:
         self.run, self.plan, self.first, self.count = run, plan, first, count
-        self.total, self.rows = total, rows
+        self.total, self.keep = total, keep
         self.before = replay.pending(run)
 
     def look(
@@ -137,13 +132,13 @@ class Replay:
 
     def _keep(self, found: BadLoss) -> str:
         """Write what the first rank had in that batch to RUN/debug; says where."""
-        if self.rows is None:
+        if self.keep is None:
             return ""
         rank = found.ranks[0]
         name = f"nan-epoch-{found.epoch + 1}-batch-{found.batch + 1}-rank-{rank}.npz"
         with suppress(OSError, DataError):
-            rows, batch = self.rows(found.epoch, found.batch, rank)
-            write_batch(self.run.debug / name, rows, batch)
+            self.run.debug.mkdir(exist_ok=True)
+            rows = self.keep(found.epoch, found.batch, rank, self.run.debug / name)
             first = ", ".join(map(str, rows[:8])) + (" ..." if len(rows) > 8 else "")
             return f"; rows {first} of rank {rank} are kept in {display_path(self.run.debug / name)}"
         return ""
@@ -152,15 +147,6 @@ class Replay:
 def wanted(config: Config) -> bool:
     """Whether a run has a `Replay`."""
     return config.trainer.detect_nan == "replay" and not config.trainer.fast_dev_run
-
-
-def write_batch(file: Path, rows: np.ndarray, batch: Any) -> None:
-    """Write the arrays of a batch, by their names or places, and `rows`. Raises OSError."""
-    named = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
-    content = io.BytesIO()
-    np.savez(content, rows=rows, **{str(name): np.asarray(array) for name, array in named})
-    file.parent.mkdir(exist_ok=True)
-    write_atomic(file, content.getvalue())
 
 
 def _what(found: BadLoss) -> str:

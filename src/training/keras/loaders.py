@@ -1,14 +1,15 @@
 """The batches of training and evaluation, shared out by the strategy."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from src.config.schema import Config
 from src.data.base import DataSet, Splits
 from src.data.batch import too_large
+from src.data.keep import keep_batch
 from src.data.order import BatchOrder, batches_per_epoch
 from src.data.tf_drop_in import evaluation_batches, training_batches, whole_batches
 from src.data.tf_pipeline import row_spec, tf_dataset
@@ -59,13 +60,13 @@ class TaskLoader:
 
         return self.strategy.dataset(of_rank)
 
-    def of_rank(self, replicas: int, epoch: int, batch: int, rank: int) -> tuple[np.ndarray, Any]:
-        """What one of so many devices has in a batch of the training: indices int64 [n], and the rows. Raises DataError."""
+    def keep(self, epoch: int, batch: int, rank: int, file: Path) -> list[int]:
+        """Write what a device has in a batch of the training to a file; returns the numbers of its rows. Raises DataError, OSError."""
         dataset = self.parts["train"]
         assert dataset
-        rows, _ = self._order(rank, replicas, train=True).rows(len(dataset), epoch, batch)
+        rows, _ = self._order(rank, self.strategy.replicas, train=True).rows(len(dataset), epoch, batch)
         read = dataset.read(rows, epoch, True)
-        return rows, self.prepare(read) if self.prepare else read
+        return keep_batch(file, rows, self.prepare(read) if self.prepare else read)
 
     def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, None]:
         """The first `limit` batches in their own order; all have one size."""

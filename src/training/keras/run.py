@@ -125,9 +125,7 @@ def replay_of(module: Module, loader: Loader, plan: Plan, config: Config, run: R
         return None
     strategy = module.strategy
     first = strategy.rank * (strategy.replicas // strategy.processes)
-    return Replay(
-        run, plan, first, strategy.replicas, strategy.sum, partial(loader.of_rank, strategy.replicas)
-    )
+    return Replay(run, plan, first, strategy.replicas, strategy.sum, loader.keep)
 
 
 def compare_weights(module: Module, config: Config, run: RunDir, topology: Topology) -> None:

@@ -138,8 +138,8 @@ def replay_of(made: Made, config: Config, run: RunDir) -> Replay | None:
         own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
         return cast(list[float], trainer.strategy.reduce(own, reduce_op="sum").tolist())
 
-    rows = part.batches.of_rank if isinstance(part, OwnOrder) else None
-    return Replay(run, made.plan, trainer.global_rank, trainer.world_size, total, rows)
+    keep = part.batches.keep if isinstance(part, OwnOrder) else None
+    return Replay(run, made.plan, trainer.global_rank, trainer.world_size, total, keep)
 
 
 def least_seconds(made: Made, config: Config) -> float | None:
