@@ -99,7 +99,8 @@ class Replay:
 
     def _once(self, found: BadLoss) -> str:
         if self._records:
-            replay.record(self.run, found)
+            with suppress(CheckpointError, OSError):  # the others wait for this rank
+                replay.record(self.run, found)
         return (
             f"{_what(found)}, first on {found.where}; trainer.detect_nan=replay computes it again from a checkpoint before it, which "
             f"resume={display_path(self.run.path)} does too."
@@ -108,8 +109,9 @@ class Replay:
     def _again(self, found: BadLoss) -> str:
         kept = ""
         if self._records:
-            replay.judge(self.run, "repeated")
-            replay.record(self.run, replace(found, verdict="repeated"))
+            with suppress(CheckpointError, OSError):
+                replay.judge(self.run, "repeated")
+                replay.record(self.run, replace(found, verdict="repeated"))
             kept = self._keep(found)
         return (
             f"{_what(found)} again, first on {found.where}, from the same weights and batches: that is the model or the data, and not the "
@@ -124,7 +126,7 @@ class Replay:
             if len({*before.hosts}) == 1 < len(hosts()):
                 bad_nodes.add(self.run, before.hosts[0])
         print(
-            f"warning: {before.metric} was {'nan or inf'} in step {before.step}, first on {before.where}, and is a number now, from the "
+            f"warning: {before.metric} was nan or inf in step {before.step}, first on {before.where}, and is a number now, from the "
             "same weights and batches: that was the machine, and not the model or the data.",
             file=sys.stderr,
             flush=True,
