@@ -41,6 +41,7 @@ class EventFileSync:
 
     def open(self) -> Path:
         """The folder to make a new file in. Raises OSError if its disk refuses."""
+        wait_for_later_name(self.target)
         if self._straight or not self.staging:
             self.target.mkdir(parents=True, exist_ok=True)
             return self.target
@@ -118,6 +119,18 @@ class EventFileSync:
         if text not in self._reported:
             self._reported.add(text)
             self.tell(text)
+
+
+def wait_for_later_name(folder: Path) -> None:
+    """Wait until a new file comes after those that are there: files are read in the order of their names, which begin with the second.
+
+    Of two in one second the process id would decide, and what an earlier attempt has written would follow what purges it. Names
+    from the future, by another node's clock, are not waited for.
+    """
+    seconds = (file.name.split(".")[3:4] for file in folder.glob("events.out.tfevents.*"))
+    newest = max((int(second) for [second] in seconds if second.isdecimal()), default=0)
+    while 0 <= newest + 1 - time.time() <= 1:
+        time.sleep(0.02)
 
 
 def append_all(source: Path, target: Path) -> None:

@@ -88,6 +88,7 @@ class Span:
     """
 
     at_most: int
+    words = "a range such as 2-4"
 
     def __call__(self, value: str) -> tuple[str, str]:
         """The range, or one of a single count and what is wrong."""

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
+from src.config.limits import Span
 from src.config.open import DERIVED, OPEN, TARGET, Open, split_open
 
 T = TypeVar("T")
@@ -161,7 +162,9 @@ def _misfit(hint: Any, value: Any) -> str:
     if str in kinds and isinstance(value, str):
         if value.strip():
             return "contains a character that names, paths and options can't have"
-        return "is empty" + ("; use null for no value" if type(None) in kinds else "")
+        if type(None) in kinds:
+            return "is empty; use null for no value"
+        return "is empty" + (f"; use {describe(hint)}" if len(kinds) > 1 else "")
     quotes = "; put it in quotes" if str in kinds and hasattr(value, "isoformat") else ""  # a date
     return f"is not {describe(hint)}{quotes}"
 
@@ -204,8 +207,10 @@ def describe(hint: Any) -> str:
         type(None): "null",
     }
     parts = []
-    for kind, _ in _alternatives(hint):
-        if typing.get_origin(kind) is Literal:
+    for kind, rules in _alternatives(hint):
+        if named := [rule.words for rule in rules if isinstance(rule, Span)]:
+            parts += named
+        elif typing.get_origin(kind) is Literal:
             options = typing.get_args(kind)
             parts.append(("one of " if len(options) > 1 else "") + ", ".join(str(o) for o in options))
         elif typing.get_origin(kind) is list:

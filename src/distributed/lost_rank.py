@@ -25,6 +25,7 @@ FORMS = (
     # end lightning
     # only keras
     # gRPC below the collectives of tf.distribute, which are also aborted where ranks disagree about a shape
+    r"(?P<service>Failed to send RPC to coordination service)",
     r"Collective ops is aborted by: (?P<grpc>.*(?:[Cc]onnection re(?:set|fused)|Socket closed|Broken pipe|GOAWAY|heartbeat).*)",
     # end keras
 )

@@ -62,9 +62,10 @@ def test_a_fork_answers_as_a_new_interpreter_does(row: Row, scratch: Scratch) ->
 
 
 def plain(answer: Answer) -> tuple[object, ...]:
-    """An answer without its times and ids of runs, and of a traceback only that there is one: its first frames are the server's."""
+    """An answer without its times, ages and ids of runs, and of a traceback only that there is one: its first frames are the server's."""
     said = re.sub(r"\d{8}-\d{6}-[0-9a-f]{4}", "RUN", re.sub(r"(?s)Traceback.*", "Traceback", answer.stderr))
-    return answer.code, answer.ended, answer.stdout, said, bool(answer.written)
+    printed = re.sub(r"\d+ s ago", "AGO", answer.stdout)
+    return answer.code, answer.ended, printed, said, bool(answer.written)
 
 
 def test_rows_are_many_and_their_names_differ() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoints.event_files import EventFileSync, append_all
+from src.checkpoints.event_files import EventFileSync, append_all, wait_for_later_name
 from src.checkpoints.staging import Staging
 from src.files import ROOT
 
@@ -35,6 +35,20 @@ def wait(condition: Callable[[], object]) -> None:
 def contents(folder: Path) -> dict[str, bytes]:
     """Of the training's own files; those of the nodes are in folders."""
     return {file.name: file.read_bytes() for file in folder.glob("*") if file.is_file()}
+
+
+def test_a_new_file_comes_after_those_that_are_there(tmp_path: Path) -> None:
+    """A reader takes them in the order of their names, and what an attempt purges must have been read before."""
+    wait_for_later_name(tmp_path / "none")
+    there = int(time.time())
+    (tmp_path / f"events.out.tfevents.{there}.node1.9999.0").touch()
+    (tmp_path / "events.out.tfevents.x").touch()
+    wait_for_later_name(tmp_path)
+    assert int(time.time()) > there
+    (tmp_path / f"events.out.tfevents.{there + 3600}.node2.1.0").touch()
+    began = time.monotonic()
+    wait_for_later_name(tmp_path)
+    assert time.monotonic() - began < 0.5, "a clock that is wrong is not waited for"
 
 
 def test_each_file_gets_its_missing_tail(tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ LOST = {
         "remote process exited or there was a network error"
     ),
     "NCCL communicator was aborted on rank 3.": "NCCL communicator was aborted on rank 3",
+    # only keras
+    "Collective ops is aborted by: Failed to send RPC to coordination service. Either the leader task was "
+    "preempted/died/restarted unexpectedly": "Failed to send RPC to coordination service",
+    # end keras
 }
 CAUSES = [
     "nothing in row 42",
