@@ -60,6 +60,8 @@ class FullyShardedStrategy(OneDevicePerRank):
         """Rank 0's weights to all ranks, each of which keeps its part."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
+        if self._layer_sync:  # for good: Lightning would put other layers back, of which nothing is split
+            self.model, self._layer_sync = self._layer_sync.apply(self.model), None
         self.precision_plugin.convert_module(self.model)
         if not isinstance(self.network, FSDPModule):
             shard(self.network, self.root_device, self.blocks, self.group, self._fill)
