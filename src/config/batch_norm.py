@@ -59,7 +59,9 @@ def _within_keras(c: Config) -> list[str]:
     batches = f"trainer.accumulate_grad_batches={t.accumulate_grad_batches} computes the batches of a step in a loop"
     problems = {
         "trainer.accumulate_grad_batches=1": batches if t.accumulate_grad_batches > 1 else None,
-        "trainer.compile=false": "trainer.compile=true makes one function of the network for XLA" if t.compile else None,
+        "trainer.compile=false": "trainer.compile=true makes one function of the network for XLA"
+        if t.compile
+        else None,
     }
     return [
         f"{problem}, in which Keras can't sum over the ranks as trainer.sync_batchnorm=true has to; use {instead}, {OFF}."

@@ -6,16 +6,20 @@ Prints, as JSON, how often each collective and each wait of the host for a value
 ours, with Lightning's signal flag, or in a loop by hand; and the same of one more row of metrics, which a loop by hand has not.
 """
 
+import gc
 import json
 import math
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from torch import distributed
@@ -71,6 +75,7 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
         theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
         fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs
     trainer.follow(plan)
+    trainer.callbacks.append(Watched())
     trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan), task))
     network = build_network(config, splits.facts)
     trainer.fit(TaskModule(task, network, config, plan, world_size), loader(config, topology))
@@ -89,10 +94,11 @@ def raw(config: Config, topology: Topology) -> None:
     if config.strategy.name == "horovod":
         start_horovod(topology, hvd())
         optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())
-    for (image, label), weight in loader(config, topology):
-        optimizer.zero_grad()
-        (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
-        optimizer.step()
+    with watched():
+        for (image, label), weight in loader(config, topology):
+            optimizer.zero_grad()
+            (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
+            optimizer.step()
 
 
 def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
@@ -143,20 +149,39 @@ def count(kind: str, strategy: str, steps: int, every: int, words: list[str]) ->
         )
     )
     topology = discover()
+    if kind == "raw":
+        raw(config, topology)
+    else:
+        with_trainer(config, topology, flag=kind == "lightning")
+    return Counter(asked)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Within it, whatever torch.distributed is asked for counts too. It holds on to weights, so that FSDP can't split them there."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
-        if kind == "raw":
-            raw(config, topology)
-        else:
-            with_trainer(config, topology, flag=kind == "lightning")
-    found = Counter(asked)
+        yield
     for event in profiler.profiler.kineto_results.events():
         name = event.name()
         if name.startswith(("gloo:", "aten::_local_scalar_dense")):
-            found[name] += 1
+            asked[name] += 1
         if name.startswith("gloo:"):
             given = zip(event.shapes(), event.dtypes(), strict=True)
-            found[f"{name} bytes"] += sum(math.prod(shape) * SIZES[kind] for shape, kind in given if shape)
-    return found
+            asked[f"{name} bytes"] += sum(math.prod(shape) * SIZES[kind] for shape, kind in given if shape)
+
+
+class Watched(pl.Callback):
+    """The training, from its first batch to the end of its last epoch."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """All is split, and in its place."""
+        self.stack = ExitStack()
+        self.stack.enter_context(watched())
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Nothing of the profiler may be left."""
+        self.stack.close()
+        gc.collect()
 
 
 SIZES = {"float": 4, "double": 8, "long int": 8, "int": 4, "unsigned char": 1, "bool": 1}

@@ -14,7 +14,7 @@ def batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
 def over_all_replicas(model: keras.Model, strategy: Strategy) -> None:
     """From now on each layer normalises by the mean and variance of the whole global batch; before a step is traced.
 
-    Keras sums the rows, their squares and their number over the replicas, forwards and backwards: six small reductions in a step for each
+    Keras sums the rows, their squares and their number over the replicas, and backwards again: five small reductions in a step for each
     layer. One replica has the whole batch anyway. Rows under a mask stay those of the replica alone: Keras' layer has no other way.
     """
     if strategy.replicas > 1:
