@@ -50,7 +50,7 @@ PAIRS = {
     "strategy=dp trainer.compile=true": "strategy=dp copies the network .*use strategy=ddp",
     "strategy=fsdp trainer.channels_last=true": r"strategy=fsdp splits weights .*trainer\.channels_last=false",
     "strategy=ddp trainer.devices=2 trainer.sync_batchnorm=true": r"trainer\.sync_batchnorm=true needs GPUs.*this run computes on the CPU; use trainer\.sync_batchnorm=false",
-    "cluster=slurm trainer.nodes=2 trainer.accelerator=cpu trainer.sync_batchnorm=true": r"trainer\.sync_batchnorm=true needs GPUs.*trainer\.accelerator=cpu asks for none",
+    "framework=lightning cluster=slurm trainer.nodes=2 trainer.accelerator=cpu trainer.sync_batchnorm=true": r"trainer\.sync_batchnorm=true needs GPUs.*trainer\.accelerator=cpu asks for none",
     "strategy=dp trainer.devices=2 trainer.sync_batchnorm=true": r"strategy=dp normalises the rows of each device .*use strategy=ddp, or trainer\.sync_batchnorm=false",
     "framework=keras strategy=horovod trainer.devices=2 trainer.sync_batchnorm=true": r"strategy=horovod normalises the rows of each rank .*use strategy=multiworker_mirrored",
     "framework=keras trainer.compile=true trainer.accumulate_grad_batches=2 trainer.sync_batchnorm=true": r"accumulate_grad_batches=2 computes .*in a loop.*use trainer\.accumulate_grad_batches=1",
