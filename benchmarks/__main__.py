@@ -26,6 +26,7 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
     "sharded_memory": ([], None),
     "scale": ([], []),
+    "collectives": ([], None),
 }
 """Each with its words, and those with --quick; None: it is too long for that."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from src.config import strategies
+from src.config.batch_norm import sync_batchnorm
 from src.config.choices import Sgd
 from src.config.limits import span
 from src.config.schema import Config
@@ -28,6 +29,7 @@ def cross_checks(config: Config) -> list[str]:
         _static_graph,
         _whole_network,
         # end lightning
+        sync_batchnorm,
         _serve,
     )
     return [problem for check in checks for problem in check(config)]

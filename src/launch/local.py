@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from src.config.batch import uneven_batch
+from src.config.batch_norm import needs_gpus
 from src.config.folders import results_problems, unwritable
 from src.config.load import load
 from src.config.paths import absolute, expand, here
@@ -164,11 +165,15 @@ FOR_GPUS = {"compression": ("bf16", "fp16"), "process_group_backend": ("nccl", "
 def _needs_gpus(config: Config) -> list[str]:
     if config.trainer.accelerator != "cpu" and visible_gpus():
         return []
-    return [
+    problems = [
         f"strategy.{key}={value} needs GPUs, and this run computes on the CPU; use strategy.{key}={instead}."
         for key, (value, instead) in FOR_GPUS.items()
         if getattr(config.strategy, key, None) == value
     ]
+    several = config.framework == "lightning" and local_layout(config).world_size > 1
+    if several and config.trainer.sync_batchnorm:
+        problems.append(needs_gpus("this run computes on the CPU"))
+    return problems
 
 
 # end lightning

@@ -72,8 +72,20 @@ def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
             "do not go together",
         ),
         (["strategy=dp", "trainer.compile=true"], "use strategy=ddp, or trainer.compile=false"),
+        (["strategy=dp", "trainer.sync_batchnorm=true"], "use strategy=ddp, or trainer.sync_batchnorm=false"),
+        (["strategy=horovod", "trainer.sync_batchnorm=true"], "use strategy=ddp, or trainer.sync_batchnorm"),
+        (
+            ["strategy=fsdp", "trainer.sync_batchnorm=true", "trainer.devices=2", "trainer.accelerator=cpu"],
+            "trainer.sync_batchnorm=true needs GPUs",
+        ),
         (["strategy=fsdp", "trainer.channels_last=true"], "use strategy=ddp, or trainer.channels_last=false"),
         # end lightning
+        # only keras
+        (
+            ["framework=keras", "trainer.sync_batchnorm=true", "trainer.compile=true"],
+            "use trainer.compile=false, or trainer.sync_batchnorm=false",
+        ),
+        # end keras
     ],
 )
 def test_refused_with_what_works(overrides: list[str], says: str) -> None:

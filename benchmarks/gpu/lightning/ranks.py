@@ -18,6 +18,8 @@ WORDS = (
     "seed=3",
 )
 
+WITH_NORMS = ("model=cnn", *(word for word in WORDS if not word.startswith("model")), "model.dropout=0.0")
+
 CLOSE = 1e-3
 """By how much of it the loss of the test may differ: sums are rounded in another order."""
 
@@ -35,7 +37,14 @@ def rows(place: Place) -> Iterator[Row]:
         yield tried(
             f"as one process: {' '.join(words)}, one rank", lambda words=words: _differs(place, words, alone)
         )
-    yield tried("as one process: strategy=ddp, two ranks by Gloo", lambda: _two(place, alone))
+    yield tried("as one process: strategy=ddp, two ranks by Gloo", lambda: _two(place, WORDS, alone))
+    if place.gpu:  # torch has it for GPUs alone
+        config, run = place.run(*WITH_NORMS)
+        alone = fit(config, run).metrics["test/loss"]
+        words = (*WITH_NORMS, "trainer.sync_batchnorm=true")
+        yield tried(
+            "as one process: sync_batchnorm, two ranks by Gloo", lambda: _two(place, words, alone, 10 * CLOSE)
+        )
 
 
 def _differs(place: Place, words: tuple[str, ...], alone: float) -> str | None:
@@ -44,9 +53,9 @@ def _differs(place: Place, words: tuple[str, ...], alone: float) -> str | None:
     return _other(fit(config, run).metrics["test/loss"], alone, close)
 
 
-def _two(place: Place, alone: float) -> str | None:
+def _two(place: Place, words: tuple[str, ...], alone: float, close: float = CLOSE) -> str | None:
     words = (
-        *WORDS,
+        *words,
         "strategy=ddp",
         "strategy.process_group_backend=gloo",
         "trainer.devices=2",
@@ -56,7 +65,7 @@ def _two(place: Place, alone: float) -> str | None:
     run = make_run(config, place.words(*words), layout)
     if code := run_here(run, layout):
         return f"exit code {code}"
-    return _other(float(run.info()["metrics"]["test/loss"]), alone, CLOSE)
+    return _other(float(run.info()["metrics"]["test/loss"]), alone, close)
 
 
 def _other(loss: float, alone: float, close: float) -> str | None:

@@ -7,8 +7,9 @@ broadcast. `loop.fit` makes the steps from the current `Position` on, and `Train
 matters. `others.py` makes Keras' own callbacks, `agreement.py` compares the weights of all replicas at the end.
 
 What Keras forces to be different: there is no Trainer, and its `fit` reduces logs at each step, so the loop is our own.
-Gradients are averaged inside of `optimizer.apply` (`gradients.py`). Position and early stopping are a value of ours (`position.py`),
-written beside the variables, which hold random states too. `MetricsWriter` (`tensorboard.py`) writes its metrics.
+Gradients are averaged inside of `optimizer.apply` (`gradients.py`), and batch normalisation may be over all replicas
+(`batch_norm.py`). Position and early stopping are a value of ours (`position.py`), written beside the variables, which hold random
+states too. `MetricsWriter` (`tensorboard.py`) writes its metrics.
 """
 
 import logging

@@ -10,6 +10,7 @@ import tensorflow as tf
 from src.config.schema import Config
 from src.data.base import Splits
 from src.errors import ConfigError
+from src.training.keras.batch_norm import batch_norms, over_all_replicas
 from src.training.keras.building import build
 from src.training.keras.counting import Logged, Metrics, counted_step
 from src.training.keras.gradients import average_inside, refuse_late_average
@@ -93,9 +94,12 @@ class DropIn(Module):
 
     def moving_statistics(self) -> list[keras.Variable]:
         """Those of batch normalisation; what else a model changes is not averaged, but must be the same everywhere."""
-        layers = self.model._flatten_layers()  # `layers` has the outermost ones only
-        normal = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-        return [v for layer in normal for v in layer.non_trainable_variables if v.dtype == "float32"]
+        return [
+            v
+            for layer in batch_norms(self.model)
+            for v in layer.non_trainable_variables
+            if v.dtype == "float32"
+        ]
 
     def _counted(self, run: Any, batches: Any) -> None:
         logs, rows = run(batches)
@@ -135,6 +139,8 @@ def open_dropin(
             loader.spec("train"),
             loader.spec(evaluated) if evaluated else None,
         )
+        if config.trainer.sync_batchnorm:
+            over_all_replicas(model, strategy)
         module = DropIn(model, strategy, extra)
     module.optimizers = optimizers_of(model)
     module.notes = loader.notes + notes + ([UNCOMPILED] if config.trainer.compile else [])

@@ -13,6 +13,7 @@ from src.data.base import DataSet, Splits
 from src.data.tf_arrays import as_arrays
 from src.errors import ConfigError
 from src.tasks.base import Task
+from src.training.keras.batch_norm import over_all_replicas
 from src.training.keras.gradients import average_inside, build_optimizer, refuse_late_average
 from src.training.keras.loaders import TaskLoader
 from src.training.keras.module import TaskModule
@@ -46,6 +47,8 @@ def open_native(
             )
         if not network.built:
             call_once(network, task, loader.parts["train"], loader.prepare)
+        if config.trainer.sync_batchnorm:
+            over_all_replicas(network, strategy)
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         prepare_optimizer(network.optimizer, network.trainable_variables, config, strategy)
         module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile, wanted(config))

@@ -70,6 +70,7 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         **computing_in(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
+        sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
         num_sanity_val_steps=0,

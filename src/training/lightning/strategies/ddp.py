@@ -8,7 +8,7 @@ from lightning.fabric.utilities.distributed import _init_dist_connection
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from torch import distributed
+from torch import Tensor, distributed
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
@@ -85,6 +85,13 @@ class OneDevicePerRank(DDPStrategy):
         """Wait until all ranks are here; but not after a checkpoint."""
         if name != AFTER_SAVE:
             super().barrier(name)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """As Lightning's, which lets all ranks wait for each other first: a sum, as of each row of metrics, is a wait by itself."""
+        if reduce_op != "sum" or not isinstance(tensor, Tensor) or not distributed.is_initialized():
+            return super().reduce(tensor, group, reduce_op)
+        distributed.all_reduce(tensor, group=group)
+        return tensor
 
     def _configure_launcher(self) -> None:
         pass

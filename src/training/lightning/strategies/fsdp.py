@@ -13,6 +13,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.plugins.layer_sync import LayerSync
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import distributed, nn
 from torch.distributed import checkpoint as dcp
@@ -49,6 +50,7 @@ class FullyShardedStrategy(OneDevicePerRank):
     def __init__(self, *, blocks: Sequence[str] = (), group: int | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.blocks, self.group = blocks, group
+        self._layer_sync: LayerSync | None = None  # the Trainer sets it
         self.later: Later | None = None  # the weights of a module that is not split yet
 
     def build(self, make: Callable[[], Any]) -> Any:
@@ -60,6 +62,9 @@ class FullyShardedStrategy(OneDevicePerRank):
         """Rank 0's weights to all ranks, each of which keeps its part."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
+        if self._layer_sync:  # for good: Lightning would put other layers back, of which nothing is split
+            self._layer_sync.apply(self.model)
+            self._layer_sync = None
         self.precision_plugin.convert_module(self.model)
         if not isinstance(self.network, FSDPModule):
             shard(self.network, self.root_device, self.blocks, self.group, self._fill)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 
+from src.config.batch_norm import needs_gpus
 from src.config.choices import DdpStrategy
 from src.config.choices import Strategy as ConfiguredStrategy
 from src.config.schema import Config
@@ -37,7 +38,14 @@ def _dp(config: Config, topology: Topology, device: torch.device, devices: int) 
     return DataParallel(devices_of(device, devices))
 
 
+def _refuse_sync_batchnorm(config: Config, topology: Topology, device: torch.device) -> None:
+    """Raise ConfigError where torch's SyncBatchNorm would end the first step: see torch/nn/modules/batchnorm.py."""
+    if config.trainer.sync_batchnorm and topology.world_size > 1 and device.type == "cpu":
+        raise ConfigError(needs_gpus("this rank computes on the CPU"))
+
+
 def _ddp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:
+    _refuse_sync_batchnorm(config, topology, device)
     return OneDevicePerRank(
         parallel_devices=[device],
         cluster_environment=TopologyEnvironment(topology),
@@ -73,6 +81,7 @@ def _ddp_options(chosen: ConfiguredStrategy, device: torch.device) -> dict[str, 
 
 def _fsdp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:
     assert config.strategy.name == "fsdp"
+    _refuse_sync_batchnorm(config, topology, device)
     environment = TopologyEnvironment(topology)
     within = config.strategy.shard_within_node
     return FullyShardedStrategy(

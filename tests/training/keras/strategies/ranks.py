@@ -6,7 +6,6 @@ python tests/training/keras/strategies/ranks.py RUN OUT [STEP]     STEP: send th
 import os
 import signal
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from src.training.stop import Stop  # noqa: E402
 
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
-    """Train in the run folder; OUT/<rank>.npz gets the weights, OUT/<rank>.txt the collectives of a step."""
+    """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics."""
     from src.training.keras import run as side
     from src.training.keras.callbacks import TrainingCallback
 
@@ -36,23 +35,13 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
         module = callback.module
         np.savez(
             Path(out) / f"{topology.rank}.npz",
-            **{v.path: v.numpy() for v in module.model.trainable_variables},
+            **{v.path: v.numpy() for v in module.model.trainable_variables + module.moving_statistics()},
         )
-        (Path(out) / f"{topology.rank}.txt").write_text("\n".join(collectives(module.train_function)))
 
     TrainingCallback.on_train_batch_end, side.test = on_train_batch_end, write_down
     run, topology = open_run(folder), discover()
     outcome = side.train(frozen(run), run, topology, Stop().install())
     print(outcome.state, outcome.step, outcome.epoch)
-
-
-def collectives(function: object) -> list[str]:
-    """Operations that talk to other processes, in the graph of a tf.function and in all it calls."""
-    (concrete,) = function._list_all_concrete_functions()
-    graph = concrete.graph.as_graph_def()
-    nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
-    found = Counter(node.op for node in nodes if node.op.startswith(("Collective", "Nccl")))
-    return [f"{operation} {count}" for operation, count in sorted(found.items())]
 
 
 if __name__ == "__main__":

@@ -75,9 +75,12 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     return trained(tmp_path_factory.mktemp("single"), 1)[0]
 
 
-def trained(folder: Path, ranks: int, *overrides: str) -> list[dict[str, np.ndarray]]:
-    """The weights of each rank after training, and before anything is shared at the end."""
-    start(new_run(folder, *overrides), folder / "out", ranks)
+def trained(
+    folder: Path, ranks: int, *overrides: str, base: tuple[str, ...] = CONFIG
+) -> list[dict[str, np.ndarray]]:
+    """The weights and moving statistics of each rank after training, and before anything is shared at the end."""
+    folder.mkdir(exist_ok=True)
+    start(new_run(folder, *overrides, base=base), folder / "out", ranks)
     return [weights(folder / "out" / f"{rank}.npz") for rank in range(ranks)]
 
 
@@ -119,13 +122,19 @@ def test_two_processes(single, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_sends_nothing_but_gradients(tmp_path: Path) -> None:
-    """All gradients in one collective; none for metrics, batch normalisation, dropout or the next batch."""
-    overrides = ("strategy=multiworker_mirrored", "trainer.devices=2", "trainer.max_epochs=1")
-    overrides += ("model=cnn", "model.dropout=0.1", "optimizer=adamw")
-    start(new_run(tmp_path, *overrides, base=CONFIG[:2] + CONFIG[5:]), tmp_path / "out", 2)
-    assert (tmp_path / "out" / "0.txt").read_text() == (tmp_path / "out" / "1.txt").read_text()
-    assert (tmp_path / "out" / "0.txt").read_text() == "CollectiveReduceV2 1"
+def test_batch_norm_over_the_rows_of_all_ranks(tmp_path: Path) -> None:
+    """The moving statistics, and all that is trained, are those of one process with the whole batch; without, they are not."""
+    options = ("model=cnn", "model.dropout=0", "trainer.max_epochs=1", "trainer.limit_train_batches=6")
+    options += ("trainer.accumulate_grad_batches=1", "trainer.limit_val_batches=1")
+    two = (*options, "strategy=multiworker_mirrored", "trainer.devices=2")
+    base = CONFIG[:2] + CONFIG[5:]
+    [alone] = trained(tmp_path / "alone", 1, *options, base=base)
+    apart = trained(tmp_path / "apart", 2, *two, base=base)[0]
+    first, second = trained(tmp_path / "together", 2, *two, "trainer.sync_batchnorm=true", base=base)
+    assert sum("moving" in name for name in alone) == 4
+    assert largest_difference(first, second) == 0
+    assert largest_difference(alone, first) < 1e-5
+    assert largest_difference(alone, apart) > 1e-4
 
 
 @pytest.mark.slow

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 
+import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.plugins.layer_sync import TorchSyncBatchNorm
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import nn
 
 from src.config.schema import Config
 from src.config.strategies import SUPPORTED
 from src.distributed.topology import Topology
 from src.errors import ConfigError
+from src.training.lightning.run import end_process_group, make
 from src.training.lightning.strategies.make import MAKERS, make_strategy
 from src.training.lightning.trainer import make_trainer
 
@@ -24,6 +28,44 @@ def test_bf16_is_sent_between_gpus_only(make_config: MakeConfig) -> None:
     config = make_config("strategy=ddp", "strategy.compression=bf16")
     with pytest.raises(ConfigError, match=r"needs GPUs.* use strategy\.compression=fp16"):
         make_strategy("ddp", config, Topology(), torch.device("cpu"), 1)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_sync_batchnorm_is_for_several_gpus(name: str, make_config: MakeConfig) -> None:
+    """Two ranks on CPUs are refused; a single process has the whole batch, and nothing is done."""
+    config, cpu = make_config(f"strategy={name}", "trainer.sync_batchnorm=true"), torch.device("cpu")
+    two = Topology(world_size=2, local_world_size=2)
+    with pytest.raises(ConfigError, match=r"needs GPUs.* use trainer\.sync_batchnorm=false"):
+        make_strategy(name, config, two, cpu, 2)
+    for topology, layers in ((Topology(), type(None)), (two, TorchSyncBatchNorm)):
+        alone = make_strategy(name, config, Topology(), cpu, 1)
+        assert type(make_trainer(config, topology, cpu, alone).strategy._layer_sync) is layers
+
+
+class Looked(Exception):
+    """Ends a training before its first step."""
+
+
+class Look(pl.Callback):
+    """Sees the layers that are trained."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.norms = [type(m) for m in pl_module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        raise Looked
+
+
+def test_fsdp_splits_the_layers_of_torch(make_config: MakeConfig) -> None:
+    """Before the model is split, which afterwards has no other."""
+    made, look = make(make_config("strategy=fsdp", "model=cnn"), Topology()), Look()
+    made.trainer.strategy._layer_sync = TorchSyncBatchNorm()
+    made.trainer.callbacks.append(look)
+    try:
+        with pytest.raises(Looked):
+            made.trainer.fit(made.module, made.parts.train.loader(), [])
+    finally:
+        del made
+        end_process_group()
+    assert look.norms == [nn.SyncBatchNorm] * 2
 
 
 @pytest.mark.parametrize("rank", [0, 2])

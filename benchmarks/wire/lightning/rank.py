@@ -1,20 +1,25 @@
-"""One rank that counts what a training loop sends and waits for; a test starts it with torchrun's variables.
+"""One rank that counts what a training loop sends and waits for; `benchmarks.wire.count` starts it with torchrun's variables.
 
-    python wire_rank.py ours|lightning|raw ddp|fsdp|horovod
+    python rank.py ours|lightning|raw ddp|fsdp|horovod [WORD ...]
 
-Prints, as JSON, how often each collective and each wait of the host for a value occur in 20 more steps of an epoch:
-ours, with Lightning's signal flag, or in a loop by hand.
+Prints, as JSON, how often each collective and each wait of the host for a value occur in 20 more steps of an epoch, and the bytes:
+ours, with Lightning's signal flag, or in a loop by hand; and the same of one more row of metrics, which a loop by hand has not.
 """
 
+import gc
 import json
+import math
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from torch import distributed
@@ -22,6 +27,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.wire import STEPS
 from src.config.compose import compose
 from src.config.load import load
 from src.config.schema import Config
@@ -69,6 +75,7 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
         theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
         fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs
     trainer.follow(plan)
+    trainer.callbacks.append(Watched())
     trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan), task))
     network = build_network(config, splits.facts)
     trainer.fit(TaskModule(task, network, config, plan, world_size), loader(config, topology))
@@ -87,10 +94,11 @@ def raw(config: Config, topology: Topology) -> None:
     if config.strategy.name == "horovod":
         start_horovod(topology, hvd())
         optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())
-    for (image, label), weight in loader(config, topology):
-        optimizer.zero_grad()
-        (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
-        optimizer.step()
+    with watched():
+        for (image, label), weight in loader(config, topology):
+            optimizer.zero_grad()
+            (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
+            optimizer.step()
 
 
 def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
@@ -111,7 +119,8 @@ def hvd() -> Any:
         if operation and not hasattr(function, "counted"):
 
             def counted(*arguments: Any, called: Any = function, name: str = operation[0]) -> Any:
-                asked[name] += 1
+                given = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
+                asked.update({name: 1, f"{name} bytes": sum(tensor.nbytes for tensor in given)})
                 return called(*arguments)
 
             counted.counted = True  # type: ignore[attr-defined]
@@ -122,8 +131,8 @@ def hvd() -> Any:
 asked: Counter[str] = Counter()
 
 
-def count(kind: str, strategy: str, steps: int) -> Counter[str]:
-    """Collectives and waits in one epoch of so many steps."""
+def count(kind: str, strategy: str, steps: int, every: int, words: list[str]) -> Counter[str]:
+    """Collectives and waits in one epoch of so many steps; `every` so many there is a row of metrics."""
     asked.clear()
     config = load(
         compose(
@@ -133,26 +142,66 @@ def count(kind: str, strategy: str, steps: int) -> Counter[str]:
                 f"strategy={strategy}",
                 "optimizer=sgd",
                 "trainer.max_epochs=1",
-                "trainer.log_every_n_steps=1000",
+                f"trainer.log_every_n_steps={every}",
                 "monitor.progress=none",
+                *words,
             ]
         )
     )
     topology = discover()
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        if kind == "raw":
-            raw(config, topology)
-        else:
-            with_trainer(config, topology, flag=kind == "lightning")
-    names = asked + Counter({event.key: event.count for event in profiler.key_averages()})
-    return Counter(
-        {n: c for n, c in names.items() if n.startswith(("gloo:", "horovod", "aten::_local_scalar_dense"))}
-    )
+    if kind == "raw":
+        raw(config, topology)
+    else:
+        with_trainer(config, topology, flag=kind == "lightning")
+    return Counter(asked)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Within it, whatever torch.distributed is asked for counts too. It holds on to weights, so that FSDP can't split them there."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        yield
+    for event in profiler.profiler.kineto_results.events():
+        name = event.name()
+        if name.startswith(("gloo:", "aten::_local_scalar_dense")):
+            asked[name] += 1
+        if name.startswith("gloo:"):
+            given = zip(event.shapes(), event.dtypes(), strict=True)
+            asked[f"{name} bytes"] += sum(math.prod(shape) * SIZES[kind] for shape, kind in given if shape)
+
+
+class Watched(pl.Callback):
+    """The training, from its first batch to the end of its last epoch."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """All is split, and in its place."""
+        self.stack = ExitStack()
+        self.stack.enter_context(watched())
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Nothing of the profiler may be left."""
+        self.stack.close()
+        gc.collect()
+
+
+SIZES = {"float": 4, "double": 8, "long int": 8, "int": 4, "unsigned char": 1, "bool": 1}
+"""Bytes of a number, by the profiler's name of its type."""
+
+
+def main(kind: str, strategy: str, *words: str) -> None:
+    """Print what 20 steps send more than others, and what one row more."""
+    torch.set_num_threads(1)
+    if strategy == "horovod":
+        hvd()
+    twenty, forty = (count(kind, strategy, steps, 1000, list(words)) for steps in (STEPS, 2 * STEPS))
+    row = count(kind, strategy, 2 * STEPS, STEPS, list(words)) if kind != "raw" else forty
+    print(json.dumps({"steps": less(forty, twenty), "row": less(row, forty)}))
+
+
+def less(more: Counter[str], fewer: Counter[str]) -> dict[str, int]:
+    """The difference, zeros too."""
+    return {name: more[name] - fewer[name] for name in sorted(more)}
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[2] == "horovod":
-        hvd()
-    twenty, forty = count(*sys.argv[1:], 20), count(*sys.argv[1:], 40)
-    print(json.dumps({name: forty[name] - twenty[name] for name in sorted(forty)}))
+    main(*sys.argv[1:])

@@ -1,0 +1,3 @@
+"""What is counted with Keras."""
+
+STRATEGIES = ("multiworker_mirrored", "horovod")

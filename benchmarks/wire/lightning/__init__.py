@@ -1,0 +1,3 @@
+"""What is counted with Lightning."""
+
+STRATEGIES = ("ddp", "fsdp", "horovod")
