@@ -197,7 +197,8 @@ class TaskModule(Module):
             losses, sums = self.task.step(self.model, batch, weight, training=True)
             loss = tf.reduce_mean(weight * losses)
             loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in self.model.losses)])
-            loss = self.model.optimizer.scale_loss(loss / self.accumulate)
+            share = loss if self.accumulate == 1 else loss / self.accumulate
+            loss = self.model.optimizer.scale_loss(share)
         self.sums.add(tf.cast(sums, tf.float64))
         return tape.gradient(loss, self.model.trainable_variables)
 

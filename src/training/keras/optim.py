@@ -84,8 +84,9 @@ class SGD(keras.optimizers.SGD):
         step = gradient + self.decay * variable if decayed else gradient
         if self.momentum:
             gathered = self.momentums[self._get_variable_index(variable)]
-            self.assign(gathered, self.momentum * gathered + step)
-            step = step + self.momentum * gathered if self.nesterov else gathered
+            new = self.momentum * gathered + step
+            self.assign(gathered, new)
+            step = step + self.momentum * new if self.nesterov else new
         self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * step)
 
 
