@@ -74,12 +74,16 @@ def pipeline(
     if workers == 0 and (most := group_size(spec)) > 1:
         batches = grouped(one, spec, start, stop, most)
     else:
-        batches = tf.data.Dataset.range(start, stop).map(
-            lambda position: tensors(one, position, spec),
-            num_parallel_calls=max(1, workers),
-            deterministic=True,
+        batches = (
+            tf.data.Dataset.range(start, stop)
+            .map(
+                lambda position: tensors(one, position, spec),
+                num_parallel_calls=max(1, workers),
+                deterministic=True,
+            )
+            .prefetch(2)
         )
-    return batches.prefetch(2).with_options(ordered())
+    return batches.with_options(ordered())
 
 
 def row_spec(dataset: DataSet, rows: int | None, prepare: Prepare | None, train: bool) -> Structure:

@@ -34,6 +34,7 @@ class RunningSums:
             aggregation=tf.VariableAggregation.SUM,
         )
         self.distribution = tf.distribute.get_strategy()
+        self._zeros = tf.zeros(count, tf.float64)
 
     def add(self, sums: tf.Tensor) -> None:
         """Add the sums of a batch, float64 [count]."""
@@ -44,7 +45,7 @@ class RunningSums:
         replicas = self.distribution.experimental_local_results(self.sums)
         taken = sum(replica.numpy() for replica in replicas)
         for replica in replicas:
-            replica.assign(tf.zeros_like(replica))
+            replica.assign(self._zeros)
         return [float(v) for v in taken]
 
 
