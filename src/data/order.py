@@ -55,19 +55,28 @@ class BatchOrder:
         """
         size = self.batch_size
         real = self._samples(length, epoch, batch, 1)
-        step = self._samples(length, epoch, batch - batch % self.accumulate, self.accumulate)
-        share = np.full(len(real), 1 / len(step)) if sizes is None else sizes(real) / np.sum(sizes(step))
+        first = batch - batch % self.accumulate
+        if sizes is None:
+            start, stop = self._bounds(length, first, self.accumulate)
+            share = 1 / (stop - start)
+        else:
+            share = sizes(real) / np.sum(sizes(self._samples(length, epoch, first, self.accumulate)))
         weights = np.zeros(size, dtype=np.float32)
         weights[: len(real)] = self.accumulate * size * share
         own = slice(self.rank * self.batch_per_rank, (self.rank + 1) * self.batch_per_rank)
-        return np.resize(real, size)[own], weights[own]
+        rows = real.copy() if len(real) == size else np.resize(real, size)  # which takes ten times as long
+        return rows[own], weights[own]
 
     def _samples(self, length: int, epoch: int, batch: int, count: int) -> np.ndarray:
         """Those of `count` batches, without padding."""
-        start, stop = batch * self.batch_size, min((batch + count) * self.batch_size, length)
+        start, stop = self._bounds(length, batch, count)
         if self.train:
             return permutation(length, self.seed, epoch)[start:stop]
         return np.arange(start, stop, dtype=np.int64)
+
+    def _bounds(self, length: int, batch: int, count: int) -> tuple[int, int]:
+        """Where in the epoch `count` batches begin and end, without padding."""
+        return batch * self.batch_size, min((batch + count) * self.batch_size, length)
 
 
 def batches_per_epoch(length: int, batch_size: int) -> int:

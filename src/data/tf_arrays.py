@@ -21,17 +21,16 @@ def as_arrays(structure: Structure, what: str) -> Structure:
     Raises:
         DataError: an array holds Python objects.
     """
-    return tf.nest.map_structure(lambda leaf: _as_array(leaf, what), _plain(structure))
-
-
-def _plain(structure: Structure) -> Structure:
-    """Lists are tuples, as Keras takes them; TensorFlow would take them for arrays."""
+    if isinstance(structure, np.ndarray):
+        return _as_array(structure, what)
     if isinstance(structure, dict):
-        return {name: _plain(value) for name, value in structure.items()}
-    if isinstance(structure, tuple | list):
-        values = [_plain(value) for value in structure]
+        return {name: as_arrays(value, what) for name, value in structure.items()}
+    if isinstance(
+        structure, tuple | list
+    ):  # lists are tuples, as Keras takes them; TensorFlow would take them for arrays
+        values = [as_arrays(value, what) for value in structure]
         return type(structure)(*values) if hasattr(structure, "_fields") else tuple(values)
-    return structure
+    return tf.nest.map_structure(lambda leaf: _as_array(leaf, what), structure)
 
 
 def _as_array(leaf: Any, what: str) -> np.ndarray:
@@ -90,36 +89,51 @@ def dtype_of(array: np.ndarray) -> tf.DType:
     return tf.string if array.dtype.kind == "O" else tf.as_dtype(array.dtype)
 
 
-def tensors(
-    read: Callable[..., Structure], arguments: list[tf.Tensor], spec: Structure, what: str
-) -> Structure:
-    """`read(*arguments)`, called by TensorFlow's threads, as tensors of `spec`.
+def tensors(read: Callable[[int], list[np.ndarray]], number: tf.Tensor, spec: Structure) -> Structure:
+    """`read(number)`, called by TensorFlow's threads, as tensors of `spec`.
 
     Args:
-        read: numbers to a structure like that of `spec`; its DataError arrives as one of TensorFlow's.
+        read: a number to the arrays of `spec`, in the order of `tf.nest.flatten`; its DataError arrives as one of TensorFlow's.
     """
     flat = tf.nest.flatten(spec)
-
-    def call(*numbers: np.ndarray) -> list[np.ndarray]:
-        batch = read(*map(int, numbers))
-        try:
-            tf.nest.assert_same_structure(batch, spec)
-        except (TypeError, ValueError):
-            raise DataError(
-                f"{what} gives {_names(batch)} after {_names(spec)}; every row must have the same."
-            ) from None
-        arrays = tf.nest.flatten(batch)
-        for array, one in zip(arrays, flat, strict=True):
-            if dtype_of(array) != one.dtype or not one.shape.is_compatible_with(array.shape):
-                raise DataError(
-                    f"{what} gives {_shown(array)} where its first and last row promise {one.dtype.name} {list(one.shape)}; pad the "
-                    "rows of a batch to one shape."
-                )
-        return arrays
-
-    found = tf.numpy_function(call, arguments, [one.dtype for one in flat])
+    found = tf.numpy_function(lambda n: read(int(n)), [number], [one.dtype for one in flat])
     shaped = [tf.ensure_shape(t, one.shape) for t, one in zip(found, flat, strict=True)]
     return tf.nest.pack_sequence_as(spec, shaped)
+
+
+class Check:
+    """Whether batches are what a spec promises; one that is like the one before costs next to nothing.
+
+    Args:
+        what: where they come from, for the message.
+    """
+
+    def __init__(self, spec: Structure, what: str) -> None:
+        self.spec, self.what = spec, what
+        self._passed: list[tuple[np.dtype, tuple[int, ...]]] = []
+
+    def __call__(self, batch: Structure) -> list[np.ndarray]:
+        """The arrays of a batch, in the order of `tf.nest.flatten`. Raises DataError."""
+        try:
+            tf.nest.assert_same_structure(batch, self.spec)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"{self.what} gives {_names(batch)} after {_names(self.spec)}; every row must have the same."
+            ) from None
+        arrays: list[np.ndarray] = tf.nest.flatten(batch)
+        kinds = [(array.dtype, array.shape) for array in arrays]
+        if kinds != self._passed:
+            self._compare(arrays)
+            self._passed = kinds
+        return arrays
+
+    def _compare(self, arrays: list[np.ndarray]) -> None:
+        for array, one in zip(arrays, tf.nest.flatten(self.spec), strict=True):
+            if dtype_of(array) != one.dtype or not one.shape.is_compatible_with(array.shape):
+                raise DataError(
+                    f"{self.what} gives {_shown(array)} where its first and last row promise {one.dtype.name} {list(one.shape)}; pad "
+                    "the rows of a batch to one shape."
+                )
 
 
 def _names(structure: Structure) -> str:

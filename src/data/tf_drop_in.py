@@ -7,7 +7,8 @@ from src.data.base import DataSet
 from src.data.batch import check_batch
 from src.data.order import BatchOrder, batches_per_epoch, permutation
 from src.data.tf_arrays import Structure, as_arrays
-from src.data.tf_pipeline import ENDLESS, pipeline, row_spec
+from src.data.tf_groups import ENDLESS
+from src.data.tf_pipeline import pipeline, row_spec
 from src.errors import DataError
 
 

@@ -10,10 +10,9 @@ import tensorflow as tf
 from src.data.base import Arrays, DataSet
 from src.data.batch import check_batch
 from src.data.order import BatchOrder, batches_per_epoch
-from src.data.tf_arrays import Structure, as_arrays, probed_spec, tensors
+from src.data.tf_arrays import Check, Structure, as_arrays, probed_spec, tensors
+from src.data.tf_groups import ENDLESS, group_size, grouped
 from src.errors import DataError
-
-ENDLESS = np.iinfo(np.int64).max
 
 Prepare = Callable[[Arrays], Arrays]
 
@@ -66,13 +65,25 @@ def tf_dataset(
 def pipeline(
     read: Callable[[int], Structure], spec: Structure, start: int, stop: int, workers: int
 ) -> tf.data.Dataset:
-    """`read` of each number from `start` to `stop`, in order."""
-    batches = tf.data.Dataset.range(start, stop).map(
-        lambda position: tensors(read, [position], spec, "data"),
-        num_parallel_calls=max(1, workers),
-        deterministic=True,
-    )
-    return batches.prefetch(2).with_options(ordered())
+    """`read` of each number from `start` to `stop`, in order; several in one call where nobody works beside it and batches are small."""
+    check = Check(spec, "data")
+
+    def one(position: int) -> list[np.ndarray]:
+        return check(read(position))
+
+    if workers == 0 and (most := group_size(spec)) > 1:
+        batches = grouped(one, spec, start, stop, most)
+    else:
+        batches = (
+            tf.data.Dataset.range(start, stop)
+            .map(
+                lambda position: tensors(one, position, spec),
+                num_parallel_calls=max(1, workers),
+                deterministic=True,
+            )
+            .prefetch(2)
+        )
+    return batches.with_options(ordered())
 
 
 def row_spec(dataset: DataSet, rows: int | None, prepare: Prepare | None, train: bool) -> Structure:

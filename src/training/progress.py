@@ -90,22 +90,24 @@ class Progress:
         batch: int,
         metrics: Mapping[str, float] | None = None,
         units: float | None = None,
+        count: int = 1,
     ) -> None:
         """A training batch is done; both numbers count from 0. Costs next to nothing between two displays.
 
         Args:
             metrics: where they are reported.
             units: over all ranks since the last report; None: each is a row.
+            count: batches that are done since the last call, of which this is the last one.
         """
         if self._idle:
             return
-        self._unreported += 1
+        self._unreported += count
         if units is not None:
             self.rows = self.throughput.rows = units / self._unreported
         self._unreported = 0 if metrics else self._unreported
         self.metrics.update(metrics or {})
-        self.throughput.batch(waited=bool(metrics))
-        self._batches += 1
+        self.throughput.batch(waited=bool(metrics), count=count)
+        self._batches += count
         self._last = time.monotonic()
         self._at = (epoch, batch)
         self._first = self._first or (self._last, self._steps(epoch, batch))

@@ -27,9 +27,9 @@ class Throughput:
         self._batches = 0
         self._since: float | None = None
 
-    def batch(self, waited: bool) -> None:
-        """A batch was trained; `waited`: the device has finished it."""
-        self._batches += 1
+    def batch(self, waited: bool, count: int = 1) -> None:
+        """So many batches were trained; `waited`: the device has finished them."""
+        self._batches += count
         if not waited:
             return
         now = time.perf_counter()

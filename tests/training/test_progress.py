@@ -94,6 +94,21 @@ def test_a_long_epoch_shows_life_every_ten_seconds(
     assert steps == ["1/15", "3/15", "4/15", "5/15"]
 
 
+def test_batches_may_be_told_several_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, said = Clock(monkeypatch), []
+    for count in (1, 5):
+        with Progress("plain", PLAN, counted=True) as progress:
+            for batch in range(count - 1, 10, count):
+                clock.now += 0.1 * count
+                fresh = {"train/loss": 0.5} if batch == 9 else None
+                progress.batch(0, batch, fresh, 700.0 if fresh else None, count)
+            progress.validated(0, {})
+        said.append((capsys.readouterr().out, progress.throughput.rows))
+    assert said[0] == said[1] and "700 samples/s" in said[0][0]
+
+
 def test_max_steps_may_end_the_last_epoch_early(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

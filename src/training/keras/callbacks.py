@@ -76,11 +76,10 @@ class TrainingCallback:
 
     def on_train_batch_end(self, batch: int, count: int) -> None:
         """After each call, which made `count` optimizer steps; `batch` is the number of the last one."""
-        position, before = self.position, self.position.batch
+        position = self.position
         if self.checkpoints:
             self.checkpoints.checkpointer.check()
-        for _ in range(count):
-            position.advance(self.plan)
+        position.advance(self.plan, count)
         fresh = None
         if position.pending or position.step % self.config.trainer.log_every_n_steps == 0:
             fresh = self.reduce("train") | {"lr": self.module.rate(position.step - 1)}
@@ -93,9 +92,9 @@ class TrainingCallback:
             if not position.pending:
                 self.nan.look(position.step, fresh)
         self.batch_logs = in_words_of_keras(fresh or {})
-        for number in range(before, position.batch):
-            newest = fresh if number + 1 == position.batch else None
-            self.metrics.progress.batch(position.epoch, number, newest, self.units if newest else None)
+        batches = count * self.plan.accumulate
+        units = self.units if fresh else None
+        self.metrics.progress.batch(position.epoch, position.batch - 1, fresh, units, batches)
         self.look_at_flag()
         due = self.save_requested or self.interval.by_step(position.step)
         if due and not (position.pending or position.preempted):

@@ -27,11 +27,11 @@ class Calls:
     """Decides it from one call to the next.
 
     Args:
-        each: something has to be done after every step, so each call makes one.
+        each: something has to be done at every step, so each call makes one.
     """
 
     def __init__(self, config: Config, each: bool) -> None:
-        self._each = each
+        self.each = each
         self._log, self._save = config.trainer.log_every_n_steps, config.checkpoint.every_n_steps
         self._step_s = 0.0  # mean over the ranks; 0: not known yet
         self._seconds, self._steps = 0.0, 0
@@ -44,7 +44,7 @@ class Calls:
             step: optimizer steps done.
             left: steps that are left of this epoch, or of the run.
         """
-        if self._each or not self._step_s or self._together * self._step_s >= ALONE_S:
+        if self.each or not self._step_s or self._together * self._step_s >= ALONE_S:
             self._together = 0
             return 1
         until = [self._log - step % self._log, left, int(LONGEST_S / self._step_s)]
@@ -75,4 +75,5 @@ class Calls:
 def look_at_each(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
     """Whether one of them wants to be called at every step."""
     base = keras.callbacks.Callback
-    return any(getattr(type(c), name) is not getattr(base, name) for c in callbacks for name in HOOKS)
+    hooks = ((getattr(c, name), getattr(base, name)) for c in callbacks for name in HOOKS)
+    return any(getattr(hook, "__func__", hook) is not unwritten for hook, unwritten in hooks)

@@ -39,7 +39,8 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     number, end = remaining(callback.position, callback.plan)
     while number < end:
         count = callback.calls.next(callback.position.step, end - number)
-        others.on_train_batch_begin(number)
+        if callback.calls.each:  # else nobody listens, and Keras would start a thread to tell nobody
+            others.on_train_batch_begin(number)
         pace.ask()
         began = time.monotonic()
         callback.module.train_function(batches, tf.constant(count))
@@ -49,7 +50,8 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         callback.on_train_batch_end(number - 1, count)
         heartbeat.trained_batch(callback.position.step, count)
         pace.begin()
-        others.on_train_batch_end(number - 1, callback.batch_logs)
+        if callback.calls.each:
+            others.on_train_batch_end(number - 1, callback.batch_logs)
         callback.look_at_others()
         if callback.position.preempted or callback.position.ended:
             break

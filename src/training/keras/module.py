@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from src.training.keras.strategies.base import Strategy
@@ -35,6 +34,7 @@ class RunningSums:
         self.sums = per_replica(count)
         self.batches = per_replica(2) if watched else None
         self.distribution = tf.distribute.get_strategy()
+        self._zeros = tf.zeros(count, tf.float64)
 
     def add(self, sums: tf.Tensor) -> None:
         """Add the sums of a batch, float64 [count]."""
@@ -45,18 +45,20 @@ class RunningSums:
 
     def counted(self) -> list[tuple[int, int]]:
         """Of each replica here: batches since the last call, and how many were good until one was not."""
-        return [(int(batches), int(good)) for batches, good in self._taken(self.batches)]
+        return [
+            (int(batches), int(good)) for batches, good in self._taken(self.batches, tf.zeros(2, tf.float64))
+        ]
 
     def take(self) -> list[float]:
         """The sums of this process since the last call."""
-        return [float(v) for v in np.sum(self._taken(self.sums), axis=0)]
+        return [float(v) for v in sum(self._taken(self.sums, self._zeros))]
 
-    def _taken(self, variable: tf.Variable) -> list[np.ndarray]:
+    def _taken(self, variable: tf.Variable, zeros: tf.Tensor) -> list[Any]:
         """What each replica here has, which begins at zero again."""
         replicas = self.distribution.experimental_local_results(variable)
         taken = [replica.numpy() for replica in replicas]
         for replica in replicas:
-            replica.assign(tf.zeros_like(replica))
+            replica.assign(zeros)
         return taken
 
 
@@ -226,7 +228,8 @@ class TaskModule(Module):
             losses, sums = self.task.step(self.model, batch, weight, training=True)
             loss = tf.reduce_mean(weight * losses)
             loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in self.model.losses)])
-            loss = self.model.optimizer.scale_loss(loss / self.accumulate)
+            share = loss if self.accumulate == 1 else loss / self.accumulate
+            loss = self.model.optimizer.scale_loss(share)
         self.sums.add(tf.cast(sums, tf.float64))
         return tape.gradient(loss, self.model.trainable_variables)
 

@@ -43,10 +43,10 @@ class Position:
         patience = Patience(None if math.isnan(best) else best, int(waited))
         return cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience, bool(ended))
 
-    def advance(self, plan: Plan) -> None:
-        """One optimizer step is done; `max_steps` may end the last epoch early."""
-        self.step += 1
-        self.batch += plan.accumulate
+    def advance(self, plan: Plan, steps: int = 1) -> None:
+        """So many optimizer steps of an epoch are done; `max_steps` may end the last epoch early."""
+        self.step += steps
+        self.batch += steps * plan.accumulate
         self.pending = self.batch >= plan.train_batches or self.step >= plan.total_steps
 
     def close_epoch(self, plan: Plan) -> None:

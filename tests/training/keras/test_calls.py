@@ -73,7 +73,9 @@ def test_a_callback_of_steps_is_called_at_each(make_config: Callable[..., Config
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             pass
 
-    assert look_at_each([OfSteps()]) and not look_at_each([keras.callbacks.Callback()])
+    silent = [keras.callbacks.Callback(), keras.callbacks.LambdaCallback(on_epoch_end=print)]
+    assert look_at_each([OfSteps()]) and not look_at_each(silent)
+    assert look_at_each([keras.callbacks.LambdaCallback(on_train_batch_end=print)])
     assert list(made(known(make_config, 0.001, each=True), 0, 2)) == [1, 1]
 
 

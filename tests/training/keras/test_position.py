@@ -29,6 +29,9 @@ def test_walks_through_the_epochs(make_config) -> None:
     assert seen == [(1, 0, 2, False), (2, 0, 4, False), (3, 0, 6, True), (4, 1, 2, False), (5, 1, 4, True)]
     # cut short by total_steps: a longer run would resume here
     assert (position.epoch, position.batch) == (1, 4)
+    at_once = Position()
+    at_once.advance(PLAN, 3)
+    assert at_once == Position(batch=6, step=3, pending=True)
 
 
 def test_a_pending_epoch_is_not_over(make_config) -> None:

@@ -34,7 +34,11 @@ class Strategy:
         return nullcontext()
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """The optimizer averages the gradients itself, see `src.training.keras.gradients`."""
+        """Keep an optimizer from summing the gradients over the replicas, which Keras' own do after clipping: they are averaged before,
+        see `src.training.keras.gradients`.
+        """
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
 
     def dataset(self, make: MakeDataset) -> tf.data.Dataset:
         """The batches of this process, for `fit` and `evaluate`."""

@@ -39,11 +39,6 @@ class Distributed(Strategy):
         """Variables created within are mirrored."""
         return self.inner.scope()
 
-    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Keep Keras' optimizers from summing the gradients over the replicas, which they do after clipping."""
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
-
     def dataset(self, make: MakeDataset) -> tf.distribute.DistributedDataset:
         """The replicas of this process in turns, each with its own part of the global batch.
 
