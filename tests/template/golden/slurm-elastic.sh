@@ -70,7 +70,7 @@ trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 
 # ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
 # --overlap and --mem=0 share the CPUs, GPUs and memory of the ranks (man srun); unset is what would give it a part of them
-exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --nodelist="$NODELIST" --whole --mem=0 --cpu-bind=none \
+exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --nodelist="$NODELIST" --no-kill --whole --mem=0 --cpu-bind=none \
     --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
     /home/me/.venv/bin/python -m src.monitor.node "$RUN" 2>/dev/null)
 
