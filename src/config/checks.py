@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_address
 
 from src.config import strategies
 from src.config.choices import Sgd
@@ -88,12 +89,21 @@ def _serve(c: Config) -> list[str]:
         ]
     if c.monitor.dashboard is not None:
         problems += _dashboard(c.monitor.dashboard)
-    if address is not None and not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9_.:-]*", address):
+    if address is not None and not _is_address(address):
         problems += [
             f"monitor.serve_address={address!r} is no address to listen at; use monitor.serve_address=0.0.0.0 for all networks of "
             "the node, or null for loopback."
         ]
     return problems
+
+
+def _is_address(text: str) -> bool:
+    """A name of a host or an interface's address; what has colons, or digits alone, is no name."""
+    if ":" in text or re.fullmatch(r"[0-9.]+", text):
+        with suppress(ValueError):
+            return bool(ip_address(text))
+        return False
+    return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text))
 
 
 def _dashboard(command: str) -> list[str]:

@@ -17,6 +17,7 @@ from src.config.targets import brings_network
 from src.data.batch import too_large
 from src.data.checks import Known
 from src.errors import ConfigError, DataError
+from src.files import ROOT
 from src.runs.folder import RunDir
 from src.training.plan import make_plan
 
@@ -45,6 +46,8 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
         known = known_of(config, look)
     except DataError as error:
         return [str(error)]
+    except ConfigError as error:
+        return error.problems
     except OSError as error:  # a path that can't be one
         return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
     length = known.length
@@ -66,7 +69,12 @@ def known_of(config: Config, look: bool) -> Known:
     data = config.data
     if data.check is None:
         return Known()
-    return _ask(data.check, "data", {**data.arguments, "look": look, "stage": data.stage}) or Known()
+    known = _ask(data.check, "data", {**data.arguments, "look": look, "stage": data.stage})
+    if not isinstance(known, Known | None):
+        raise ConfigError(
+            f"data.{CHECK}={data.check} returns a {type(known).__name__}; it must return what is known, a src.data.checks.Known."
+        )
+    return known or Known()
 
 
 def _missing_packages(config: Config) -> list[str]:
@@ -86,7 +94,19 @@ def _missing_packages(config: Config) -> list[str]:
 
 
 def _ask(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
-    """Call a check with what it takes of all that is known; one that needs more can't say anything yet."""
+    """Call a check with what it takes of all that is known; one that needs more can't say anything yet.
+
+    Raises:
+        ConfigError: it is no function of a file `checks.py` of this project. Nothing else may run while a command is looked at: the
+            name and the arguments may come from a file that someone has sent.
+    """
+    *parts, _ = dotted.split(".")
+    own = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)
+    if not own or not ROOT.joinpath(*parts).with_suffix(".py").is_file():
+        raise ConfigError(
+            f"{section}.{CHECK}={dotted} would be called before anything starts, so it must be a function in a file checks.py of this "
+            "project, such as mine.checks.table; name that, or leave it out."
+        )
     check = locate(dotted, f"{section}.{CHECK}")
     parameters = inspect.signature(check).parameters
     if any(p.default is p.empty and name not in known for name, p in parameters.items()):
