@@ -42,6 +42,12 @@ class Cell:
     launch: str
 
     @property
+    def is_one(self) -> bool:
+        """Whether its values are of the kinds that they must be; a file may hold others."""
+        numbers, words = (self.nodes, self.devices), (self.framework, self.strategy, self.launch)
+        return all(type(n) is int for n in numbers) and all(isinstance(word, str) for word in words)
+
+    @property
     def total(self) -> int:
         """Devices over all nodes."""
         return self.nodes * self.devices

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep, Sweep
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -79,6 +79,8 @@ def distribution(override: Override) -> BaseDistribution:
         raise ValueError(
             f"{', '.join(sorted(unknown))} means nothing here: an interval alone can have a tag, {LOG}"
         )
+    if isinstance(value, ChoiceSweep) and any(isinstance(choice, Sweep) for choice in value.list):
+        raise ValueError("one of its values is a sweep itself")
     if isinstance(value, IntervalSweep):
         return _interval(value)
     if isinstance(value, RangeSweep) and not value.shuffle:
