@@ -22,6 +22,7 @@ REFUSED = {
     "resume": "each cell is a run of its own",
     "trainer.total_devices": "the devices of a cell are nodes times devices",
     "name": "each cell has a name of its own",
+    "hydra/sweeper": "a table has one run of each cell",
 }
 """Keys that a table has no use for, and why."""
 

@@ -156,7 +156,8 @@ def _range(c: Config) -> list[str]:
             "trainer.devices=2."
         ]
     if least % t.devices or most % t.devices:
-        nearest = f"{max(1, least // t.devices) * t.devices}-{-(-most // t.devices) * t.devices}"
+        fewest, all_of_them = max(1, least // t.devices) * t.devices, -(-most // t.devices) * t.devices
+        nearest = str(fewest) if fewest == all_of_them else f"{fewest}-{all_of_them}"
         return [
             f"trainer.total_devices={t.total_devices} is not a range of whole nodes with trainer.devices={t.devices} each; use "
             f"trainer.total_devices={nearest}."
