@@ -50,7 +50,7 @@ def test_misspelt_value(train: Train, tmp_path: Path) -> None:
         ("model=resnet19", "Did you mean 'resnet18'?"),
         (
             "data.dir=x",
-            "'data.dir' is not an argument of src.data.digits.open_digits. Known: name, batch_size, workers.",
+            "'data.dir' is not an argument of src.data.digits.open_digits. Known: name, batch_size, workers, stage.",
         ),
         ("+trainer.epochs=3", "'trainer.epochs' is not a key"),
         ("~seed", "'seed' is missing"),

@@ -43,6 +43,10 @@ REFUSED = {
     "gpu_type: unknown": ("cluster=alvis cluster.gpu_type=h100", "is not a GPU type of alvis"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
     "chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
+    "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch knows no SOMETIMES; use some of BEGIN,END"),
+    "mail_type: pbs": ("cluster=pbs 'cluster.mail_type=\"FAIL,END\"'", "use cluster.mail_type=ae"),
+    "account: no example": ("cluster=slurm cluster.site.account=x", "it must match x"),
+    "gpu_type: no names": ("cluster=slurm cluster.site.needs_gpu_type=true", "use cluster.gpu_type=NAME"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
     "extra_options: abbreviated": ("cluster=slurm 'cluster.extra=[\"--part=y\"]'", "--part is short for it"),
     "extra_options: two": ("cluster=slurm 'cluster.extra=[\"--licenses=x --nodes=9\"]'", "write a list"),
@@ -82,6 +86,10 @@ REFUSED = {
     "container: horovodrun": (
         "cluster=slurm container=apptainer container.image=docker://x launch=horovodrun trainer.devices=2",
         "use launch=srun or launch=mpirun",
+    ),
+    "mounts": (
+        "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:b]",
+        "nor of the form OUTSIDE:INSIDE",
     ),
     "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
     "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
