@@ -87,10 +87,14 @@ HERE = {
     "data=text data.vocabulary=many": r"data\.vocabulary='many' is not a whole number",
     "data=text data.tokenizer=null": r"data\.tokenizer=null is not one of bytes, bpe",
 }
+SECRETS = {
+    "cluster=slurm 'cluster.setup=[\"export A=${oc.env:HOME}\"]'": r"cluster\.setup=.* would be written into the run folder with the variable's value",
+    "cluster=slurm container=apptainer 'container.image=${oc.env:HOME}'": r"container\.image=.* would be written into the run folder",
+}
 IN_AN_IMAGE = "cluster=slurm container=apptainer container.image=/etc/hostname"
 ROWS = [
     *(Row(f"cluster=slurm {words}", says) for words, says in JOB.items()),
     *(Row(f"{IN_AN_IMAGE} {words}", says, name=f"in an image, {words}") for words, says in CONTAINER.items()),
-    *(Row(words, says) for words, says in HERE.items()),
+    *(Row(words, says) for words, says in {**HERE, **SECRETS}.items()),
     Row('cluster=pbs cluster.mail_type=\'"END,FAIL"\'', r"cluster\.mail_type=END,FAIL: PBS takes letters.*use cluster\.mail_type=ea"),
 ]  # fmt: skip
