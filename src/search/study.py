@@ -128,7 +128,7 @@ def begin(folder: Path, arguments: Sequence[str], trials: int) -> None:
     """Make the folder of a study, or use the one that is there.
 
     Raises:
-        ConfigError: it is of another command.
+        ConfigError: it is of another command, or can't be made.
     """
     if (folder / COMMAND).is_file():
         if (other := _command(folder).get("arguments")) != list(arguments):
@@ -137,7 +137,12 @@ def begin(folder: Path, arguments: Sequence[str], trials: int) -> None:
                 f"hydra.sweeper.study_name={folder.name} is a study of another command: {typed}; type that one, or choose another name."
             )
     else:
-        make(place(folder))
+        try:
+            make(place(folder))
+        except OSError as error:
+            raise ConfigError(
+                f"the study's folder {folder} can't be made ({error.strerror or error}); use another hydra.sweeper.study_name."
+            ) from error
     write_atomic(folder / COMMAND, dumps({"arguments": list(arguments), "trials": trials}))
 
 

@@ -73,6 +73,7 @@ REFUSED = {
     "extra_options: export": ("cluster=slurm 'cluster.extra=[\"--export=A,B\"]'", "use --export=ALL,A,B"),
     "extra_options: no option": ("cluster=slurm cluster.extra=[licenses]", "is not an option"),
     "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
+    "local_disk": ("cluster=slurm cluster.local_disk=scratch", "a node's own disk has an absolute one"),
     "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
     "launch: pbs": ("cluster=pbs launch=srun", "use launch=mpirun"),
     "launch: torchrun on pbs": ("cluster=pbs launch=torchrun trainer.nodes=2", "use launch=mpirun"),

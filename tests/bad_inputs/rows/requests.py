@@ -1,6 +1,7 @@
 """Keys that no other theme has: of a job, its container, its side process, the loop; and values of the wrong kind for each."""
 
-from tests.bad_inputs.row import Row
+from tests.bad_inputs.row import Damage, Row
+from tests.bad_inputs.rows.targets import FILES
 
 JOB = {
     "cluster.constraint=''": r"cluster\.constraint='' is empty",
@@ -20,6 +21,9 @@ JOB = {
     "cluster.reservation={a:b}": r"cluster\.reservation=.* is not a string",
     "cluster.retries=1.5": r"cluster\.retries='1\.5' is not a whole number",
     "cluster.retries=1001": r"cluster\.retries=1001 must be at most 1000",
+    "cluster.local_disk=scratch": r"cluster\.local_disk=scratch is a relative path",
+    "cluster.local_disk=[a]": r"cluster\.local_disk=.* is not a string",
+    "container.name=docker": r"container\.name='docker' is not one of none, pyxis, apptainer",
     "cluster.exclusive=[user]": r"cluster\.exclusive=",
     "cluster.nice=low": r"cluster\.nice='low' is not a whole number",
     "cluster.max_gpu_hours=many": r"cluster\.max_gpu_hours='many' is not a number",
@@ -87,6 +91,12 @@ HERE = {
     "data=text data.vocabulary=many": r"data\.vocabulary='many' is not a whole number",
     "data=text data.tokenizer=null": r"data\.tokenizer=null is not one of bytes, bpe",
 }
+STAGE: dict[str, tuple[str, dict[str, Damage]]] = {
+    "data=imagefolder data.dir={row}/a.tar": (r"a\.tar is an archive, which is read once it is unpacked; use data\.stage=true", {"row/a.tar": "no tar"}),
+    "data=imagefolder data.dir={row}/none.tar data.stage=true": (r"none\.tar/train can't be listed", {}),
+    "data._target_=mine.open_data data.stage=true": (r"mine\.open_data has no argument 'staged', see docs/your-own\.md", FILES),
+    "data=text data.stage=maybe": (r"data\.stage='maybe' is not true or false", {}),
+}  # fmt: skip
 SECRETS = {
     "cluster=slurm 'cluster.setup=[\"export A=${oc.env:HOME}\"]'": r"cluster\.setup=.* would be written into the run folder with the variable's value",
     "cluster=slurm container=apptainer 'container.image=${oc.env:HOME}'": r"container\.image=.* would be written into the run folder",
@@ -95,6 +105,7 @@ IN_AN_IMAGE = "cluster=slurm container=apptainer container.image=/etc/hostname"
 ROWS = [
     *(Row(f"cluster=slurm {words}", says) for words, says in JOB.items()),
     *(Row(f"{IN_AN_IMAGE} {words}", says, name=f"in an image, {words}") for words, says in CONTAINER.items()),
+    *(Row(words, says, files=files) for words, (says, files) in STAGE.items()),
     *(Row(words, says) for words, says in {**HERE, **SECRETS}.items()),
     Row('cluster=pbs cluster.mail_type=\'"END,FAIL"\'', r"cluster\.mail_type=END,FAIL: PBS takes letters.*use cluster\.mail_type=ea"),
 ]  # fmt: skip

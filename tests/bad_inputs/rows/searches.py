@@ -42,6 +42,7 @@ WITHOUT = {
 }
 FOUND = "project/results/digits/mine/study.json"
 ROWS = [
+    Row(f"-m hydra/sweeper=optuna seed=1,2 {SWEEPER}.study_name=mine", "the study's folder .*/mine can't be made", files={"project/results/digits/mine": "x"}, name="a study where a file is"),
     *(Row(f"-m hydra/sweeper=optuna {words}", says, files={"row/a-file": "x"}) for words, says in OPTIONS.items()),
     *(Row(f"-m hydra/sweeper=optuna 'optimizer.lr={space}'", says) for space, says in SPACES.items()),
     *(Row(words, says) for words, says in WITHOUT.items()),
