@@ -19,6 +19,7 @@ from src.data.checks import Known
 from src.errors import ConfigError, DataError
 from src.files import ROOT
 from src.runs.folder import RunDir
+from src.training.network import unsaid
 from src.training.plan import make_plan
 
 LARGEST = 2**31
@@ -52,7 +53,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
         return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
     length = known.length
     sentences = [too_large(length, config.data.batch_size, devices)] if length else []
-    sentences += [*known.problems, _too_much_memory(config, known, devices), _no_such_model(config, known)]
+    sentences += [*known.problems, _too_much_memory(config, known, devices), *_no_such_model(config, known)]
     found = [s for s in sentences if s] + _missing_packages(config) + init_problems(config)
     if length and not found and config.data.batch_size % devices == 0:
         found += _no_step(config, length, devices)
@@ -125,13 +126,18 @@ def _too_much_memory(config: Config, known: Known, devices: int) -> str:
     )
 
 
-def _no_such_model(config: Config, known: Known) -> str:
-    """What the `_check_` of the model says, where the task uses one."""
+def _no_such_model(config: Config, known: Known) -> list[str]:
+    """What the data set will not say and the model needs; else what the `_check_` of the model says. Nothing where the task uses none."""
     model = config.model
-    if model.check is None or brings_network(config):
-        return ""
+    if brings_network(config):
+        return []
+    if known.later is not None and (problems := unsaid(config, [*known.facts, *known.later])):
+        return problems
+    if model.check is None:
+        return []
     facts = {argument: known.facts[fact] for argument, fact in model.from_data.items() if fact in known.facts}
-    return _ask(model.check, "model", {**facts, **model.arguments}) or ""
+    said = _ask(model.check, "model", {**facts, **model.arguments})
+    return [said] if isinstance(said, str) else []
 
 
 def _no_step(config: Config, length: int, devices: int) -> list[str]:
