@@ -29,6 +29,7 @@ from src.runs import again, lock
 from src.runs.folder import ATTEMPTS, RunDir
 from src.runs.ranks import reports
 from src.search.study import begin, folder_of
+from tests.frameworks import FIRST
 from tests.properties.cases import SCALARS, TEXT, bounded, composed
 
 START = "2026-01-01T00:00:00+00:00"
@@ -38,7 +39,7 @@ ATTEMPT = {
 }  # fmt: skip
 GOOD: dict[str, dict[str, Any]] = {
     "run.json": {
-        "state": "running", "framework": "lightning", "strategy": "ddp", "cluster": "local", "world_size": 8, "hosts": ["n1"], "epoch": 1,
+        "state": "running", "framework": FIRST, "strategy": "auto", "cluster": "local", "world_size": 8, "hosts": ["n1"], "epoch": 1,
         "step": 14, "metrics": {"val/acc": 0.9}, "checkpoint": "/c", "rate": 3.5, "unit": "samples", "started": START, "ended": None,
         ATTEMPTS: [{**ATTEMPT, "step": 10, "ended_by": "failed"}, ATTEMPT],
     },
@@ -217,7 +218,7 @@ def test_no_text_is_more_than_refused(text: str) -> None:
         assert str(error)
 
 
-CELL = {"nodes": 1, "devices": 2, "framework": "keras", "strategy": "auto", "launch": "auto"}
+CELL = {"nodes": 1, "devices": 2, "framework": FIRST, "strategy": "auto", "launch": "auto"}
 
 
 @bounded(60)

@@ -3,6 +3,7 @@
 import json
 
 from tests.bad_inputs.row import Damage, Row, fifo, huge
+from tests.frameworks import FIRST
 
 QUEUE = {"squeue": "echo '4001|FAILED'", "sbatch": "echo 9", "scancel": ":", "scontrol": ":", "sacct": ":"}
 JOBS = {
@@ -54,7 +55,7 @@ SCALING = {
     "devices=1,2 hydra/sweeper=optuna": "hydra/sweeper= can't be given for a timing table: a table has one run of each cell",
     "devices=1,2 BAD": "BAD",
 }
-CELL = {"nodes": 1, "devices": 1, "framework": "lightning", "strategy": "auto", "launch": "auto"}
+CELL = {"nodes": 1, "devices": 1, "framework": FIRST, "strategy": "auto", "launch": "auto"}
 HEAD = "# @package _global_\n"
 EVIL = {
     "a _check_ of the system": (HEAD + "data:\n  _target_: os.mkdir\n  _check_: os.mkdir\n  path: HACKED\n", r"data\._check_=os\.mkdir would be called"),

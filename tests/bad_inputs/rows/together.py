@@ -35,7 +35,7 @@ PAIRS = {
     "cluster=slurm cluster.retries=-1": r"cluster\.retries=-1 must not be negative",
     "trainer.nodes=2": r"trainer\.nodes=2 needs a cluster.*cluster=",
     "-m seed=1,2 trainer.nodes=2": r"trainer\.nodes=2 needs a cluster",
-    "model=gpt": r"model\.from_data\.vocabulary=vocabulary: data=digits does not say its 'vocabulary'. Known: shape, classes, outputs\\. Use another model=",
+    "model=gpt": r"model\.from_data\.vocabulary=vocabulary: data=digits does not say its 'vocabulary'. Known: shape, classes, outputs\. Use another model=",
     "data=text": r"model\.from_data\.shape=shape: data=text does not say its 'shape'",
     "cluster=slurm data=text task=language_model": r"data=text does not say its 'outputs'",
     "trainer.devices=5": r"data\.batch_size=96 .*5 devices; use data\.batch_size=95",
