@@ -27,7 +27,6 @@ JOB = {
     "cluster.exclusive=[user]": r"cluster\.exclusive=",
     "cluster.nice=low": r"cluster\.nice='low' is not a whole number",
     "cluster.max_gpu_hours=many": r"cluster\.max_gpu_hours='many' is not a number",
-    "cluster.begin=[noon]": r"cluster\.begin=.* is not a string",
     "cluster.site.login=[a]": r"cluster\.site\.login=.* is not a string",
     "cluster.site.internet=maybe": r"cluster\.site\.internet='maybe' is not true or false",
     "cluster.site.notes=[[a]]": r"cluster\.site\.notes\[0\]=.* is not a string",
