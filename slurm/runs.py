@@ -68,6 +68,8 @@ def find(name: str | None, results: Path) -> list[Submitted]:
             raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
         folders = _folders(name, results) if name is not None else [(results / "latest").resolve()]
         found = [submitted(f) for f in folders]
+    except ValueError:  # a name with a character 0 in it
+        found = []
     except (OSError, RuntimeError) as error:  # how pathlib reports a loop of links
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise SubmitError(f"no run is called '{name}': no folder can have such a long name.") from None

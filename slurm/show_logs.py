@@ -9,14 +9,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from slurm.runs import Submitted
 from slurm.waiting import Waiting
 from src.errors import SubmitError
 
-MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank (\d+)\] ")
+MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank ([0-9]{1,9})\] ")
 """At the beginning of a line of a rank other than 0."""
 
 
@@ -28,11 +28,12 @@ def show(run: Submitted, heading: bool, rank: int | None = None) -> None:
         rank: print the lines of this rank only.
 
     Raises:
-        SubmitError: there is no log, or it can't be read.
+        SubmitError: there is no log, it can't be read, or this rank has printed nothing.
     """
     found = run.logs()
     if not found:
         raise SubmitError(no_log(run))
+    seen: set[int] = set()
     for path in found:
         try:
             with open(path, errors="replace") as file:
@@ -41,13 +42,24 @@ def show(run: Submitted, heading: bool, rank: int | None = None) -> None:
                 if rank is None:
                     shutil.copyfileobj(file, sys.stdout)
                 else:
-                    sys.stdout.writelines(line for line in file if rank_of(line) == rank)
+                    sys.stdout.writelines(_of_rank(file, rank, seen))
         except FileNotFoundError:
             continue  # just removed
         except OSError as error:
             if error.filename is None:  # an error of stdout, not of the log
                 raise
             raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
+    if rank and rank not in seen:  # rank 0 has no mark
+        others = f", they are of ranks {min(seen)} to {max(seen)}" if len(seen) > 1 else ""
+        raise SubmitError(f"--rank {rank}: no line is of that rank{others}.")
+
+
+def _of_rank(lines: Iterable[str], rank: int, seen: set[int]) -> Iterator[str]:
+    """The lines of a rank; adds the ranks of all lines to `seen`."""
+    for line in lines:
+        seen.add(found := rank_of(line))
+        if found == rank:
+            yield line
 
 
 def rank_of(line: str) -> int:

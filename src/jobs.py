@@ -13,6 +13,7 @@ at submission; to continue with today's code use `python src/train.py resume=RUN
 
 import argparse
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,7 +98,13 @@ def _best_options(sub: argparse.ArgumentParser) -> None:
 
 def _logs_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-f", "--follow", action="store_true", help="follow it until the job ends")
-    sub.add_argument("--rank", type=int, metavar="N", help="what this rank has printed")
+    sub.add_argument("--rank", type=_rank, metavar="N", help="what this rank has printed")
+
+
+def _rank(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text} is not a rank: they are numbered from 0")
+    return int(text)
 
 
 def _resubmit_options(sub: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ Exit codes: 0 done, 1 a run failed, 2 refused (nothing was written).
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from src.config.diagnose import diagnose  # noqa: E402
 from src.config.members import OF_THE_COMMAND  # noqa: E402
 from src.config.schema import Config  # noqa: E402
 from src.config.sentences import about_configuration  # noqa: E402
+from src.errors import ConfigError  # noqa: E402
 from src.files import ROOT  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
 from src.launch.command import exit_code  # noqa: E402
@@ -48,14 +49,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--weak", action="store_true", help="the global batch grows with the devices")
     parsed = parser.parse_intermixed_args(arguments)
     if len(parsed.words) == 1 and "=" not in parsed.words[0]:
-        return exit_code(lambda: show(table.open_table(Path(parsed.words[0]))))
-    return exit_code(lambda: compare(parsed.words, parsed.weak))
+        return exit_code(lambda: show(table.open_table(Path(parsed.words[0]))), overrides=False)
+    return exit_code(lambda: compare(parsed.words, parsed.weak), overrides=False)
 
 
 def compare(words: Sequence[str], weak: bool) -> int:
     """Check what was typed, then run or submit its cells."""
     _, others = split(words)
     base = composed(others)
+    refuse_switches(base)
     asked = grid([word for word in words if word.partition("=")[0] not in OF_THE_COMMAND], base)
     batch = base["data"]["batch_size"] if weak else None
     scheduler = base["cluster"]["scheduler"]
@@ -70,6 +72,17 @@ def compare(words: Sequence[str], weak: bool) -> int:
     print(f"Table: {display_path(made.folder)}", flush=True)
     commands = [(cell, start.words_of(cell, asked, batch)) for cell in asked.cells]
     return run(made, commands) if scheduler == "none" else submit(made, commands, bool(base["wait"]))
+
+
+def refuse_switches(base: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a switch of this command, which no cell gets, that is neither on nor off."""
+    odd = [
+        key
+        for key in ("dry_run", "wait")
+        if not isinstance(base[key], bool) and (key, base[key]) != ("dry_run", "test")
+    ]
+    if odd:
+        raise ConfigError(*(f"{key}={base[key]} is not true or false." for key in odd))
 
 
 def composed(words: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Give the project a name of your own: `make rename NAME="My project"`.
 
 The name stands in the title of the README, in the citation and on the site as it is typed, and as `my-project` where a package, an
-environment or a folder has it. Running it again renames again; nothing is committed: `git diff` shows what happened.
+environment or a folder has it. Running it again renames again; nothing is committed: `git diff` shows what happened. Of the repository's
+address, which a badge of the tests needs, nothing here knows: CONTRIBUTING.md has the line.
 """
 
 import re

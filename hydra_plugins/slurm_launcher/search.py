@@ -23,7 +23,7 @@ class OptunaSweeper(Sweeper):
     """
 
     def __init__(self, params: Mapping[str, Any] | None = None, **options: Any) -> None:
-        self.params, self.options = dict(params or {}), options
+        self.params, self.options = params or {}, options
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Called by Hydra before `sweep`."""
@@ -45,6 +45,11 @@ class OptunaSweeper(Sweeper):
         if not isinstance(self.launcher, HereLauncher | SlurmLauncher):
             raise ConfigError(
                 f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
+            )
+        if not isinstance(self.params, Mapping):
+            raise ConfigError(
+                f"hydra.sweeper.params={self.params} is no search space; use hydra.sweeper.params={{seed:'range(1,9)'}}, or give keys "
+                "several values."
             )
         refuse_without_optuna()
         from src.search.start import search

@@ -72,15 +72,43 @@ def _pattern(
 ) -> Iterator[str]:
     if pattern is None:
         return
-    use = (
-        f"use \"cluster.{key}='{example}'\"."
-        if example and re.search(r"[=;<>]", example)
-        else f"use cluster.{key}={example}."
-    )
+    use = f"use {_typed(f'cluster.{key}', example)}." if example else f"it must match {pattern}."
     if value is None:
         yield f"{request.cluster} rejects jobs without {key}: cluster.{key} is not set; {use}"
     elif not re.fullmatch(pattern, value):
         yield f"cluster.{key}={value} does not have the form that {request.cluster} requires; {use}"
+
+
+MAIL = (
+    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80",
+    "TIME_LIMIT_50", "ARRAY_TASKS",
+)  # fmt: skip
+"""https://slurm.schedmd.com/sbatch.html, --mail-type"""
+
+MAIL_OF_PBS = {"FAIL": "a", "BEGIN": "b", "END": "e"}
+"""Letters of `qsub -m` for Slurm's words; n is none, j counts the members of an array too."""
+
+
+def mail_type(request: Request) -> Iterator[str]:
+    """When the scheduler writes a mail, in its own words."""
+    asked = request.config.cluster.mail_type
+    if asked is None:
+        return
+    words = asked.upper().split(",")
+    if request.config.cluster.scheduler == "slurm":
+        if unknown := [word for word in words if word not in MAIL]:
+            yield f"cluster.mail_type={asked}: sbatch knows no {', '.join(unknown)}; use some of {','.join(MAIL[1:6])}."
+    elif not re.fullmatch("n|j?[abe]+", asked):
+        letters = "".join(MAIL_OF_PBS.get(word, "") for word in words)
+        yield (
+            f"cluster.mail_type={asked}: PBS takes letters, a (aborted), b (begun) and e (ended); use "
+            f"cluster.mail_type={letters or 'ae'}."
+        )
+
+
+def _typed(key: str, value: str) -> str:
+    """`key=value` as it is typed in a shell and read by Hydra."""
+    return f"\"{key}='{value}'\"" if re.search(r"[=;<>]", value) else f"{key}={value}"
 
 
 def memory_refused(request: Request) -> Iterator[str]:
@@ -105,7 +133,8 @@ def gpu_type(request: Request) -> Iterator[str]:
     """A GPU type of the site; some sites need one, because the default is their oldest."""
     c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
     if c.gpu_type is None and request.site.needs_gpu_type and request.job.gpus:
-        yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; use cluster.gpu_type={'|'.join(known)}."
+        names = "|".join(known) or "NAME"
+        yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; use cluster.gpu_type={names}."
     elif c.gpu_type and known and c.gpu_type not in known:
         yield f"cluster.gpu_type={c.gpu_type} is not a GPU type of {request.cluster}; use cluster.gpu_type={'|'.join(known)}."
 
@@ -138,4 +167,5 @@ RULES = (
     gpu_type,
     requeue,
     chain,
+    mail_type,
 )

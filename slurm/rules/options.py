@@ -135,4 +135,11 @@ def one_line(request: Request) -> Iterator[str]:
             yield f"{key}={value!r} has a line break in it, which a line of a batch script can't have; leave it out."
 
 
-RULES = (extra_options, one_line)
+def local_disk(request: Request) -> Iterator[str]:
+    """A node's own disk; a relative path would be below the project, which all nodes share."""
+    folder = request.config.cluster.local_disk
+    if not folder.startswith(("/", "$")):
+        yield f"cluster.local_disk={folder} is a relative path, and a node's own disk has an absolute one; use /tmp, or '$SLURM_TMPDIR'."
+
+
+RULES = (extra_options, one_line, local_disk)

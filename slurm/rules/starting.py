@@ -48,6 +48,18 @@ def container(request: Request) -> Iterator[str]:
         yield "launch=horovodrun can't start ranks inside a container; use launch=srun or launch=mpirun."
 
 
+def mounts(request: Request) -> Iterator[str]:
+    """Folders, each with at most another name inside, and perhaps how it is mounted."""
+    if request.config.container.name == "none":
+        return
+    for text in request.config.container.mounts:
+        parts = text.split(":")
+        if len(parts) > 3 or not all(parts) or "," in text or not all(p.startswith("/") for p in parts[1:2]):
+            yield (
+                f"container.mounts: '{text}' is not a folder, nor of the form OUTSIDE:INSIDE; use container.mounts=[/scratch/me,/a:/in]."
+            )
+
+
 def packed(request: Request) -> Iterator[str]:
     """An environment that can be packed, and nodes that can be told to unpack it."""
     c = request.config.cluster
@@ -74,4 +86,4 @@ def _is_file(image: str) -> bool:
     return image.startswith(("/", "./", "../", "~")) or image.endswith((".sqsh", ".sif"))
 
 
-RULES = (launch, container, packed)
+RULES = (launch, container, mounts, packed)

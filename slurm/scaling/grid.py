@@ -22,6 +22,7 @@ REFUSED = {
     "resume": "each cell is a run of its own",
     "trainer.total_devices": "the devices of a cell are nodes times devices",
     "name": "each cell has a name of its own",
+    "hydra/sweeper": "a table has one run of each cell",
 }
 """Keys that a table has no use for, and why."""
 
@@ -40,6 +41,12 @@ class Cell:
     framework: str
     strategy: str
     launch: str
+
+    @property
+    def is_one(self) -> bool:
+        """Whether its values are of the kinds that they must be; a file may hold others."""
+        numbers, words = (self.nodes, self.devices), (self.framework, self.strategy, self.launch)
+        return all(type(n) is int for n in numbers) and all(isinstance(word, str) for word in words)
 
     @property
     def total(self) -> int:

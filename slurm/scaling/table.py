@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from slurm.status.page import columns
 from slurm.status.report import OVER, Report
 from src.errors import SubmitError
 from src.files.atomic import read_text, write_atomic
+from src.files.plain_json import loads
 from src.monitor.report.comparison import Comparison, page_of
 from src.monitor.report.figures import Figure, figure
 from src.runs.folder import ATTEMPTS, RunDir
@@ -59,10 +59,12 @@ def open_table(folder: Path) -> Table:
         SubmitError: the folder holds none.
     """
     try:
-        content = json.loads(read_text(folder / FILE))
+        content = loads(read_text(folder / FILE))
         cells = [Cell(**cell) for cell in content["cells"]]
+        if not all(cell.is_one for cell in cells):
+            raise TypeError("values that no cell has")
         return Table(folder.resolve(), cells, str(content["scheduler"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError):
         raise SubmitError(
             f"{folder} holds no timing table (no readable {FILE}); name a folder like results/scaling/<id>."
         ) from None

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_address
 
 from src.config import strategies
 from src.config.batch_norm import sync_batchnorm
@@ -90,12 +91,21 @@ def _serve(c: Config) -> list[str]:
         ]
     if c.monitor.dashboard is not None:
         problems += _dashboard(c.monitor.dashboard)
-    if address is not None and not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9_.:-]*", address):
+    if address is not None and not _is_address(address):
         problems += [
             f"monitor.serve_address={address!r} is no address to listen at; use monitor.serve_address=0.0.0.0 for all networks of "
             "the node, or null for loopback."
         ]
     return problems
+
+
+def _is_address(text: str) -> bool:
+    """A name of a host or an interface's address; what has colons, or digits alone, is no name."""
+    if ":" in text or re.fullmatch(r"[0-9.]+", text):
+        with suppress(ValueError):
+            return bool(ip_address(text))
+        return False
+    return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text))
 
 
 def _dashboard(command: str) -> list[str]:
@@ -148,7 +158,8 @@ def _range(c: Config) -> list[str]:
             "trainer.devices=2."
         ]
     if least % t.devices or most % t.devices:
-        nearest = f"{max(1, least // t.devices) * t.devices}-{-(-most // t.devices) * t.devices}"
+        fewest, all_of_them = max(1, least // t.devices) * t.devices, -(-most // t.devices) * t.devices
+        nearest = str(fewest) if fewest == all_of_them else f"{fewest}-{all_of_them}"
         return [
             f"trainer.total_devices={t.total_devices} is not a range of whole nodes with trainer.devices={t.devices} each; use "
             f"trainer.total_devices={nearest}."

@@ -22,6 +22,13 @@ SEARCH = "hydra/sweeper=optuna"
 """The sweeper whose members are proposed by results; of intervals too."""
 
 
+SEARCH_KEYS = ("n_trials", "n_jobs", "study_name", "sampler", "pruner", "params")
+"""The keys of that sweeper, as hydra_plugins/slurm_launcher gives them to Hydra."""
+
+NAMED = (*CHOSEN, "strategy")
+"""Groups whose key `name` is no choice."""
+
+
 @dataclass(frozen=True)
 class CommandLine:
     """What was typed.
@@ -71,6 +78,7 @@ def split(arguments: Sequence[str]) -> CommandLine:
         *_folder_problems(parsed.overrides),
         *_name_problems(parsed.overrides),
         *_search_problems(parsed.overrides, parsed.multirun),
+        *_sweeper_problems(parsed.overrides),
     ]:
         raise ConfigError(*problems)
     flags, overrides = [], list(parsed.overrides)
@@ -135,7 +143,7 @@ def _name_problems(overrides: Sequence[str]) -> list[str]:
     return [
         f"'{key}={value}' chooses nothing, it is a name; use {group}={value}."
         for key, _, value in words
-        if (group := key.removesuffix(".name")) in CHOSEN and key != group and value in groups()[group]
+        if (group := key.removesuffix(".name")) in NAMED and key != group and value in groups()[group]
     ]
 
 
@@ -144,6 +152,22 @@ def _search_problems(overrides: Sequence[str], sweep: bool) -> list[str]:
         return []
     return [
         f"{SEARCH} trains several times: add -m, and give a key several values, such as 'optimizer.lr=interval(0.001,0.1)'."
+    ]
+
+
+def _sweeper_problems(overrides: Sequence[str]) -> list[str]:
+    """Keys of `hydra.sweeper` that this sweeper does not have: Hydra would advise to add them, and then nothing would read them."""
+    head = "hydra.sweeper."
+    given = [word.lstrip("+~").partition("=")[0] for word in overrides]
+    keys = [key.removeprefix(head) for key in given if key.startswith(head)]
+    if SEARCH not in overrides:
+        others = any(word.startswith("hydra/sweeper=") for word in overrides)
+        return [] if others else [f"'{head}{key}' is of {SEARCH}; add that, and -m." for key in keys]
+    known = ", ".join(SEARCH_KEYS)
+    return [
+        f"'{head}{key}' is not a key of {SEARCH}, which has {known}; what is best say checkpoint.monitor and checkpoint.mode."
+        for key in keys
+        if key not in SEARCH_KEYS and not key.startswith("params.")
     ]
 
 

@@ -67,6 +67,8 @@ def raised_in(error: BaseException) -> str:
     if isinstance(error, (RecursionError, UnicodeError)):
         return names[-1] if names else ""
     parts = Path(frames[-1].filename).parts if frames else ()
+    if parts[-2:] == ("logging", "config.py"):  # `hydra.job_logging`
+        return "hydra"
     return next((p for p in parts if p in COMPOSING), "")
 
 

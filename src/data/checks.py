@@ -28,16 +28,22 @@ class Known:
         length: rows to train on; None: not known.
         facts: those of `src.data.base.Splits` that are known.
         problems: a sentence for each reason why no training could begin.
+        later: names of the facts that are known once it is opened; None: there may be any.
     """
 
     length: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    later: tuple[str, ...] | None = None
+
+
+LABELS = ("classes", "outputs")
+"""What a data set of classes says of itself besides its shape."""
 
 
 def digits() -> Known:
     """1,797 images, less those to evaluate on."""
-    return Known(1259, {"shape": (8, 8, 1)})
+    return Known(1259, {"shape": (8, 8, 1)}, later=LABELS)
 
 
 def mnist(dir: str, download: bool, look: bool) -> Known:
@@ -49,7 +55,8 @@ def mnist(dir: str, download: bool, look: bool) -> Known:
     Raises:
         DataError: files are missing, or their headers are not theirs.
     """
-    return Known(_mnist_length(raw(Path(here(dir))), download) if look else None, {"shape": (28, 28, 1)})
+    length = _mnist_length(raw(Path(here(dir))), download) if look else None
+    return Known(length, {"shape": (28, 28, 1)}, later=LABELS)
 
 
 def _mnist_length(folder: Path, download: bool) -> int | None:
@@ -70,7 +77,7 @@ def imagefolder(dir: str, image_size: int, channels: int, look: bool, stage: boo
         )
     for split in ("train", "val") if look and not packed else ():
         class_folders(folder / split)
-    return Known(None, {"shape": (image_size, image_size, channels)})
+    return Known(None, {"shape": (image_size, image_size, channels)}, later=LABELS)
 
 
 def synthetic(height: int, width: int, channels: int, classes: int, length: int) -> Known:
@@ -88,9 +95,9 @@ def synthetic(height: int, width: int, channels: int, classes: int, length: int)
         for keys, count in sizes.items()
         if count > LARGEST_IMAGE
     ]
-    return Known(length, {"shape": (height, width, channels)}, tuple(problems))
+    return Known(length, {"shape": (height, width, channels)}, tuple(problems), LABELS)
 
 
 def friedman(length: int) -> Known:
     """A table of ten columns."""
-    return Known(length, {"shape": (10,)})
+    return Known(length, {"shape": (10,), "outputs": 1}, later=())

@@ -30,6 +30,7 @@ from src.errors import DataError
 from src.files.atomic import read_text, write_atomic
 from src.files.marked import make
 from src.files.node_disk import only_one, provide, shared
+from src.files.plain_json import loads
 from src.files.removal import say_once
 from src.files.telling import Progress, telling
 
@@ -158,8 +159,8 @@ def _place(source: Path, disk: Path, found: Found) -> Path:
 def _remembered(record: Path, start: str) -> Found | None:
     """What another process of the same start has found."""
     with suppress(OSError, ValueError, TypeError):
-        found = Found(**json.loads(read_text(record)))
-        if found.start == start:
+        found = Found(**loads(read_text(record)))
+        if found.start == start and isinstance(found.name, str | None):
             return found
     return None
 

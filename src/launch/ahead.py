@@ -17,7 +17,9 @@ from src.config.targets import brings_network
 from src.data.batch import too_large
 from src.data.checks import Known
 from src.errors import ConfigError, DataError
+from src.files import ROOT
 from src.runs.folder import RunDir
+from src.training.network import unsaid
 from src.training.plan import make_plan
 
 LARGEST = 2**31
@@ -45,11 +47,13 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
         known = known_of(config, look)
     except DataError as error:
         return [str(error)]
+    except ConfigError as error:
+        return error.problems
     except OSError as error:  # a path that can't be one
         return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
     length = known.length
     sentences = [too_large(length, config.data.batch_size, devices)] if length else []
-    sentences += [*known.problems, _too_much_memory(config, known, devices), _no_such_model(config, known)]
+    sentences += [*known.problems, _too_much_memory(config, known, devices), *_no_such_model(config, known)]
     found = [s for s in sentences if s] + _missing_packages(config) + init_problems(config)
     if length and not found and config.data.batch_size % devices == 0:
         found += _no_step(config, length, devices)
@@ -66,7 +70,12 @@ def known_of(config: Config, look: bool) -> Known:
     data = config.data
     if data.check is None:
         return Known()
-    return _ask(data.check, "data", {**data.arguments, "look": look, "stage": data.stage}) or Known()
+    known = _ask(data.check, "data", {**data.arguments, "look": look, "stage": data.stage})
+    if not isinstance(known, Known | None):
+        raise ConfigError(
+            f"data.{CHECK}={data.check} returns a {type(known).__name__}; it must return what is known, a src.data.checks.Known."
+        )
+    return known or Known()
 
 
 def _missing_packages(config: Config) -> list[str]:
@@ -86,7 +95,19 @@ def _missing_packages(config: Config) -> list[str]:
 
 
 def _ask(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
-    """Call a check with what it takes of all that is known; one that needs more can't say anything yet."""
+    """Call a check with what it takes of all that is known; one that needs more can't say anything yet.
+
+    Raises:
+        ConfigError: it is no function of a file `checks.py` of this project. Nothing else may run while a command is looked at: the
+            name and the arguments may come from a file that someone has sent.
+    """
+    *parts, _ = dotted.split(".")
+    own = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)
+    if not own or not ROOT.joinpath(*parts).with_suffix(".py").is_file():
+        raise ConfigError(
+            f"{section}.{CHECK}={dotted} would be called before anything starts, so it must be a function in a file checks.py of this "
+            "project, such as mine.checks.table; name that, or leave it out."
+        )
     check = locate(dotted, f"{section}.{CHECK}")
     parameters = inspect.signature(check).parameters
     if any(p.default is p.empty and name not in known for name, p in parameters.items()):
@@ -105,13 +126,18 @@ def _too_much_memory(config: Config, known: Known, devices: int) -> str:
     )
 
 
-def _no_such_model(config: Config, known: Known) -> str:
-    """What the `_check_` of the model says, where the task uses one."""
+def _no_such_model(config: Config, known: Known) -> list[str]:
+    """What the data set will not say and the model needs; else what the `_check_` of the model says. Nothing where the task uses none."""
     model = config.model
-    if model.check is None or brings_network(config):
-        return ""
+    if brings_network(config):
+        return []
+    if known.later is not None and (problems := unsaid(config, [*known.facts, *known.later])):
+        return problems
+    if model.check is None:
+        return []
     facts = {argument: known.facts[fact] for argument, fact in model.from_data.items() if fact in known.facts}
-    return _ask(model.check, "model", {**facts, **model.arguments}) or ""
+    said = _ask(model.check, "model", {**facts, **model.arguments})
+    return [said] if isinstance(said, str) else []
 
 
 def _no_step(config: Config, length: int, devices: int) -> list[str]:

@@ -51,8 +51,12 @@ def run_folder(arguments: Sequence[str]) -> str:
     return arguments[0]
 
 
-def exit_code(command: Callable[[], int]) -> int:
-    """What a command returns. What a user can cause becomes one message; anything else is a bug and keeps its traceback."""
+def exit_code(command: Callable[[], int], overrides: bool = True) -> int:
+    """What a command returns. What a user can cause becomes one message; anything else is a bug and keeps its traceback.
+
+    Args:
+        overrides: what was typed are keys and groups of the configuration, of which a refusal lists all problems.
+    """
     escape_characters()
     try:
         code = command()
@@ -66,7 +70,7 @@ def exit_code(command: Callable[[], int]) -> int:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        message = _unwritable_output(error) or refusal(error, _typed(), _sweep())
+        message = _unwritable_output(error) or refusal(error, _typed() if overrides else [], _sweep())
         if message is None:
             raise
         with suppress(OSError):  # the exit code says it too

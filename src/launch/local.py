@@ -103,6 +103,7 @@ def local_problems(config: Config) -> list[str]:
         *no_scheduler(config),
         *_nodes(config),
         *_pack_env(config),
+        *_container(config),
         uneven_batch(config.data.batch_size, devices),
         *data_problems(config, devices),
     ]
@@ -154,6 +155,15 @@ def _pack_env(config: Config) -> list[str]:
     return [
         f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={config.cluster.name} is this machine; leave "
         "it out (cluster.pack_env=false), or name a cluster."
+    ]
+
+
+def _container(config: Config) -> list[str]:
+    if config.container.name == "none":
+        return []
+    return [
+        f"container={config.container.name} is for the ranks of a job, and cluster={config.cluster.name} is this machine, where they "
+        "run in this Python; leave it out (container=none), or name a cluster."
     ]
 
 

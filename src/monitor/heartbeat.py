@@ -232,6 +232,8 @@ def read(path: Path) -> Record | None:
         except (OSError, struct.error):
             return None
         if first == last and first and version == VERSION:
+            if words[5] >= len(SECTIONS) or words[6] >= len(PLACES):
+                return None
             words[5:7] = SECTIONS[words[5]], PLACES[words[6]]
             return Record(**dict(zip(_FIELDS, words, strict=True)))
     return None

@@ -3,7 +3,6 @@
 Ages are computed on the node whose clock they are of; clocks of two nodes are never compared.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from src.files.atomic import read_text, write_atomic
-from src.files.plain_json import dumps
+from src.files.plain_json import dumps, loads
 from src.files.removal import remove
 from src.monitor import heartbeat
 from src.monitor.heartbeat import PLACES, Record
@@ -180,8 +179,8 @@ def process_state(pid: int, started: int) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it can't be read."""
     try:
-        content = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
+        content = loads(read_text(path))
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from src.monitor.efficiency import step_time
-from src.monitor.facts import Facts, NodeUse, Series, mean
+from src.monitor.facts import Facts, NodeUse, Series, mean, number
 from src.monitor.goodput import SECTIONS, goodput
 from src.monitor.ranks import mappings
 from src.runs.replay import history
@@ -98,10 +98,10 @@ def hung(facts: Facts) -> Iterator[str]:
 def slow_ranks(facts: Facts) -> Iterator[str]:
     """Ranks that the others wait for, as `src/monitor/stragglers.py` finds them."""
     for rank in mappings(facts.watch.get("slow")):
-        if {"rank", "factor"} <= rank.keys():
+        if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
             host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
             where = f" on {host}" if host else ""
-            yield f"rank {rank['rank']}{where} took {rank['factor']:.1f} times as long as the others for its own work, and all wait for it."
+            yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."
 
 
 def gpus_without_a_task(facts: Facts) -> Iterator[str]:

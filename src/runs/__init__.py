@@ -17,8 +17,8 @@ results/<name>/<run id>/ holds, with its writer:
     debug/                        whoever left something out of the log: ranks, and what launched them
     before-1/                     `from_scratch=true`: what was trained before
 
-`folder`: the folder and run.json. `attempts`: what rank 0 records at the start and end of each attempt. `lock`: one job at a time.
-`frozen`, `resume`, `trust`: reading a run folder that is to be resumed, with code that it may bring. `completed`, `summary`: what
-is printed at the end. `from_scratch`: start again and keep what there was. `debug`: what the log leaves out. `again`, `replay`,
-`bad_nodes`: whether and where ranks that failed start once more.
+`folder`: the folder and run.json; `info`: whether that holds what it should. `attempts`: what rank 0 records at the start and end of each
+attempt. `lock`: one job at a time. `frozen`, `resume`, `trust`: reading a run folder that is to be resumed, with code that it may bring.
+`completed`, `summary`: what is printed at the end. `from_scratch`: start again and keep what there was. `debug`: what the log leaves out.
+`again`, `replay`, `bad_nodes`: whether and where ranks that failed start once more.
 """

@@ -162,7 +162,8 @@ def read_failure(run: RunDir, code: int) -> Failure:
     """What run.json and RUN/debug say of the newest attempt. Raises CheckpointError: run.json is damaged."""
     attempts = run.info().get(ATTEMPTS, [])
     newest = attempts[-1] if attempts else {}
-    step = newest.get("step", max(newest.get("from_step", 0), logged_step(run), counted_step(run)))
+    if (step := newest.get("step")) is None:
+        step = max(newest.get("from_step") or 0, logged_step(run), counted_step(run))
     cause = ""
     with suppress(OSError, UnicodeDecodeError):
         cause = (run.debug / f"{start_of_ranks()}-{CAUSE}.txt").read_text().strip()

@@ -5,8 +5,8 @@ ended.
 """
 
 import itertools
-import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from src.files.atomic import read_text, write_atomic
-from src.files.plain_json import dumps
+from src.files.plain_json import dumps, loads
 from src.runs.folder import ATTEMPTS, RunDir, now
+from src.runs.info import is_attempt
 
 COUNT = "steps"
 """File of the run folder with the optimizer steps done, renewed every few seconds: how far a killed attempt had trained."""
@@ -143,10 +144,11 @@ def note_times(run: RunDir) -> None:
 def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
     """The newest attempt with `seconds` and `until` from what was recorded while it ran, unless it has them or they are older."""
     try:
-        times = json.loads(read_text(run.monitor / TIMES))
-        fits = str(times["until"]) >= str(attempt["started"]) and "seconds" not in attempt
-        return {**attempt, "until": times["until"], "seconds": times["seconds"]} if fits else {**attempt}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        times = loads(read_text(run.monitor / TIMES))
+        fits = times["until"] >= attempt["started"] and "seconds" not in attempt
+        known = {**attempt, "until": times["until"], "seconds": times["seconds"]}
+        return known if fits and is_attempt(known) else {**attempt}
+    except (OSError, ValueError, TypeError, KeyError):
         return {**attempt}
 
 
@@ -177,7 +179,7 @@ def logged_step(run: RunDir) -> int:
     except (OSError, ValueError):
         return 0
     steps = [line.split(",")[0] for line in lines]
-    return max((int(s) for s in steps if s.isascii() and s.isdigit()), default=0)
+    return max((int(s) for s in steps if re.fullmatch("[0-9]{1,19}", s)), default=0)
 
 
 def counted_step(run: RunDir) -> int:
@@ -196,10 +198,8 @@ def count_step(run: RunDir, step: int) -> None:
 
 def lost_steps(info: Mapping[str, Any]) -> int:
     """Steps that were trained twice, because an attempt had trained on after the checkpoint that the next one began with."""
-    return sum(
-        max(0, before.get("step", 0) - after.get("from_step", before.get("step", 0)))
-        for before, after in itertools.pairwise(info.get(ATTEMPTS, []))
-    )
+    ends = ((a.get("step"), b.get("from_step")) for a, b in itertools.pairwise(info.get(ATTEMPTS) or []))
+    return sum(max(0, last - first) for last, first in ends if last is not None and first is not None)
 
 
 def resume_summary(info: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The run folder: one run, one folder, whatever happens to the run; the package docstring lists what it holds."""
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -12,8 +11,9 @@ from typing import Any
 from src.errors import CheckpointError
 from src.files.atomic import link_atomic, read_text, write_atomic
 from src.files.marked import Place, make
-from src.files.plain_json import dumps
+from src.files.plain_json import dumps, loads
 from src.files.removal import remove, remove_link, say_once
+from src.runs.info import is_info
 
 ATTEMPTS = "parts"
 """Key of the attempts in run.json, see `src/runs/attempts.py`; the code that a run was submitted with may know no newer name."""
@@ -69,12 +69,12 @@ class RunDir:
             CheckpointError: it is damaged or can't be read.
         """
         try:
-            content = json.loads(read_text(self.info_file))
+            content = loads(read_text(self.info_file))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
-        if not isinstance(content, dict) or not _are_attempts(content.get(ATTEMPTS, [])):
+        if not is_info(content, ATTEMPTS):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
         said = self._state_of_script()
         if said and said == SCRIPT_SAYS.get(str(content.get("state"))):
@@ -93,8 +93,8 @@ class RunDir:
         """Of a run that trains: where servers show it, by what src/monitor/serve.py has written beside run.json."""
         for kind in SERVED:
             content.pop(kind, None)
-            with suppress(OSError, ValueError, RecursionError):
-                served = json.loads(read_text(self.served(kind)))
+            with suppress(OSError, ValueError):
+                served = loads(read_text(self.served(kind)))
                 if served and isinstance(served, dict) and content.get("state") == "running":
                     content[kind] = served
         return content
@@ -115,10 +115,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"can't be read ({error.strerror or error})"
     return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
-
-
-def _are_attempts(attempts: object) -> bool:
-    return isinstance(attempts, list) and all(isinstance(attempt, dict) for attempt in attempts)
 
 
 def create(results: Path, name: str) -> RunDir:

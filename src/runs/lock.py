@@ -19,6 +19,7 @@ from typing import Any, Self
 from src.distributed import programs
 from src.errors import CheckpointError, SchedulerError
 from src.files.atomic import replace, take
+from src.files.plain_json import loads
 from src.files.removal import remove_file
 from src.runs.attempts import count_step, note_times, running_job
 from src.runs.folder import RunDir
@@ -128,8 +129,8 @@ def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 def read(path: Path) -> dict[str, Any] | None:
     """The holder of the lock; None if there is none, or its identity is not written yet."""
     try:
-        holder = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
+        holder = loads(path.read_text())
+    except (OSError, ValueError):
         return None
     known = identity({})
     valid = isinstance(holder, dict) and all(type(holder.get(name)) is type(known[name]) for name in known)

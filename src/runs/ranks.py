@@ -1,7 +1,6 @@
 """What each rank says of itself with `monitor.ranks=true`: a line in the log for people, ranks/<rank>.json for programs."""
 
 import hashlib
-import json
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
@@ -9,7 +8,7 @@ from typing import Any
 
 from src.distributed.topology import Topology
 from src.files.atomic import read_text, write_atomic
-from src.files.plain_json import dumps
+from src.files.plain_json import dumps, loads
 from src.runs.folder import RunDir
 
 
@@ -38,8 +37,8 @@ def reports(run: RunDir) -> dict[int, dict[str, Any]]:
     """By rank, what it has reported: `host`, `launched_by` and, at its end, `weights`."""
     found = {}
     for path in (run.path / "ranks").glob("[0-9]*.json"):
-        with suppress(OSError, ValueError):  # a rank whose report can't be read has not answered
-            found[int(path.stem)] = json.loads(read_text(path))
+        with suppress(OSError, ValueError, TypeError):  # a rank whose report can't be read has not answered
+            found[int(path.stem)] = dict(loads(read_text(path)))
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep, Sweep
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -13,6 +13,9 @@ from optuna.distributions import (
 )
 
 from src.errors import ConfigError
+
+LOG = "log"
+"""Tag of an interval whose orders of magnitude are equally probable."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,12 @@ def distribution(override: Override) -> BaseDistribution:
         ValueError: there are none; why, as the end of a sentence.
     """
     value = override.value()
+    if unknown := set(getattr(value, "tags", ())) - ({LOG} if isinstance(value, IntervalSweep) else set()):
+        raise ValueError(
+            f"{', '.join(sorted(unknown))} means nothing here: an interval alone can have a tag, {LOG}"
+        )
+    if isinstance(value, ChoiceSweep) and any(isinstance(choice, Sweep) for choice in value.list):
+        raise ValueError("one of its values is a sweep itself")
     if isinstance(value, IntervalSweep):
         return _interval(value)
     if isinstance(value, RangeSweep) and not value.shuffle:
@@ -82,7 +91,7 @@ def distribution(override: Override) -> BaseDistribution:
 
 
 def _interval(sweep: IntervalSweep) -> BaseDistribution:
-    low, high, log = sweep.start, sweep.end, "log" in sweep.tags
+    low, high, log = sweep.start, sweep.end, LOG in sweep.tags
     if low is None or high is None or not low < high:
         raise ValueError(
             f"an interval goes from a lower number to a higher one, and this from {low} to {high}"

@@ -1,6 +1,5 @@
 """The trials of a search, in a file of the sweep's folder: what was interrupted goes on."""
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from src.errors import ConfigError
-from src.files.atomic import write_atomic
+from src.files.atomic import read_text, write_atomic
 from src.files.marked import Place, make
-from src.files.plain_json import dumps
+from src.files.plain_json import dumps, loads
 from src.files.removal import remove
 from src.runs.folder import new_id
 from src.search.space import Space
@@ -129,16 +128,21 @@ def begin(folder: Path, arguments: Sequence[str], trials: int) -> None:
     """Make the folder of a study, or use the one that is there.
 
     Raises:
-        ConfigError: it is of another command.
+        ConfigError: it is of another command, or can't be made.
     """
     if (folder / COMMAND).is_file():
-        if _command(folder).get("arguments") != list(arguments):
+        if (other := _command(folder).get("arguments")) != list(arguments):
+            typed = " ".join(map(str, other)) if isinstance(other, list) else "its study.json is damaged"
             raise ConfigError(
-                f"hydra.sweeper.study_name={folder.name} is a study of another command: {' '.join(_command(folder).get('arguments', []))}; "
-                "type that one, or choose another name."
+                f"hydra.sweeper.study_name={folder.name} is a study of another command: {typed}; type that one, or choose another name."
             )
     else:
-        make(place(folder))
+        try:
+            make(place(folder))
+        except OSError as error:
+            raise ConfigError(
+                f"the study's folder {folder} can't be made ({error.strerror or error}); use another hydra.sweeper.study_name."
+            ) from error
     write_atomic(folder / COMMAND, dumps({"arguments": list(arguments), "trials": trials}))
 
 
@@ -166,6 +170,6 @@ def _is_over(folder: Path) -> bool:
 
 def _command(folder: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        found = json.loads((folder / COMMAND).read_text())
+        found = loads(read_text(folder / COMMAND))
         return found if isinstance(found, dict) else {}
     return {}

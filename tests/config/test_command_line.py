@@ -1,8 +1,9 @@
 """Flags and overrides are separated before Hydra reads them."""
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
-from src.config.command_line import CommandLine, opened, split
+from src.config.command_line import SEARCH_KEYS, CommandLine, opened, split
 from src.errors import ConfigError
 
 
@@ -20,6 +21,13 @@ def test_overrides_may_stand_on_both_sides_of_flags(
     arguments: list[str], overrides: list[str], flags: list[str]
 ) -> None:
     assert split(arguments) == CommandLine(overrides, flags)
+
+
+def test_the_keys_of_the_search_are_those_that_hydra_knows() -> None:
+    import hydra_plugins.slurm_launcher  # noqa: F401
+
+    node = ConfigStore.instance().load("hydra/sweeper/optuna.yaml").node
+    assert {*SEARCH_KEYS} == {str(key) for key in node} - {"_target_"}
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def test_what_is_known_beforehand_is_so(config: Config) -> None:
     # mnist keeps a part of its training images to validate on
     assert known.length in (None, len(splits.train), len(splits.train) + len(splits.val))
     assert {name: splits.facts[name] for name in known.facts} == dict(known.facts)
+    assert {*known.facts, *(known.later or ())} == {*splits.facts}
 
 
 TWO = [1, 2], [3]

@@ -57,6 +57,9 @@ def test_words_of_a_trial(read: Read) -> None:
     [
         ("interval(1,1)", "from a lower number to a higher one"),
         ("tag(log,interval(0,1))", "begins above 0"),
+        ("tag(lgo,interval(1,2))", "lgo means nothing here: an interval alone can have a tag, log"),
+        ("tag(log,choice(1,2))", "log means nothing here"),
+        ("1,range(3)", "one of its values is a sweep itself"),
         ("range(3,3)", "an empty range"),
         ("range(3,1,-1)", "an empty range"),
         ("5", "has nothing to search"),

@@ -6,6 +6,7 @@ import pytest
 
 from slurm.runs import Submitted
 from slurm.show_logs import Logs, rank_of, show
+from src.errors import SubmitError
 from src.runs.folder import RunDir
 
 
@@ -36,6 +37,8 @@ def test_the_lines_of_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str
     show(one, heading=False, rank=1)
     assert capsys.readouterr().out == "[rank 1] hello\n[rank 1] bye\n"
     assert Logs([one], rank=0).more() == "start\n"
+    with pytest.raises(SubmitError, match="--rank 2: no line is of that rank, they are of ranks 0 to 10"):
+        show(one, heading=False, rank=2)
 
 
 def test_members_are_merged_by_whole_lines(tmp_path: Path) -> None:

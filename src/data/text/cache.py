@@ -22,7 +22,7 @@ from src.data.text.vocabulary import MANIFEST
 from src.errors import DataError
 from src.files.atomic import move, read_text, write_atomic
 from src.files.marked import Place
-from src.files.plain_json import dumps
+from src.files.plain_json import dumps, loads
 from src.files.removal import make_empty, remove
 
 T = TypeVar("T")
@@ -85,9 +85,7 @@ def _usable(place: Place) -> bool:
 def _damage(folder: Path) -> str:
     """What is wrong with the files, in words; "" if they are what their manifest says."""
     try:
-        files = {
-            str(name): facts for name, facts in json.loads(read_text(folder / MANIFEST))["files"].items()
-        }
+        files = {str(name): facts for name, facts in loads(read_text(folder / MANIFEST))["files"].items()}
         for name, facts in files.items():
             if (size := (folder / name).stat().st_size) != facts["size"]:
                 return f"{name} has {size} bytes instead of {facts['size']}"
@@ -107,7 +105,7 @@ def _damage(folder: Path) -> str:
 
 def _recently(stamp: Path, times: dict[str, list[int]]) -> bool:
     with suppress(OSError, ValueError):
-        return time.time() - stamp.stat().st_mtime < CHECKED and json.loads(read_text(stamp)) == times
+        return time.time() - stamp.stat().st_mtime < CHECKED and loads(read_text(stamp)) == times
     return False
 
 
@@ -177,7 +175,7 @@ def _read(file: Path, how: Callable[[Path], T]) -> T:
 
 def _remembered(memory: Path) -> dict[str, Any] | None:
     with suppress(OSError, ValueError):
-        known = json.loads(read_text(memory))
+        known = loads(read_text(memory))
         if isinstance(known, dict) and {"seen", "contents"} <= known.keys():
             return known
     return None

@@ -38,7 +38,7 @@ def text(
         problems += [_no_texts(Sources(path, tuple(files), text_key))]
         problems += [] if on_node(cache) else [_no_cache(Path(cache))]
     facts = {"vocabulary": vocabulary_size(tokenizer, vocabulary), "length": length}
-    return Known(None, facts, tuple(p for p in problems if p))
+    return Known(None, facts, tuple(p for p in problems if p), ("tokenizer", "text"))
 
 
 def _fractions(val: float, test: float) -> str:

@@ -6,11 +6,14 @@ from tests.bad_inputs.row import Row
 from tests.bad_inputs.rows import (
     after,
     clusters,
+    commands,
     files,
     good,
     numbers,
+    requests,
     resume,
     schedulers,
+    searches,
     tables,
     targets,
     texts,
@@ -20,6 +23,7 @@ from tests.bad_inputs.rows import (
 
 ROWS: list[Row] = [
     *words.ROWS, *numbers.ROWS, *together.ROWS, *clusters.ROWS, *files.ROWS, *resume.ROWS, *schedulers.ROWS, *targets.ROWS, *texts.ROWS, *after.ROWS, *tables.ROWS,
+    *requests.ROWS, *searches.ROWS, *commands.ROWS,
     *good.ROWS
 ]  # fmt: skip
 """All of them."""

@@ -21,7 +21,7 @@ def numbers(key: str, values: str, says: str, around: str = "") -> list[Row]:
 COUNT = "at least 1|whole number"
 ROWS = [
     *numbers("data.batch_size", "0 -1 1.5 nan true '' null huge", COUNT + "|at most"),
-    *numbers("trainer.nodes", "0 -1 1.5 inf true ''", COUNT),
+    *numbers("trainer.nodes", "0 -1 1.5 inf true ''", COUNT + "|is empty"),
     *numbers("trainer.devices", "0 -1 1.5 all -2 ''", COUNT),
     *numbers("trainer.total_devices", "0 -1 2.5", COUNT),
     *numbers("trainer.max_epochs", "0 -1 1.5 nan false null ''", COUNT),

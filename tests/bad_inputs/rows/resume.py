@@ -152,4 +152,11 @@ ROWS = [
     *(Row("resume={job}", "(touch|HACKED).*trust=true|trust=true", files={"{job}/config.yaml": edited(old, new), "{job}": foreign},
           programs={"squeue": "echo '4001|FAILED'", "sbatch": "echo 9"}, name=f"resume= of another user's run with {new}")
       for old, new in (("setup: []", "setup: [touch HACKED]"), ("modules: []", "modules: [HACKED]"), ("venv: null", "venv: /tmp/HACKED"), ("conda: null", "conda: /tmp/HACKED"))),
+    *(Row(words, "brings .*HACKED.*trust=true|brings .*os.mkdir.*trust=true", command=command, files={"{run}/config.yaml": edited(old, new)}, name=f"{command} of a run that brings {what}")
+      for command, words in (("train", "resume={run} dry_run=true"), ("evaluate", "{run}"))
+      for what, old, new in (("a dashboard", "  dashboard: null", "  dashboard: touch HACKED {port}"), ("a check", "src.data.checks.digits", "os.mkdir"))),
+    Row("resume={run} dry_run=true", "'hydra.callbacks.a._target_=os.makedirs' belongs to one command", code=0, files={"{run}/overrides.txt": "hydra.callbacks.a._target_=os.makedirs\n+hydra.callbacks.a.name=HACKED\n"},
+        name="resume= of a run whose overrides.txt has callbacks of Hydra"),
+    Row("init={run} dry_run=true", "init.run=.* was trained with model._target_=os.system", files={"{run}/config.yaml": edited("src.models.lightning.cnn.cnn", "os.system")}, name="init= of a run that brings a model"),
+    Row("resubmit {job}", "is not a script that you have submitted from there, and it would run as you", command="jobs", programs={"squeue": "echo '4001|FAILED'", "sbatch": "echo 9"}, name="resubmit of a script of someone else"),
 ]  # fmt: skip
