@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from src.config.schema import Config
-from src.monitor.judge import say
 from src.monitor.meeting import places
 from src.monitor.ranks import read_json, short
 from src.runs.attempts import running_job
+from src.runs.debug import keep
 from src.runs.folder import RunDir
 
 SILENT_S = 90.0
@@ -38,7 +38,7 @@ class ScriptWatch:
     every_seconds = 15.0
 
     def __init__(self, run: RunDir, config: Config, place: int, first: str) -> None:
-        self.file = run.monitor / f"ranks-{first}.json"
+        self.run, self.file = run, run.monitor / f"ranks-{first}.json"
         self.job = running_job() or ""
         self.end = ["scontrol", "requeue"] if config.cluster.requeue else ["scancel"]
         self.patience = SILENT_S * place
@@ -59,7 +59,8 @@ class ScriptWatch:
         self._missed += 1
         if self._missed == 2:
             what = "goes back to the queue" if "requeue" in self.end else "is cancelled"
-            say(f"{host}, on which the batch script ran, does not answer any more: the job {what}.")
+            said = f"{host}, on which the batch script ran, does not answer any more: the job {what}."
+            keep(self.run, "script", said)  # what is printed went by way of that node
             asked([*self.end, self.job])
 
     def close(self) -> None:

@@ -113,10 +113,15 @@ def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps
     size = ["trainer.nodes=2-4", "trainer.devices=1", "trainer.max_steps=120"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
     wait_for(lambda: trained(run) > 30, run, 300)
-    login.testbed.kill_node(info(run)["hosts"][0])
+    assert info(run)["hosts"][0] == "node1"
+    login.testbed.kill_node("node1")
     wait_for(lambda: len(info(run)["parts"]) == 2, run, 400)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert "watch: node1, on which the batch script ran, does not answer any more" in log(run)
+    (said,) = (run / "debug").glob("*-script.txt")
+    assert (
+        "node1, on which the batch script ran, does not answer any more: the job goes back"
+        in said.read_text()
+    )
     assert info(run)["hosts"] == ["node2", "node3", "node4"]
     check_curve(run, 120)
 
