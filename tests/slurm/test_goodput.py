@@ -19,7 +19,7 @@ from src.runs.folder import open_run
 from tests.slurm.login import Login, log, steps, wait_for
 from tests.weights import info
 
-pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow, pytest.mark.alone]
 
 STEP_S, LATE_S = 0.05, 0.1
 LATE = """
