@@ -103,4 +103,4 @@ def test_the_same_again_is_the_model_s_or_the_data_s(train: Train, tmp_path: Pat
     assert (first["nan"]["verdict"], second["nan"]["verdict"]) == ("repeated", "repeated")
     kept = np.load(tmp_path / "latest" / "debug" / "nan-epoch-2-batch-13-rank-1.npz")
     place = [*kept["rows"]].index(ROW)
-    assert np.isnan(kept["columns"][place]).all() and np.isfinite(np.delete(kept["columns"], place, 0)).all()
+    assert np.isnan(kept["targets"][place]).all() and np.isfinite(np.delete(kept["targets"], place, 0)).all()
