@@ -108,6 +108,24 @@ def rows_of_batches(folder: Path, job: str) -> list[list[list[int]]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_again")
+def test_a_node_that_is_back_is_taken_in_by_the_next_requeue(login: Login, slow_steps: str) -> None:
+    """Three nodes, then two, then three again: one run, one job, one curve."""
+    size = ["trainer.nodes=2-3", "trainer.devices=1", "trainer.max_steps=200"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
+    wait_for(lambda: trained(run) > 30, run, 300)
+    died = info(run)["hosts"][-1]
+    login.testbed.kill_node(died)
+    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    login.testbed.boot_node(died)
+    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert [part["world_size"] for part in info(run)["parts"]] == [3, 2, 3]
+    assert "on 3, then 2, then 3 nodes" in login.jobs("status", run.name)
+    check_curve(run, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_again")
 def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps: str) -> None:
     """Slurm alone would keep it RUNNING, with nothing in it, until its time limit."""
     size = ["trainer.nodes=2-4", "trainer.devices=1", "trainer.max_steps=120"]
