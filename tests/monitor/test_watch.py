@@ -133,7 +133,7 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
         7,
     )
     assert (run.monitor / "hang").read_text() == "local/0\n"
-    assert found(run)["hangs"] == [{"step": 7, "start": "local/0"}]
+    assert found(run)["hangs"] == [{"step": 7, "start": "local/0", "host": None}]
     said = capsys.readouterr().out
     assert f"go on with: python src/train.py resume={run.path}" in said
     assert "in collective" in (run.monitor / "stacks-here-rank0.txt").read_text()
