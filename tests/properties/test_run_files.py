@@ -141,7 +141,9 @@ def look_at(run: RunDir) -> None:
     assert table(gathered.reports) and json.loads(document(gathered))
     with_errors(lambda: page_of_report.page(run, read_facts(run)))
     with_errors(lambda: best([submitted], "val/acc", "max"))
-    with_errors(lambda: again.decide(again.read_failure(run, 1), again.Nodes(("n1",), ("n1",), 1), 1, 0, True))
+    with_errors(
+        lambda: again.decide(again.read_failure(run, 1), again.Nodes(("n1",), ("n1",), 1), 1, 0, True)
+    )
     reports(run)
     lock.read(run.path / "lock")
 
