@@ -73,7 +73,6 @@ def newest(run: Path) -> int:
 def test_goodput_of_a_slow_rank_a_requeue_and_a_crash(
     login: Login, shared_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each job the last second or so, when rank 0 has said its last word, is nobody's: the run is long enough for three of them."""
     late = shared_dir / "late_seconds"
     late.write_text(str(LATE_S))
     (shared_dir / "late.py").write_text(LATE.format(step=STEP_S))
@@ -81,7 +80,7 @@ def test_goodput_of_a_slow_rank_a_requeue_and_a_crash(
     words = [
         "cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "strategy=ddp", "model=mlp", "callbacks.late._target_=late.Late",
         "checkpoint.every_n_steps=100", "checkpoint.every_n_epochs=100000", "checkpoint.keep_last=50", "monitor.tensorboard=false",
-        "trainer.max_epochs=100000", "trainer.max_steps=3500", "trainer.limit_val_batches=0", "trainer.log_every_n_steps=5",
+        "trainer.max_epochs=100000", "trainer.max_steps=2500", "trainer.limit_val_batches=0", "trainer.log_every_n_steps=5",
         f'cluster.setup=["export PYTHONPATH={shared_dir}"]',
     ]  # fmt: skip
     with clock(login.testbed) as by_slurm:
