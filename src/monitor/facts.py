@@ -15,7 +15,7 @@ import yaml
 from src.files.atomic import read_text
 from src.monitor.ranks import mappings, read_json, short
 from src.runs import bad_nodes
-from src.runs.attempts import with_times
+from src.runs.attempts import with_ends, with_times
 from src.runs.folder import ATTEMPTS, RunDir
 
 Series = list[tuple[float, float]]
@@ -107,7 +107,7 @@ def read_facts(run: RunDir) -> Facts:
     """
     folder, info = run.monitor, run.info()
     if attempts := info.get(ATTEMPTS):
-        info[ATTEMPTS] = [*attempts[:-1], with_times(run, attempts[-1])]
+        info[ATTEMPTS] = with_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
     try:
         config = yaml.safe_load(read_text(run.config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):

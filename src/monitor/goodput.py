@@ -51,7 +51,8 @@ def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
 
     Args:
         attempts: oldest first. `seconds` of an attempt holds the time in each section, `data` and `slow` being parts of `step`;
-            `allocated` is when its job began; `until` when it ended, or was last seen.
+            `allocated` is when its job began; `until` when it ended, or was last seen; `script_ended` when the batch script was
+            done with it, which counts as `end` of an attempt that recorded its own.
     """
     known = [
         (a, after)
@@ -70,7 +71,8 @@ def of_attempt(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> G
     spent = {name: _number(value) for name, value in attempt["seconds"].items()}
     began = attempt.get("allocated") or attempt.get("started")
     counted = sum(spent.get(name, 0.0) for name in SECTIONS)
-    whole = max(counted, _between(began, attempt.get("until")))
+    after_s = _between(attempt.get("until"), attempt.get("script_ended"))
+    whole = max(counted, _between(began, attempt.get("until")) + after_s)
     stepping, data = spent.get("step", 0.0), spent.get("data", 0.0)
     slow = min(spent.get("slow", 0.0), max(0.0, stepping - data))
     kept = 1 - _lost_share(attempt, after)
@@ -82,12 +84,19 @@ def of_attempt(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> G
         "lost": stepping * (1 - kept),
         **{name: spent.get(name, 0.0) for name in ("validation", "test", "checkpoint", "end")},
     }
+    left = max(0.0, whole - sum(parts.values()))
+    if attempt.get("ended_by") not in UNSEEN:
+        parts["end"] += min(left, after_s)
     parts["unknown"] = max(0.0, whole - sum(parts.values()))
     return Goodput(parts, whole, whole * int(attempt.get("devices") or 1) / 3600)
 
 
 SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end")
 """Those of `src/monitor/heartbeat.py`, and the time of the job before its ranks."""
+
+
+UNSEEN = ("killed", "hang")
+"""Ends of an attempt that rank 0 did not live to count: nobody knows how much of the last seconds it still trained."""
 
 
 def _lost_share(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> float:

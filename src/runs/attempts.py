@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +24,9 @@ COUNT = "steps"
 
 TIMES = "times.json"
 """File in RUN/monitor/ with the seconds in each section, renewed every few seconds: where the time of a killed attempt went."""
+
+ENDS = "ended"
+"""File in RUN/monitor/ with a line for each attempt that the batch script saw end: its `STARTED` and its end, in unix seconds."""
 
 STARTED = "TRAIN_STARTED"
 """Variable in which the batch script hands on when it began, in unix seconds: the allocation's time counts from there."""
@@ -65,8 +68,7 @@ def record_start(
     world = {"hosts": hosts(environ), "world_size": world_size, "devices": devices}
     attempt = {"started": now(), "job": running_job(environ), **world}
     with suppress(KeyError, ValueError, OverflowError, OSError):
-        began = datetime.fromtimestamp(int(environ[STARTED]), UTC)
-        attempt["allocated"] = began.isoformat(timespec="seconds")
+        attempt["allocated"] = _moment(environ[STARTED])
     run.update(
         state="running",
         world_size=world_size,
@@ -150,6 +152,25 @@ def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
         return known if fits and is_attempt(known) else {**attempt}
     except (OSError, ValueError, TypeError, KeyError):
         return {**attempt}
+
+
+def with_ends(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The attempts, with `script_ended` where the batch script has recorded when it was done with them."""
+    try:
+        lines = [line.split() for line in read_text(run.monitor / ENDS).splitlines()]
+        ends = {_moment(line[0]): _moment(line[1]) for line in lines if len(line) == 2}
+    except (OSError, ValueError, OverflowError):
+        ends = {}
+    began = [attempt.get("allocated") for attempt in attempts]
+    return [
+        {**attempt, "script_ended": ends[start]} if start in ends else {**attempt}
+        for attempt, start in zip(attempts, began, strict=True)
+    ]
+
+
+def _moment(seconds: str) -> str:
+    """Unix seconds, as `now` writes them. Raises ValueError, OverflowError, OSError."""
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat(timespec="seconds")
 
 
 def running_job(environ: Mapping[str, str] = os.environ) -> str | None:

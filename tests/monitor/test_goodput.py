@@ -55,6 +55,20 @@ def test_one_attempt() -> None:
     assert found.device_hours == pytest.approx(4 * 1200 / 3600)
 
 
+def test_what_came_after_rank_0s_last_word_is_the_end() -> None:
+    """The launcher's end and the publishing of what ranks left; after a kill, some of it was training that nobody counted."""
+    late = {"script_ended": f"{DAY}09:20:07+00:00"}
+    for ended_by, end, unknown in (
+        ("completed", 7, 10),
+        ("failed", 7, 10),
+        ("killed", 0, 17),
+        ("hang", 0, 17),
+    ):
+        found = goodput([{**FIRST, **late, "ended_by": ended_by}])
+        assert found is not None
+        assert (found.whole, found.seconds["end"], found.seconds["unknown"]) == (1207, end, unknown), ended_by
+
+
 def test_steps_that_are_trained_again_are_lost() -> None:
     """200 of the first 1,000 steps, with their part of the waits; the queue between the attempts is not counted."""
     found = goodput([FIRST, SECOND])
@@ -79,7 +93,14 @@ def test_steps_of_an_attempt_without_times_are_not_guessed() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [{"until": None}, {"seconds": {"step": "many"}}, {"from_step": None}, {"devices": None}]
+    "broken",
+    [
+        {"until": None},
+        {"script_ended": "now"},
+        {"seconds": {"step": "many"}},
+        {"from_step": None},
+        {"devices": None},
+    ],
 )
 def test_what_an_older_version_wrote_is_no_error(broken: dict[str, object]) -> None:
     found = goodput([{**FIRST, **broken}])

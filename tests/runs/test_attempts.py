@@ -1,6 +1,7 @@
 """The attempts of a run in run.json."""
 
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -8,6 +9,7 @@ import pytest
 
 from src.runs import lock
 from src.runs.attempts import (
+    ENDS,
     Outcome,
     count_step,
     counted_step,
@@ -17,6 +19,7 @@ from src.runs.attempts import (
     record_first_step,
     record_start,
     resume_summary,
+    with_ends,
 )
 from src.runs.folder import RunDir, create
 from src.training.metrics_csv import CsvLog
@@ -104,3 +107,31 @@ def test_each_attempt_says_where_it_ran_and_why_it_ended(tmp_path: Path) -> None
     info = run.info()
     assert (info["state"], info["restarts"], info["job_ids"]) == ("failed", 1, ["7", "8.server"])
     assert [(p["job"], p["ended_by"]) for p in info["parts"]] == [("7", "killed"), ("8.server", "failed")]
+
+
+def test_an_attempt_ends_when_its_batch_script_was_done_with_it(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    attempts = [
+        {"started": "2026-11-22T09:00:09+00:00", "allocated": "2026-11-22T09:00:00+00:00"},
+        {"started": "2026-11-22T10:00:09+00:00", "allocated": "2026-11-22T10:00:00+00:00"},
+        {"started": "2026-11-22T11:00:09+00:00"},
+    ]
+    assert with_ends(run, attempts) == attempts
+    run.monitor.mkdir()
+    first = int(datetime.fromisoformat(attempts[0]["allocated"]).timestamp())
+    (run.monitor / ENDS).write_text(f"{first} {first + 60}\n5 1\n")
+    assert [a.get("script_ended") for a in with_ends(run, attempts)] == [
+        "2026-11-22T09:01:00+00:00",
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("damaged", [b"\xff", b"now then\n", b"9" * 40 + b" 1\n", b"1 2 3\n\n"])
+def test_a_damaged_record_of_ends_is_none(tmp_path: Path, damaged: bytes) -> None:
+    run = create(tmp_path, "a")
+    run.monitor.mkdir()
+    (run.monitor / ENDS).write_bytes(damaged)
+    assert with_ends(run, [{"allocated": "2026-11-22T09:00:00+00:00"}]) == [
+        {"allocated": "2026-11-22T09:00:00+00:00"}
+    ]

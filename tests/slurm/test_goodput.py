@@ -103,7 +103,7 @@ def test_goodput_of_a_slow_rank_a_requeue_and_a_crash(
         assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
         again = re.match(r"Submitted job (\d+)", login.jobs("resubmit", run.name))
         assert again and login.testbed.wait_job(again[1], 300) == "COMPLETED", log(run)
-    parts = info(run)["parts"]
+    parts = read_facts(open_run(run)).attempts
     found = goodput(parts)
     assert found and [p["ended_by"] for p in parts] == ["SIGUSR1", "failed", "completed"]
     lost_steps = parts[1]["step"] - parts[2]["from_step"]

@@ -97,6 +97,7 @@ if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     done
 fi
 exec {monitor}>&-
+echo "$TRAIN_STARTED $EPOCHSECONDS" 2>/dev/null >>"$RUN/monitor/ended" || true  # the report counts the allocation's time to here
 # A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.
 if [ "$code" = 75 ] && [ "${ENVIRONMENT:-}" = BATCH ] &&
     [[ "$(scontrol show job "$SLURM_JOB_ID")" == *JobState=RUNNING* ]]; then

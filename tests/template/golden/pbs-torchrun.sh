@@ -81,4 +81,5 @@ if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
 fi
 exec {monitor}>&-
+echo "$TRAIN_STARTED $EPOCHSECONDS" 2>/dev/null >>"$RUN/monitor/ended" || true  # the report counts the allocation's time to here
 exit "$code"

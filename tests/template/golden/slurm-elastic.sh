@@ -120,8 +120,10 @@ if [ "$decided" != 0 ] || [ -n "$told" ]; then  # with 75, or told to stop meanw
 fi
 [ "$left" != "$hosts" ] || retried=$((retried + 1))
 hosts=$left
+echo "$TRAIN_STARTED $EPOCHSECONDS" 2>/dev/null >>"$RUN/monitor/ended" || true  # the report counts the allocation's time to here
 export TRAIN_STARTED=$EPOCHSECONDS
 done
+echo "$TRAIN_STARTED $EPOCHSECONDS" 2>/dev/null >>"$RUN/monitor/ended" || true  # the report counts the allocation's time to here
 # A job that is being cancelled is not RUNNING any more; one that runs by hand (salloc) has no place in the queue.
 if [ "$code" = 75 ] && [ "${ENVIRONMENT:-}" = BATCH ] &&
     [[ "$(scontrol show job "$SLURM_JOB_ID")" == *JobState=RUNNING* ]]; then
