@@ -2,10 +2,11 @@
 
     python benchmarks/step.py [--rounds 3] [--side lightning|keras]
 
-A network of two layers (32 -> 32 -> 2), batches of 8 rows, one thread: next to nothing is computed, so what is seen is what the program
-around it costs. All take the same batches from the same loader; ours has everything on that a user gets by default (metrics, logs,
-progress, checkpoints, stop flag, learning rate, heartbeat). A process for each, in turn; of a process the median over stretches of 20
-steps, without the first ones, so that a machine that is disturbed for a moment spoils little. The last line is one JSON object.
+A network of two layers (32 -> 32 -> 2), batches of 8 rows, plain SGD, one thread: next to nothing is computed, so what is seen is what
+the program around it costs. All take the same batches from the same loader; ours has everything on that a user gets by default
+(metrics, logs, progress, checkpoints, stop flag, learning rate, heartbeat). A process for each, in turn; of a process the median over
+stretches of 20 steps, without the first ones, so that a machine that is disturbed for a moment spoils little. The last line is one
+JSON object.
 """
 
 import argparse
@@ -40,6 +41,8 @@ WORDS = [
     "model.hidden=[32]",
     "model.dropout=0.0",
     "optimizer=sgd",
+    "optimizer.momentum=0.0",
+    "optimizer.weight_decay=0.0",
     "trainer.max_epochs=1",
     "trainer.devices=1",
     "trainer.accelerator=cpu",

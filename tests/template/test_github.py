@@ -40,13 +40,13 @@ def test_forms_have_the_keys_that_github_needs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_run_targets_that_exist_as_root(path: Path) -> None:
+def test_workflows_run_targets_that_exist_and_tests_as_root(path: Path) -> None:
     workflow = read(path)
     assert workflow["on"] and workflow["permissions"] == {"contents": "read"}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for job in workflow["jobs"].values():
         assert job["runs-on"] and int(job["timeout-minutes"]) < 360  # GitHub's own limit
-        assert "--privileged" in job["container"]["options"]
+        assert path.stem == "docs" or "--privileged" in job["container"]["options"]
         assert all(("run" in step) != ("uses" in step) for step in job["steps"])
         made = [step["run"].split()[1] for step in job["steps"] if step.get("run", "").startswith("make ")]
         assert path.stem in made and set(made) <= targets

@@ -39,6 +39,25 @@ def make_stager() -> DefaultStager:
     )
 
 
+LAZY = "TORCH_GLOO_LAZY_INIT"
+"""Torch's variable for it, see https://github.com/pytorch/pytorch/pull/150801; `new_group` has no argument that says it."""
+
+
+def group_of_few_connections() -> Any:
+    """A process group of all ranks; two connect when they first have something to say to each other.
+
+    As it comes, Gloo connects each rank with each other: with thousands of them that takes many minutes. What writes shards gathers to
+    rank 0 and is answered from there.
+    """
+    said = LAZY in os.environ
+    os.environ.setdefault(LAZY, "1")
+    try:
+        return distributed.new_group(backend="gloo")
+    finally:
+        if not said:
+            del os.environ[LAZY]
+
+
 class Shards:
     """Writes this rank's part of one checkpoint at a time: to the node's disk, then into the run folder that all ranks see.
 
@@ -52,7 +71,7 @@ class Shards:
 
     def __init__(self, checkpoints: Path, local: Place | None = None) -> None:
         self._stager = make_stager()
-        self._group = distributed.new_group(backend="gloo")
+        self._group = group_of_few_connections()
         self._checkpoints, self._folder, self._local = checkpoints, checkpoints, local
         self._written: Future[Any] | None = None
 
