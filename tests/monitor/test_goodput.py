@@ -63,6 +63,7 @@ def test_what_came_after_rank_0s_last_word_is_the_end() -> None:
         ("failed", 7, 10),
         ("killed", 0, 17),
         ("hang", 0, 17),
+        (None, 0, 17),
     ):
         found = goodput([{**FIRST, **late, "ended_by": ended_by}])
         assert found is not None
