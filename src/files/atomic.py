@@ -29,7 +29,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         remove_file(temporary)
         raise

@@ -86,10 +86,15 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    path.parent.mkdir(exist_ok=True)
-    temporary = temporary_name(path)
+    temporary, text = temporary_name(path), dumps(dict(content))
     try:
-        temporary.write_text(dumps(dict(content)))
+        try:
+            temporary.write_text(text)
+        except (
+            FileNotFoundError
+        ):  # not made beforehand: nearly always it is there, and a shared disk answers slowly
+            path.parent.mkdir(exist_ok=True)
+            temporary.write_text(text)
         replace(temporary, path)
     except OSError:
         remove_file(temporary)

@@ -70,6 +70,7 @@ def record_start(
     with suppress(KeyError, ValueError, OverflowError, OSError):
         attempt["allocated"] = _moment(environ[STARTED])
     run.update(
+        info,
         state="running",
         world_size=world_size,
         hosts=attempt["hosts"],
@@ -83,14 +84,15 @@ def record_start(
 
 def record_first_step(run: RunDir, step: int) -> None:
     """Training of this attempt starts at optimizer step `step`; call it before the rows after it leave metrics.csv."""
-    attempts = run.info().get(ATTEMPTS)
+    info = run.info()
+    attempts = info.get(ATTEMPTS)
     if not attempts:
         return
     for before in attempts[-2:-1]:
         before.setdefault("step", max(step, logged_step(run), counted_step(run)))
     count_step(run, step)
     attempts[-1]["from_step"] = step
-    run.update(**{ATTEMPTS: attempts})
+    run.update(info, **{ATTEMPTS: attempts})
 
 
 def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> None:
@@ -139,8 +141,14 @@ def note_times(run: RunDir) -> None:
         return
     with suppress(OSError):
         seconds = {name: round(value, 3) for name, value in run.time_spent().items()}
-        run.monitor.mkdir(exist_ok=True)
-        write_atomic(run.monitor / TIMES, dumps({"until": now(), "seconds": seconds}))
+        content = dumps({"until": now(), "seconds": seconds})
+        try:
+            write_atomic(run.monitor / TIMES, content)
+        except (
+            FileNotFoundError
+        ):  # not made beforehand: nearly always it is there, and a shared disk answers slowly
+            run.monitor.mkdir(exist_ok=True)
+            write_atomic(run.monitor / TIMES, content)
 
 
 def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +194,9 @@ def hosts(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def job_ids(run: RunDir, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The jobs of this run: those that were submitted for it, and the running one."""
-    known = run.jobs.read_text().split() if run.jobs.exists() else []
+    known: list[str] = []
+    with suppress(FileNotFoundError):
+        known = run.jobs.read_text().split()
     running = running_job(environ)
     # a member of an array is listed as 7_2, and runs as a job of another number
     member = environ.get("SLURM_ARRAY_JOB_ID")

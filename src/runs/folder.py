@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,9 +81,16 @@ class RunDir:
             content["state"] = said
         return self._with_servers(content)
 
-    def update(self, **fields: Any) -> None:
-        """Merge `fields` into run.json, and write the file `state`. Only one process at a time: rank 0, or the submission."""
-        content = self._with_servers({**self.info(), **fields})
+    def update(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
+        """Merge `fields` into run.json, and write the file `state`. Only one process at a time: rank 0, or the submission.
+
+        Args:
+            known: what `info` has just returned, which is then not read again.
+        """
+        before = self.info() if known is None else known
+        content = {**before, **fields}
+        if content.get("state") != before.get("state"):
+            content = self._with_servers(content)
         write_atomic(self.info_file, dumps(content))
         if "state" in content:
             job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
@@ -93,9 +100,11 @@ class RunDir:
         """Of a run that trains: where servers show it, by what src/monitor/serve.py has written beside run.json."""
         for kind in SERVED:
             content.pop(kind, None)
+            if content.get("state") != "running":
+                continue
             with suppress(OSError, ValueError):
                 served = loads(read_text(self.served(kind)))
-                if served and isinstance(served, dict) and content.get("state") == "running":
+                if served and isinstance(served, dict):
                     content[kind] = served
         return content
 

@@ -31,11 +31,11 @@ class CsvLog:
             say_once(
                 f"{path} is not a list of this project's metrics: it is kept as {kept}, and a new one begins."
             )
-        header = next(iter(_lines(path)), "")
+        header, *rows = _lines(path) or [""]
         written = _cells(header) if header.endswith("\n") else []
         self.columns = list(dict.fromkeys([*FIRST, *written, *metrics]))
         if self.columns != written:
-            self._rewrite(_lines(path)[1:])
+            self._rewrite(rows)
 
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
         """Append a row: optimizer steps done, number of the epoch (from 1), metrics by name.
@@ -56,9 +56,12 @@ class CsvLog:
     def resume(self, step: int) -> None:
         """Drop the rows after `step`, and a row that a killed process left half-written."""
         rows = _lines(self.path)[1:]
-        if step == 0 and rows:
-            set_aside(self.path, "before")  # from scratch: the old curve is kept
-        self._rewrite([row for row in rows if self._is_row(row) and int(row.split(",")[0]) <= step])
+        kept = [row for row in rows if self._is_row(row) and int(row.split(",")[0]) <= step]
+        from_scratch = step == 0 and rows
+        if from_scratch:
+            set_aside(self.path, "before")  # the old curve is kept
+        if from_scratch or kept != rows:
+            self._rewrite(kept)
 
     def held(self, since: int = 0) -> set[tuple[str, int]]:
         """Name and step of each value, from step `since` on; before `resume` these are what earlier attempts have logged."""
@@ -98,7 +101,10 @@ def _is_log(path: Path) -> bool:
 
 def _lines(path: Path) -> list[str]:
     """The lines of the file with their ends; none if it does not exist."""
-    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    try:
+        return path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
 
 
 def _cells(line: str) -> list[str]:

@@ -45,8 +45,9 @@ def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str, dies: lis
 
 
 @pytest.mark.slow
-def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_steps: str) -> None:
-    """The run folder takes no checkpoints for a while; when it does again, rank 0 is dead."""
+@pytest.mark.parametrize("dies", ["rank 0", "srun and its ranks"])
+def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_steps: str, dies: str) -> None:
+    """The run folder takes no checkpoints for a while; when it does again, rank 0 is dead, or the whole launch."""
     kept = ["checkpoint.every_n_epochs=1000", "checkpoint.every_n_steps=20"]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=200"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *kept, *size, slow_steps)
@@ -61,7 +62,8 @@ def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_ste
     on_node(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}")
     wait_for(lambda: "takes no checkpoints" in log(run), run, 300)
     rank = json.loads((run / "lock").read_text())["pid"]
-    on_node(f"kill -STOP {rank} && umount {folder} && kill -KILL {rank}")
+    kill = f"kill -KILL {rank}" if dies == "rank 0" else f"pkill -KILL -f '[t]rain.py --run {run}'"
+    on_node(f"kill -STOP {rank} && umount {folder} && {kill}")
     left = max(int(name) for name in on_node(f"cd /tmp/*/{run.name} && ls -d [0-9]*").split())
     assert login.testbed.wait_job(job, 300) == "FAILED", log(run)
     shown = login.testbed.run(["scontrol", "show", "job", job]).stdout

@@ -64,7 +64,7 @@ trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 # Slurm tells only steps of a preemption: this one listens for the script, and ends with it
-exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$ 2>/dev/null)
+exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 --mem=0 cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$ 2>/dev/null)
 
 # ---- beside the ranks: one process on each node samples what it does (src/monitor). It ends when its input is closed
 # --overlap and --mem=0 share the CPUs, GPUs and memory of the ranks (man srun); unset is what would give it a part of them
@@ -97,7 +97,7 @@ fi
 # What ended ranks left complete on a node's disk is published before the job ends.
 if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     for host in "$MASTER_ADDR"; do
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
+        srun --overlap --nodes=1 --ntasks=1 --mem=0 --nodelist="$host" \
             /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
     done
 fi

@@ -100,7 +100,7 @@ fi
 if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     answer=$(who_answers)
     for host in $answer; do
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
+        srun --overlap --nodes=1 --ntasks=1 --mem=0 --nodelist="$host" \
             /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
     done
 fi

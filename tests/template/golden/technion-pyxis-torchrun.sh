@@ -92,7 +92,7 @@ fi
 # What ended ranks left complete on a node's disk is published before the job ends.
 if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
+        srun --overlap --nodes=1 --ntasks=1 --mem=0 --nodelist="$host" \
             --container-image=image.sqsh --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
             python -m src.checkpoints.recovery "$RUN" || true
     done

@@ -88,7 +88,7 @@ fi
 # What ended ranks left complete on a node's disk is published before the job ends.
 if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     for host in "$MASTER_ADDR"; do
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
+        srun --overlap --nodes=1 --ntasks=1 --mem=0 --nodelist="$host" \
             --container-image='nvcr.io#nvidia/pytorch:25.09-py3' --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
             python -m src.checkpoints.recovery "$RUN" || true
     done

@@ -91,7 +91,7 @@ fi
 # What ended ranks left complete on a node's disk is published before the job ends.
 if [ "$code" != 0 ] && [ "$code" != 75 ] || [ -n "$hung" ]; then
     for host in "$MASTER_ADDR"; do
-        srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" \
+        srun --overlap --nodes=1 --ntasks=1 --mem=0 --nodelist="$host" \
             /home/me/.venv/bin/python -m src.checkpoints.recovery "$RUN" || true
     done
 fi
