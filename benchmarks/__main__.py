@@ -3,7 +3,9 @@
     python -m benchmarks            the figures of docs/performance.md: some 30 minutes on a quiet machine
     python -m benchmarks --quick    fewer rounds and smaller networks: below five minutes, for a look whether anything is far off
 
-Ratios compare what ran side by side in this run, on this machine; how many programs wanted its cores meanwhile is said too.
+Ratios compare what ran side by side in this run, on this machine; rounds that other programs disturbed are told apart
+(`benchmarks/rounds.py`), and so are whole suites before or after which the machine was slow. At the end comes what is promised beside
+what was found (`benchmarks/goals.py`).
 """
 
 import argparse
@@ -15,6 +17,9 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.goals import rows, table
+from benchmarks.rounds import DISTURBED, fixed_work
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -46,7 +51,7 @@ def machine() -> dict[str, Any]:
 def run(name: str, words: list[str]) -> dict[str, Any]:
     """One suite, whose output is shown as it comes; its last line is JSON."""
     print(f"\n==== {name} {' '.join(words)}".rstrip(), flush=True)
-    began, busy = time.monotonic(), os.getloadavg()[0]
+    began, busy, work = time.monotonic(), os.getloadavg()[0], fixed_work()
     command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parent)
     assert process.stdout
@@ -59,7 +64,7 @@ def run(name: str, words: list[str]) -> dict[str, Any]:
         print(last)
         return {"exit_code": process.returncode}
     about = {"load_before": round(busy, 1), "seconds": round(time.monotonic() - began)}
-    return {**about, "found": json.loads(last)}
+    return {**about, "fixed_work_ms": round(1000 * max(work, fixed_work()), 2), "found": json.loads(last)}
 
 
 def main() -> int:
@@ -76,7 +81,11 @@ def main() -> int:
     ]  # a project may keep one framework alone
     chosen = {name: words[name] for name in parsed.only or there}
     results = {name: run(name, found) for name, found in chosen.items() if found is not None}
-    print(json.dumps({"machine": machine(), **results}))
+    print(f"\n==== what is promised\n{table(rows(results))}")
+    work = {name: result["fixed_work_ms"] for name, result in results.items() if "found" in result}
+    if slow := [name for name, taken in work.items() if taken > DISTURBED * min(work.values())]:
+        print(f"The machine was slow before or after {', '.join(slow)}: run them again (--only).")
+    print(json.dumps({"machine": machine(), "goals": rows(results), **results}))
     return int(any("exit_code" in result for result in results.values()))
 
 

@@ -270,7 +270,7 @@ def compare(rounds: int, where: Path) -> dict[str, float]:
     print(
         f"\nstate of {found['ours']['size'] / 1e6:.0f} MB; 1 = {unit:.2f} s, torch.save at {RATE / 1e6:.0f} MB/s"
     )
-    print(f"{'':<20}{'stall':>8}{'whole':>8}{'memory':>8}")
+    print(f"{'':<20}{'stall':>8}{'whole':>8}{'memory':>8}  spread of the stall")
     ratios: dict[str, float] = {}
     for name, row in found.items():
         values = {
@@ -278,7 +278,8 @@ def compare(rounds: int, where: Path) -> dict[str, float]:
             "whole": statistics.median(row["whole"]) / unit,
             "memory": round(row["memory"], 2),
         }
-        print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()))
+        spread = f"{min(row['stall']) / unit:.3f} to {max(row['stall']) / unit:.3f}"
+        print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()) + f"  ({spread})")
         ratios |= {f"checkpoint {column}, {name}": round(value, 4) for column, value in values.items()}
     return ratios
 

@@ -9,6 +9,7 @@ not count. The last line is one JSON object.
 """
 
 import argparse
+import functools
 import importlib.util
 import itertools
 import json
@@ -26,6 +27,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
+
+from benchmarks.rounds import in_turn  # noqa: E402
 
 PICTURES, BATCH, WORKERS = 512, 32, 2
 SIZE = 224
@@ -260,7 +263,7 @@ def one(side: str, kind: str, who: str, folder: Path) -> float:
     return statistics.median(seconds[1:])
 
 
-def measured(side: str, kind: str, who: str, folder: Path) -> float:
+def measured(side: str, kind: str, folder: Path, who: str) -> float:
     """The same in a process of its own."""
     environ = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, "--one", side, kind, who, str(folder)]
@@ -292,18 +295,17 @@ def main() -> None:
             make_data(kind, Path(made) / kind)
         for side, kind in itertools.product([parsed.side] if parsed.side else installed, parsed.only):
             folder = Path(made) / kind
-            pairs = [
-                [measured(side, kind, who, folder) for who in ("hand", "ours")] for _ in range(parsed.rounds)
-            ]
-            ratios = sorted(ours / hand for hand, ours in pairs)
-            hand, ours = (1000 * statistics.median(times) for times in zip(*pairs, strict=True))
-            ratio = statistics.median(ratios)
-            print(
-                f"{side + ', ' + kind:24}{hand:20.0f}  {ours:6.0f}   {ratio:.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})",
-                flush=True,
-            )
-            about = {"hand_ms": round(hand, 1), "ours_ms": round(ours, 1), "ratio": round(ratio, 3)}
-            results.setdefault(side, {})[kind] = about
+            found = in_turn(("hand", "ours"), parsed.rounds, functools.partial(measured, side, kind, folder))
+            hand, ours = (1000 * found.middle(who) for who in ("hand", "ours"))
+            ratio = found.ratio("ours", "hand")
+            print(f"{side + ', ' + kind:24}{hand:20.0f}  {ours:6.0f}   {ratio}  {found.said()}", flush=True)
+            results.setdefault(side, {})[kind] = {
+                "hand_ms": round(hand, 1),
+                "ours_ms": round(ours, 1),
+                "ratio": round(ratio.median, 3),
+                "spread": [round(ratio.least, 3), round(ratio.most, 3)],
+                "disturbed_rounds": found.disturbed,
+            }
     print(json.dumps(results))
 
 

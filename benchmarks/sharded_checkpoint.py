@@ -227,14 +227,16 @@ def compare(asked: argparse.Namespace, where: Path) -> dict[str, float]:
     print(
         f"\nstate of {size / 1e6:.0f} MB on {RANKS} ranks; 1 = {unit:.2f} s, dcp.save at {RATE / 1e6:.0f} MB/s"
     )
-    print(f"{'':<20}{'stall':>8}{'whole':>8}{'memory':>8}")
+    print(f"{'':<20}{'stall':>8}{'whole':>8}{'memory':>8}  spread of the stall")
     ratios: dict[str, float] = {}
     for name, rows in found.items():
         values = {
             column: max(statistics.median(row[column]) for row in rows) / unit
             for column in ("stall", "whole")
         } | {"memory": max(row["memory"] for row in rows)}
-        print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()))
+        stalls = [max(stall) / unit for stall in zip(*(row["stall"] for row in rows), strict=True)]
+        spread = f"{min(stalls):.3f} to {max(stalls):.3f}"
+        print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()) + f"  ({spread})")
         ratios |= {f"sharded checkpoint {column}, {name}": round(v, 4) for column, v in values.items()}
     return ratios
 

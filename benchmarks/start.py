@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.rounds import Rounds, in_turn  # noqa: E402
 from slurm import snapshot  # noqa: E402
 from slurm.packed import archive, environment  # noqa: E402
 from src.config.command_line import opened  # noqa: E402
@@ -79,15 +79,21 @@ def main() -> None:
                     print(
                         f"  {way:8} rank {rank}  " + "  ".join(f"{n:,} {w}" for w, n in counts.most_common())
                     )
-            ratios = timed(framework, shared, parsed.rounds)
+            times = timed(framework, shared, parsed.rounds)
+            ratios = {name: times.ratio("run", name) for name in IMPORTS[framework]}
             print(
                 "  a run of one step takes "
-                + ", ".join(f"{r:.2f} of `import {n}`" for n, r in ratios.items())
+                + ", ".join(f"{r} of `import {n}`" for n, r in ratios.items())
+                + f". {times.said()}"
             )
             table = imported(framework, shared)
             for name, (modules, seconds) in table.items():
                 print(f"  {name:24}{modules:>6} modules{1000 * seconds:>8.0f} ms")
-            found[framework] = {"file_calls": calls, "ratio_to_import": ratios, "modules": table}
+            found[framework] = {
+                "file_calls": calls,
+                "ratio_to_import": {name: round(ratio.median, 3) for name, ratio in ratios.items()},
+                "modules": table,
+            }
     print(json.dumps(found))
 
 
@@ -199,16 +205,10 @@ def count(trace: Path, shared: Path) -> Counter[str]:
     raise SystemExit(f"{trace} has no first step")
 
 
-def timed(framework: str, shared: Path, rounds: int) -> dict[str, float]:
-    """Seconds of a whole run of one step, as ratios to those of each import."""
-    times: dict[str, list[float]] = {name: [] for name in (*IMPORTS[framework], "run")}
-    for round_ in range(rounds + 1):
-        for name, taken in times.items():
-            seconds = elapsed(command_of(name, framework, shared))
-            if round_:
-                taken.append(seconds)
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    return {name: round(medians["run"] / medians[name], 2) for name in IMPORTS[framework]}
+def timed(framework: str, shared: Path, rounds: int) -> Rounds:
+    """Seconds of a whole run of one step, and of each import alone."""
+    names = (*IMPORTS[framework], "run")
+    return in_turn(names, rounds, lambda name: elapsed(command_of(name, framework, shared)), unused=1)
 
 
 def command_of(name: str, framework: str, shared: Path) -> list[str]:

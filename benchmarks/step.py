@@ -26,6 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
+from benchmarks.rounds import Rounds, in_turn  # noqa: E402
+
 STRETCH = 20
 """Steps between two looks at the clock, as many as between two rows of our metrics."""
 
@@ -279,36 +281,35 @@ def main() -> None:
             PROGRAMS[side, name](clock)
             print(clock.seconds())
         return
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     installed = [side for side in SIDES if importlib.util.find_spec(side)]
     for side in [parsed.side] if parsed.side else installed:
-        found: dict[str, list[float]] = {name: [] for name in SIDES[side]}
-        for number in range(parsed.rounds):
-            print(f"{side}: round {number + 1} of {parsed.rounds} ...", file=sys.stderr, flush=True)
-            for name, seconds in found.items():
-                seconds.append(measured(side, name))
+        found = in_turn(
+            SIDES[side],
+            parsed.rounds,
+            lambda name, side=side: measured(side, name),
+            lambda text, side=side: print(f"{side}: {text} ...", file=sys.stderr, flush=True),
+        )
         results[side] = table(side, found)
     print(json.dumps(results))
 
 
-def table(side: str, found: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+def table(side: str, found: Rounds) -> dict[str, dict[str, Any]]:
     """Print the medians of a side; returns them."""
-    hand = found["hand"]
     print(f"\n{side:<44}  us a step  over hand (us)  ratio to hand, and its spread over rounds")
-    rows = {}
-    for name, seconds in found.items():
-        ratios = [s / h for s, h in zip(seconds, hand, strict=True)]
-        over = statistics.median(s - h for s, h in zip(seconds, hand, strict=True))
-        ratio, middle = statistics.median(ratios), statistics.median(seconds)
-        print(
-            f"{ABOUT[name]:<44}  {1e6 * middle:9.0f}  {1e6 * over:14.0f}  {ratio:.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
+    rows: dict[str, Any] = {}
+    for name in found.seconds:
+        ratio, middle, over = found.ratio(name, "hand"), found.middle(name), found.over(name, "hand")
+        print(f"{ABOUT[name]:<44}  {1e6 * middle:9.0f}  {1e6 * over:14.0f}  {ratio}")
         rows[name] = {
             "us": round(1e6 * middle, 1),
             "over_us": round(1e6 * over, 1),
-            "ratio": round(ratio, 3),
+            "ratio": round(ratio.median, 3),
+            "spread": [round(ratio.least, 3), round(ratio.most, 3)],
         }
-    return rows
+    if found.disturbed:
+        print(found.said())
+    return {**rows, "disturbed_rounds": found.disturbed}
 
 
 if __name__ == "__main__":

@@ -15,20 +15,22 @@ import os
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from benchmarks.rounds import in_turn  # noqa: E402
+
 NEEDED = ("hydra-core", "omegaconf", "Jinja2")
 """What a submission imports; their versions are those of requirements/common.txt."""
 LOOKED_FOR = ("torch", "lightning")
 """A submission looks whether its framework is there, and imports nothing of it: empty packages stand in for gigabytes."""
-PEERS = ("hydra-submitit-launcher==1.2.0", "submitit==1.5.3", "setuptools<81")
-"""They get the same Hydra."""
 
 SBATCH = '#!/bin/sh\ndate +%s.%N >>"$ASKED"\necho Submitted batch job 1234\n'
 OUR_SBATCH = '#!/bin/sh\ndate +%s.%N >>"$ASKED"\necho 1234\n'
@@ -63,13 +65,18 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="submit-benchmark-") as folder:
         commands = prepare(Path(folder))
-        times = measure(commands, Path(folder), rounds)
+        found = in_turn(
+            commands, rounds, lambda name: seconds_to_sbatch(name, commands[name], Path(folder)), unused=1
+        )
         calls = {name: file_calls(command, Path(folder)) for name, command in commands.items()}
-    base = times["hydra-submitit-launcher"]
-    print(f"{'':26}{'to sbatch, ratio':>18}{'file calls':>12}")
+    print(f"{'':26}{'to sbatch, ratio':>24}{'file calls':>12}")
     for name in commands:
-        print(f"{name:26}{times[name] / base:>18.2f}{calls[name]:>12}")
-    ratios = {f"time_to_{name}": round(times["ours"] / times[name], 3) for name in commands if name != "ours"}
+        print(f"{name:26}{found.ratio(name, 'hydra-submitit-launcher')!s:>24}{calls[name]:>12}")
+    if found.disturbed:
+        print(found.said())
+    ratios = {
+        f"time_to_{name}": round(found.ratio("ours", name).median, 3) for name in commands if name != "ours"
+    }
     files = {
         f"file_calls_to_{n}": round(calls["ours"] / calls[n], 3) for n in commands if n != "ours" and calls[n]
     }
@@ -80,7 +87,8 @@ def prepare(folder: Path) -> dict[str, list[str]]:
     """Install the peers, write their programs; the command of each."""
     lines = (ROOT / "requirements" / "common.txt").read_text().splitlines()
     pins = [line.split()[0] for line in lines if line.startswith(NEEDED)]
-    python = install(folder / "venv", [*pins, *PEERS])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    python = install(folder / "venv", [*pins, *project["optional-dependencies"]["bench"]])
     our_python = install(folder / "ours", pins)
     [packages] = (folder / "ours" / "lib").glob("python*/site-packages")
     for name in LOOKED_FOR:
@@ -124,20 +132,15 @@ def environment(name: str, folder: Path) -> dict[str, str]:
     }
 
 
-def measure(commands: dict[str, list[str]], folder: Path, rounds: int) -> dict[str, float]:
-    """Median seconds from the start to the call of sbatch; one of each in turns, the first round unused."""
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    for round_ in range(rounds + 1):
-        for name, command in commands.items():
-            (folder / "asked").unlink(missing_ok=True)
-            began = time.time()
-            # hydra-submitit-launcher keeps waiting for its job; what is measured has happened by then
-            process = start(command, environment(name, folder), folder)
-            seconds = wait_for_sbatch(folder / "asked", process) - began
-            end(process)
-            if round_:
-                times[name].append(seconds)
-    return {name: statistics.median(values) for name, values in times.items()}
+def seconds_to_sbatch(name: str, command: list[str], folder: Path) -> float:
+    """From the start of a command to its call of sbatch."""
+    (folder / "asked").unlink(missing_ok=True)
+    began = time.time()
+    # hydra-submitit-launcher keeps waiting for its job; what is measured has happened by then
+    process = start(command, environment(name, folder), folder)
+    seconds = wait_for_sbatch(folder / "asked", process) - began
+    end(process)
+    return seconds
 
 
 def start(command: list[str], environ: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
