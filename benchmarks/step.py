@@ -71,11 +71,11 @@ class Clock:
         self.marks: list[float] = []
         self._steps = 0
 
-    def step(self, count: int = 1) -> None:
-        """So many more are done."""
+    def steps(self, count: int = 1, now: float | None = None) -> None:
+        """So many more are done, by now."""
         before, self._steps = self._steps // STRETCH, self._steps + count
         if self._steps // STRETCH > before:
-            self.marks.append(time.perf_counter())
+            self.marks.append(time.perf_counter() if now is None else now)
 
     def seconds(self) -> float:
         """Of one step."""
@@ -120,7 +120,7 @@ def by_hand(clock: Clock) -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        clock.step()
+        clock.steps()
 
 
 def by_fabric(clock: Clock) -> None:
@@ -138,7 +138,7 @@ def by_fabric(clock: Clock) -> None:
         fabric.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        clock.step()
+        clock.steps()
 
 
 def by_trainer(clock: Clock) -> None:
@@ -163,7 +163,7 @@ def by_trainer(clock: Clock) -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
         def on_train_batch_end(self, *arguments: Any) -> None:
-            clock.step()
+            clock.steps()
 
     with tempfile.TemporaryDirectory() as folder:
         logger = CSVLogger(folder)
@@ -216,7 +216,7 @@ def by_hand_in_keras(clock: Clock) -> None:
     iterator = iter(data)
     for _ in range(STEPS):
         step(iterator)
-        clock.step()
+        clock.steps()
 
 
 def by_fit(clock: Clock, together: int = 1) -> None:
@@ -226,7 +226,7 @@ def by_fit(clock: Clock, together: int = 1) -> None:
 
     class Ticks(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            clock.step(together)
+            clock.steps(together)
 
     model, optimizer = keras_network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -245,12 +245,19 @@ PROGRAMS: dict[tuple[str, str], Callable[[Clock], None]] = {
 
 
 def ours(side: str) -> float:
-    """Seconds of a step of src/train.py, from the rate in its run.json."""
+    """Seconds of a step of src/train.py: the clock is looked at where it writes a row of metrics for TensorBoard."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "src" / "train.py"), *WORDS, f"framework={side}"]
         subprocess.run([*command, f"paths.results={folder}"], check=True, stdout=subprocess.DEVNULL)
-        [run] = Path(folder).glob("*/*/run.json")
-        return BATCH / float(json.loads(run.read_text())["rate"])
+        [events] = Path(folder).glob("*/*/tensorboard/events*")
+        rows = [event for event in EventFileLoader(str(events)).Load() if event.HasField("summary")]
+    marks = {row.step: row.wall_time for row in reversed(rows)}
+    clock = Clock()
+    for steps in range(STRETCH, STEPS, STRETCH):
+        clock.steps(STRETCH, marks[steps])
+    return clock.seconds()
 
 
 def measured(side: str, name: str) -> float:

@@ -14,9 +14,8 @@ SIZE = (
     "monitor.progress=none",
     "model=mlp",
     "model.dropout=0.3",
-    "trainer.max_epochs=3",
-    "data.batch_size=32",
-    "trainer.log_every_n_steps=8",
+    "trainer.max_epochs=2",
+    "data.batch_size=8",
 )
 
 
@@ -79,27 +78,28 @@ def test_a_callback_of_steps_is_called_at_each(make_config: Callable[..., Config
     assert list(made(known(make_config, 0.001, each=True), 0, 2)) == [1, 1]
 
 
+@pytest.mark.parametrize("most", [8, 32])
 def test_the_weights_are_those_of_single_calls(
-    make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch
+    make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     from src.training.keras import calls
-    from src.training.keras.module import Module
+    from src.training.keras.module import TaskModule
 
     counts: list[int] = []
-    repeated = Module.repeated
+    train = TaskModule.train
 
-    def counting(self: Any, step: Any) -> Any:
-        run = repeated(self, step)
-        return lambda iterator, count: (counts.append(int(count)), run(iterator, count))
+    def counting(self: Any, iterator: Any, count: Any) -> None:
+        counts.append(int(count))
+        train(self, iterator, count)
 
-    monkeypatch.setattr(Module, "repeated", counting)
+    monkeypatch.setattr(TaskModule, "train", counting)
     monkeypatch.setattr(calls, "LONGEST_S", 10.0)  # however busy the machine is
-    config, several = make_run(*SIZE)
+    config, several = make_run(*SIZE, f"trainer.log_every_n_steps={most}")
     together = run_keras(config, several)
-    assert max(counts) == 8 and sum(counts) == together.step
+    assert max(counts) == most and sum(counts) == together.step
     monkeypatch.setattr(calls, "LONGEST_S", 0.0)
     counts.clear()
-    config, single = make_run(*SIZE)
+    config, single = make_run(*SIZE, f"trainer.log_every_n_steps={most}")
     alone = run_keras(config, single)
     assert {*counts} == {1}
     assert_same_bits(together.checkpoint, alone.checkpoint)

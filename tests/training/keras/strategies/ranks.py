@@ -19,19 +19,25 @@ from src.training.stop import Stop  # noqa: E402
 
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
-    """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics."""
+    """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics, OUT/<rank>.most the steps of the largest call."""
+    from src.training.keras import calls
     from src.training.keras import run as side
     from src.training.keras.callbacks import TrainingCallback
 
+    calls.LONGEST_S = float(os.environ.get("LONGEST_S", calls.LONGEST_S))
     after_step = TrainingCallback.on_train_batch_end
+    most = 0
 
     def on_train_batch_end(self: TrainingCallback, batch: int, count: int) -> None:
+        nonlocal most
+        most = max(most, count)
         before, after = self.position.step, self.position.step + count
         if signal_after and before < int(signal_after) <= after:  # a call may make several steps
             os.kill(os.getpid(), signal.SIGUSR1)
         after_step(self, batch, count)
 
     def write_down(callback: TrainingCallback, *_: object) -> None:
+        Path(out, f"{topology.rank}.most").write_text(str(most))
         module = callback.module
         np.savez(
             Path(out) / f"{topology.rank}.npz",
