@@ -115,7 +115,7 @@ def install(venv: Path, pins: list[str]) -> str:
     """A new environment with these packages; its Python."""
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     python = str(venv / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     subprocess.run([*pip, *pins], check=True)
     return python
 

@@ -47,6 +47,7 @@ class RunDir:
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"
         self.state_file = path / "state"
+        self._state_text = ""  # of it, as this process has read or written it last
         self.jobs = path / JOBS
         self.metrics_csv = path / "metrics.csv"
         self.tensorboard = path / "tensorboard"
@@ -94,7 +95,10 @@ class RunDir:
         write_atomic(self.info_file, dumps(content))
         if "state" in content:
             job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
-            write_atomic(self.state_file, f"{content['state']} {job}".rstrip() + "\n")
+            line = f"{content['state']} {job}".rstrip() + "\n"
+            if line != self._state_text:
+                write_atomic(self.state_file, line)
+                self._state_text = line
 
     def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
         """Of a run that trains: where servers show it, by what src/monitor/serve.py has written beside run.json."""
@@ -110,10 +114,10 @@ class RunDir:
 
     def _state_of_script(self) -> str:
         """The first word of the file `state`; empty if it can't be read."""
-        try:
-            return read_text(self.state_file).split()[0]
-        except (OSError, ValueError, IndexError):
-            return ""
+        self._state_text = ""
+        with suppress(OSError, ValueError):
+            self._state_text = read_text(self.state_file)
+        return next(iter(self._state_text.split()), "")
 
 
 REMEDY = "rename it to continue without the history that it holds."

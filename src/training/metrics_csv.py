@@ -26,12 +26,13 @@ class CsvLog:
     def __init__(self, path: Path, metrics: Iterable[str] = ()) -> None:
         self.path = path
         self._waiting = ""  # rows that the disk has not taken yet
-        if os.path.lexists(path) and not _is_log(path):
+        lines = _log(path) if os.path.lexists(path) else []
+        if lines is None:
             kept = set_aside(path, "damaged")
             say_once(
                 f"{path} is not a list of this project's metrics: it is kept as {kept}, and a new one begins."
             )
-        header, *rows = _lines(path) or [""]
+        header, *rows = lines or [""]
         written = _cells(header) if header.endswith("\n") else []
         self.columns = list(dict.fromkeys([*FIRST, *written, *metrics]))
         if self.columns != written:
@@ -89,14 +90,14 @@ class CsvLog:
         return whole and first.isascii() and first.isdigit()
 
 
-def _is_log(path: Path) -> bool:
-    """Whether the file is a log, or the beginning of one whose process was killed."""
+def _log(path: Path) -> list[str] | None:
+    """The lines of a log, or of the beginning of one whose process was killed; None: the file is neither."""
     try:
         lines = _lines(path) if path.is_file() and not path.is_symlink() else ["?"]
     except (OSError, ValueError):
-        return False
+        return None
     start = ",".join(FIRST)
-    return not lines or lines[0].startswith(start) or start.startswith(lines[0])
+    return lines if not lines or lines[0].startswith(start) or start.startswith(lines[0]) else None
 
 
 def _lines(path: Path) -> list[str]:

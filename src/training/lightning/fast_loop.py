@@ -125,11 +125,12 @@ class FastEpochLoop(_TrainingEpochLoop):
 
     def _train(self, batch: Any, index: int) -> dict[str, Any]:
         """Forward and backward pass, and the optimizer's step if enough batches are accumulated; returns what the module returned."""
-        optimizer, made = self.trainer.strategy.optimizers[0], list[ClosureResult]()
+        optimizer, made = self.trainer.strategy.optimizers[0], dict[str, Any]()
 
         def closure() -> torch.Tensor | None:
-            made[:] = [self._gradients(batch, index, optimizer)]
-            return made[0].loss
+            made.clear()  # an optimizer may call it more than once
+            made.update(self._gradients(batch, index, optimizer))
+            return made.get("loss")
 
         if self._should_accumulate():
             with _block_parallel_sync_behavior(self.trainer.strategy, block=True):
@@ -139,10 +140,10 @@ class FastEpochLoop(_TrainingEpochLoop):
             stepped.increment_ready()
             optimizer.step(lambda: self._ready(closure(), optimizer))
             stepped.increment_completed()
-        return made[0].asdict() if made[0].loss is not None else {}
+        return made
 
-    def _gradients(self, batch: Any, index: int, optimizer: torch.optim.Optimizer) -> ClosureResult:
-        """Forward and backward pass."""
+    def _gradients(self, batch: Any, index: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Forward and backward pass; returns what the module returned, its loss detached."""
         trainer = self.trainer
         arguments = (batch, index) if self._takes_index else (batch,)
         with torch.enable_grad():
@@ -151,12 +152,12 @@ class FastEpochLoop(_TrainingEpochLoop):
                 raise RuntimeError(
                     "training_step returned None, and a rank can't skip a step that the others make."
                 )
-            result = ClosureResult.from_training_step_output(output, trainer.accumulate_grad_batches)
+            loss, made = loss_of(output, trainer.accumulate_grad_batches)
             if index % trainer.accumulate_grad_batches == 0:
                 self._zero(index, optimizer)
-            if result.closure_loss is not None:
-                self._backward(result.closure_loss)
-        return result
+            if loss is not None:
+                self._backward(loss)
+        return made
 
     def _zero(self, index: int, optimizer: torch.optim.Optimizer) -> None:
         """A new step's gradients begin at nothing."""
@@ -207,6 +208,17 @@ class FastEpochLoop(_TrainingEpochLoop):
         answer = function(*arguments)
         attributes["_current_fx_name"] = before
         return answer
+
+
+def loss_of(output: Any, accumulate: int) -> tuple[torch.Tensor | None, dict[str, Any]]:
+    """What to go backward from, and what callbacks get.
+
+    Lightning would divide by 1, and copy: with a small network two of the dearer operations of a step.
+    """
+    if accumulate == 1 and isinstance(output, torch.Tensor):
+        return output, {"loss": output.detach()}
+    result = ClosureResult.from_training_step_output(output, accumulate)
+    return result.closure_loss, result.asdict() if result.loss is not None else {}
 
 
 def unusual(trainer: pl.Trainer) -> str | None:
