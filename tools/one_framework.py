@@ -111,7 +111,7 @@ def planned(keep: Side, gone: Side) -> Iterator[tuple[str, str | None]]:
         path = ROOT / name
         if not is_ours(name) or path.is_symlink() or not path.is_file():
             continue
-        if name == TEST or belongs(name, gone):
+        if name == TEST or belongs(name, keep, gone):
             yield name, None
         elif (was := text_of(path)) is not None and not name.startswith(LEFT):
             text = edited(name, was, keep, gone)
@@ -124,12 +124,12 @@ def is_ours(name: str) -> bool:
     return name.startswith(tuple(f"{folder}/" for folder in OURS)) or (bool(name) and "/" not in name)
 
 
-def belongs(name: str, gone: Side) -> bool:
-    """Whether a file is of the other side by its name, or by what it asks for as a choice of configs/."""
+def belongs(name: str, keep: Side, gone: Side) -> bool:
+    """Whether a file is of the other side by its name, as a choice of configs/, or as a benchmark that measures it outside of marks."""
     if gone.in_path(name):
         return True
     if name.startswith("benchmarks/") and name.endswith(".py"):
-        return gone.words.search((ROOT / name).read_text()) is not None
+        return gone.words.search(cut_marks((ROOT / name).read_text(), keep, gone)) is not None
     return name.startswith("configs/") and name.count("/") > 1 and gone.is_choice((ROOT / name).read_text())
 
 
