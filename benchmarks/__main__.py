@@ -28,7 +28,7 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "submit": ([], ["--rounds", "3"]),
     "start": ([], None),
     "data": ([], ["--rounds", "1", "--only", "pictures", "digits"]),
-    "checkpoint": ([], ["--rounds", "1"]),
+    "checkpoint": ([], ["--rounds", "2", "--layers", "8"]),
     "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
     "sharded_memory": ([], None),
     "scale": ([], []),

@@ -184,9 +184,9 @@ METHODS: dict[str, Callable[[Path, Path], Any]] = {
 # --- measuring -----------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, local: Path, shared: Path, rounds: int) -> dict[str, Any]:
+def measure(name: str, local: Path, shared: Path, rounds: int, layers: int) -> dict[str, Any]:
     """Train with one method in this process: seconds of stall and of whole cost for each round, and memory."""
-    training = Training()
+    training = Training(layers)
     method = METHODS[name](local, shared)
     training.seconds(3)
     one = {"one": training.rows[:1, :1].clone()}
@@ -240,7 +240,7 @@ def peak_of_memory() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def child(name: str, rounds: int, where: Path, throttle: Path) -> dict[str, Any]:
+def child(name: str, rounds: int, layers: int, where: Path, throttle: Path) -> dict[str, Any]:
     """`measure` in a process of its own, whose writes to the shared disk are slowed down."""
     local, shared = where / "local", where / "shared"
     for folder in (local, shared):
@@ -253,19 +253,20 @@ def child(name: str, rounds: int, where: Path, throttle: Path) -> dict[str, Any]
         "THROTTLE_RATE": str(RATE),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, __file__, "--method", name, "--rounds", str(rounds), "--folder", str(where)]
+    command = [sys.executable, __file__, "--method", name, "--rounds", str(rounds), "--layers", str(layers)]
+    command += ["--folder", str(where)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def compare(rounds: int, where: Path) -> dict[str, float]:
+def compare(rounds: int, layers: int, where: Path) -> dict[str, float]:
     """Run every method, print the table, and return the ratios."""
     throttle = where / "throttle.so"
     source = Path(__file__).with_name("throttle.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(throttle), str(source), "-ldl"], check=True)
     names = [name for name in METHODS if "rsync" not in name or shutil.which("rsync")]
-    found = {name: child(name, rounds, where, throttle) for name in names}
+    found = {name: child(name, rounds, layers, where, throttle) for name in names}
     unit = statistics.median(found["torch.save"]["stall"])
     print(
         f"\nstate of {found['ours']['size'] / 1e6:.0f} MB; 1 = {unit:.2f} s, torch.save at {RATE / 1e6:.0f} MB/s"
@@ -290,6 +291,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="each is a state of 12.6 MB (%(default)s)")
     parser.add_argument(
         "--folder", type=Path, help="where the two disks are played; default: memory, else TMPDIR"
     )
@@ -297,13 +299,17 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.method:
         print(
-            json.dumps(measure(asked.method, asked.folder / "local", asked.folder / "shared", asked.rounds))
+            json.dumps(
+                measure(
+                    asked.method, asked.folder / "local", asked.folder / "shared", asked.rounds, asked.layers
+                )
+            )
         )
         sys.stdout.flush()
         os._exit(0)  # whatever threads a method has left
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=asked.folder or memory) as folder:
-        print(json.dumps(compare(asked.rounds, Path(folder))))
+        print(json.dumps(compare(asked.rounds, asked.layers, Path(folder))))
 
 
 if __name__ == "__main__":
