@@ -13,9 +13,7 @@ import functools
 import importlib.util
 import itertools
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +26,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks.rounds import in_turn  # noqa: E402
+from benchmarks.rounds import in_turn, number_of  # noqa: E402
 
 PICTURES, BATCH, WORKERS = 512, 32, 2
 SIZE = 224
@@ -265,12 +263,7 @@ def one(side: str, kind: str, who: str, folder: Path) -> float:
 
 def measured(side: str, kind: str, folder: Path, who: str) -> float:
     """The same in a process of its own."""
-    environ = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, __file__, "--one", side, kind, who, str(folder)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return float(done.stdout.split()[-1])
+    return number_of([__file__, "--one", side, kind, who, str(folder)])
 
 
 def main() -> None:

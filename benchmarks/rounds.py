@@ -5,11 +5,15 @@ piece of work is timed: a round in which it took much longer than in the best on
 rounds are, and the tables say so.
 """
 
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
 
 DISTURBED = 1.25
 """The fixed work takes this many times as long as in the best moment of the run."""
@@ -105,6 +109,15 @@ def in_turn(
             found.work.append(max(work))
             found.best = min(found.best, *work)
     return found
+
+
+def number_of(program: Sequence[str]) -> float:
+    """What a program of Python prints last, run on one thread. Exits with what it says if it fails."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *program], env=environ, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return float(done.stdout.split()[-1])
 
 
 def fixed_work(tries: int = 9) -> float:

@@ -13,7 +13,6 @@ import argparse
 import importlib.util
 import itertools
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from benchmarks.rounds import Rounds, in_turn  # noqa: E402
+from benchmarks.rounds import Rounds, in_turn, number_of  # noqa: E402
 
 STRETCH = 20
 """Steps between two looks at the clock, as many as between two rows of our metrics."""
@@ -262,12 +261,7 @@ def ours(side: str) -> float:
 
 def measured(side: str, name: str) -> float:
     """Seconds of a step of one of a side, in a process of its own."""
-    environ = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, __file__, "--one", side, name]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return float(done.stdout.split()[-1])
+    return number_of([__file__, "--one", side, name])
 
 
 def main() -> None:
