@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-
 DISTURBED = 1.25
 """The fixed work takes this many times as long as in the best moment of the run."""
 
