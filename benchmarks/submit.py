@@ -87,8 +87,8 @@ def prepare(folder: Path) -> dict[str, list[str]]:
     """Install the peers, write their programs; the command of each."""
     lines = (ROOT / "requirements" / "common.txt").read_text().splitlines()
     pins = [line.split()[0] for line in lines if line.startswith(NEEDED)]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    python = install(folder / "venv", [*pins, *project["optional-dependencies"]["bench"]])
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    python = install(folder / "venv", [*pins, *extras["bench"]])
     our_python = install(folder / "ours", pins)
     [packages] = (folder / "ours" / "lib").glob("python*/site-packages")
     for name in LOOKED_FOR:

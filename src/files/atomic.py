@@ -29,6 +29,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
+        # what stood there was looked at above; a shared disk answers each look slowly
         temporary.replace(path)
     except BaseException:
         remove_file(temporary)

@@ -85,9 +85,8 @@ def of_attempt(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> G
         **{name: spent.get(name, 0.0) for name in ("validation", "test", "checkpoint", "end")},
     }
     left = max(0.0, whole - sum(parts.values()))
-    if (
-        attempt.get("ended_by") or "killed"
-    ) not in UNSEEN:  # a run that was killed and did not go on yet has no word
+    # a run that was killed and did not go on yet has no word
+    if (attempt.get("ended_by") or "killed") not in UNSEEN:
         parts["end"] += min(left, after_s)
     parts["unknown"] = max(0.0, whole - sum(parts.values()))
     return Goodput(parts, whole, whole * int(attempt.get("devices") or 1) / 3600)

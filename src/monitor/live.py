@@ -90,9 +90,8 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     try:
         try:
             temporary.write_text(text)
-        except (
-            FileNotFoundError
-        ):  # not made beforehand: nearly always it is there, and a shared disk answers slowly
+        except FileNotFoundError:
+            # not made beforehand: nearly always it is there, and a shared disk answers slowly
             path.parent.mkdir(exist_ok=True)
             temporary.write_text(text)
         replace(temporary, path)

@@ -144,9 +144,8 @@ def note_times(run: RunDir) -> None:
         content = dumps({"until": now(), "seconds": seconds})
         try:
             write_atomic(run.monitor / TIMES, content)
-        except (
-            FileNotFoundError
-        ):  # not made beforehand: nearly always it is there, and a shared disk answers slowly
+        except FileNotFoundError:
+            # not made beforehand: nearly always it is there, and a shared disk answers slowly
             run.monitor.mkdir(exist_ok=True)
             write_atomic(run.monitor / TIMES, content)
 

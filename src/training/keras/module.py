@@ -208,9 +208,7 @@ class TaskModule(Module):
         self.sums = RunningSums(len(task.sums), watched)
         self.steps = self.several_steps()
         self.train_function = self.train
-        self._trained: Any = (
-            None  # the sums of each replica, from the last call that trained; none since they were taken
-        )
+        self._trained: Any = None  # sums of each replica after the last steps; None: they were taken
         self.test_function = self.function(self.test_step)
 
     def several_steps(self) -> Callable[[Iterator[Any], tf.Tensor, tf.Tensor], Any]:
