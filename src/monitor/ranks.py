@@ -143,7 +143,9 @@ class OtherNodes:
             late = now - since if now - since > self.quiet else 0.0
             with suppress(TypeError, KeyError):
                 ranks = [Seen(**fields) for fields in content["ranks"]]
-                found += [replace(r, silent=r.silent + late, seconds=r.seconds + late) for r in ranks]
+                if late:
+                    ranks = [replace(r, silent=r.silent + late, seconds=r.seconds + late) for r in ranks]
+                found += ranks
         return found
 
     def _files(self) -> Iterator[Path]:
