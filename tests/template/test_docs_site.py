@@ -9,7 +9,7 @@ from src.files import ROOT
 
 @pytest.mark.slow
 def test_it_is_built_and_holds_every_page() -> None:
-    done = subprocess.run(["make", "docs"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(["make", "--no-print-directory", "docs"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "site/index.html\n"), done.stderr
     pages = [path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")]
     built = [page.parent if page.name == "index" else page for page in pages]

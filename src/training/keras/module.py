@@ -1,10 +1,9 @@
 """What the loop trains: a task of this project, as a training step and a test step."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from src.training.keras.strategies.base import Strategy
@@ -24,8 +23,7 @@ Saved = dict[str, keras.Variable]
 class RunningSums:
     """Sums over batches by `Task.sums`, kept on the device: adding does not wait for it, taking them does.
 
-    Each replica has its own, so counting needs no communication. A graph of several steps begins and reads them itself: to do so
-    between two calls of graphs takes TensorFlow longer than a step.
+    Each replica has its own, so counting needs no communication.
 
     Args:
         count: how many there are.
@@ -45,14 +43,6 @@ class RunningSums:
             good = tf.reduce_all(tf.math.is_finite(self.sums))
             self.batches.assign_add(tf.stack([tf.ones((), tf.float64), tf.cast(good, tf.float64)]))
 
-    def begin(self, anew: tf.Tensor) -> None:
-        """Begin at zero, or go on."""
-        self.sums.assign(tf.where(anew, self._zeros, self.sums))
-
-    def read(self) -> tf.Tensor:
-        """Those of this replica so far."""
-        return tf.identity(self.sums)
-
     def counted(self) -> list[tuple[int, int]]:
         """Of each replica here: batches since the last call, and how many were good until one was not."""
         return [
@@ -61,7 +51,7 @@ class RunningSums:
 
     def take(self) -> list[float]:
         """The sums of this process since the last call."""
-        return total(self._taken(self.sums, self._zeros))
+        return [float(v) for v in sum(self._taken(self.sums, self._zeros))]
 
     def _taken(self, variable: tf.Variable, zeros: tf.Tensor) -> list[Any]:
         """What each replica here has, which begins at zero again."""
@@ -70,11 +60,6 @@ class RunningSums:
         for replica in replicas:
             replica.assign(zeros)
         return taken
-
-
-def total(of_replicas: Iterable[Any]) -> list[float]:
-    """The sums of this process, from those of its replicas."""
-    return [float(value) for value in sum(np.asarray(one) for one in of_replicas)]
 
 
 def per_replica(count: int) -> tf.Variable:
@@ -161,6 +146,22 @@ class Module:
 
         return run
 
+    def repeated(self, step: Callable[[Any], Any]) -> StepsFunction:
+        """`step` on as many next batches of each replica, one after the other, in one call of one graph."""
+        distribution, pace = self.distribution, self.strategy.pace
+
+        @tf.function(autograph=False)
+        def run(iterator: Iterator[Any], count: tf.Tensor) -> None:
+            def one(number: tf.Tensor) -> list[tf.Tensor]:
+                batch = next(iterator)
+                pace.fetched(batch)
+                distribution.run(step, args=(batch,))
+                return [number + 1]
+
+            tf.while_loop(lambda number: number < count, one, [tf.constant(0)], parallel_iterations=1)
+
+        return run
+
 
 def by_name(variables: list[keras.Variable]) -> Saved:
     """Variables by their paths; a path that comes again gets a number: two optimizers may have one name."""
@@ -206,36 +207,8 @@ class TaskModule(Module):
         self.unit, self.known = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums
         self.sums = RunningSums(len(task.sums), watched)
-        self.steps = self.several_steps()
-        self.train_function = self.train
-        self._trained: Any = None  # sums of each replica after the last steps; None: they were taken
+        self.train_function = self.repeated(self.train_step)
         self.test_function = self.function(self.test_step)
-
-    def several_steps(self) -> Callable[[Iterator[Any], tf.Tensor, tf.Tensor], Any]:
-        """A graph of as many training steps as it is told, one after the other; its third argument: the sums begin anew."""
-        distribution, pace = self.distribution, self.strategy.pace
-
-        @tf.function(autograph=False)
-        def run(iterator: Iterator[Any], count: tf.Tensor, anew: tf.Tensor) -> Any:
-            def one(number: tf.Tensor) -> list[tf.Tensor]:
-                batch = next(iterator)
-                pace.fetched(batch)
-                distribution.run(self.train_step, args=(batch,))
-                return [number + 1]
-
-            distribution.run(self.sums.begin, args=(anew,))
-            tf.while_loop(lambda number: number < count, one, [tf.constant(0)], parallel_iterations=1)
-            return distribution.run(self.sums.read)
-
-        return run
-
-    def train(self, iterator: Iterator[Any], count: tf.Tensor) -> None:
-        """Make so many steps, in one call of one graph."""
-        self._trained = self.steps(iterator, count, tf.constant(self._trained is None))
-
-    def begin(self, part: str) -> None:
-        """What was counted in training is no part of it."""
-        self._trained = None
 
     def train_step(self, data: Batch) -> None:
         """One optimizer step; the optimizer averages the gradients."""
@@ -277,10 +250,7 @@ class TaskModule(Module):
 
     def take(self) -> list[float]:
         """The task's sums since the last call."""
-        if self._trained is None:
-            return self.sums.take()
-        trained, self._trained = self._trained, None
-        return total(self.distribution.experimental_local_results(trained))
+        return self.sums.take()
 
     def report(self, part: str, sums: list[float]) -> dict[str, float]:
         """The task's metrics."""

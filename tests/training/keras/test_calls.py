@@ -83,16 +83,16 @@ def test_the_weights_are_those_of_single_calls(
     make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     from src.training.keras import calls
-    from src.training.keras.module import TaskModule
+    from src.training.keras.module import Module
 
     counts: list[int] = []
-    train = TaskModule.train
+    repeated = Module.repeated
 
-    def counting(self: Any, iterator: Any, count: Any) -> None:
-        counts.append(int(count))
-        train(self, iterator, count)
+    def counting(self: Any, step: Any) -> Any:
+        run = repeated(self, step)
+        return lambda iterator, count: (counts.append(int(count)), run(iterator, count))
 
-    monkeypatch.setattr(TaskModule, "train", counting)
+    monkeypatch.setattr(Module, "repeated", counting)
     monkeypatch.setattr(calls, "LONGEST_S", 10.0)  # however busy the machine is
     config, several = make_run(*SIZE, f"trainer.log_every_n_steps={most}")
     together = run_keras(config, several)

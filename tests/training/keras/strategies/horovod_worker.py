@@ -86,7 +86,7 @@ def run(case: str, folder: Path) -> None:
         *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
         sums=np.array(strategy.sum(module.take())),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
-        collectives=np.array(collectives(module.steps)),
+        collectives=np.array(collectives(module.train_function)),
     )
 
 
