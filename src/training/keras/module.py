@@ -149,7 +149,7 @@ class Module:
     def repeated(self, step: Callable[[Any], Any]) -> StepsFunction:
         """`step` on as many next batches of each replica, one after the other, in one call of one graph.
 
-        It returns nothing. With an output, the graph that TensorFlow's optimizer (Grappler) made of a resnet50 on pictures of 224 x 224
+        It returns nothing. With an output, the graph that TensorFlow's optimizer (Grappler) made of a large convolutional network
         did not repeat its bits on a CPU; without one, or without that optimizer, it does.
         """
         distribution, pace = self.distribution, self.strategy.pace
