@@ -18,6 +18,7 @@ from src.training.keras.loaders import DropInLoader
 from src.training.keras.make import POLICIES, dtype_policy
 from src.training.keras.module import Module, Saved
 from src.training.keras.optim import current_rate, make_optimizer, rate_of, set_from_outside
+from src.training.keras.random_state import leave_graphs_as_written
 from src.training.keras.strategies.base import Strategy
 from src.training.plan import Plan, make_plan
 
@@ -118,6 +119,7 @@ def open_dropin(
         ConfigError, DataError: model, data and configuration do not fit together.
     """
     refuse_accumulation(config)
+    leave_graphs_as_written()
     loader = DropInLoader(config, strategy, splits)
     train, val, test = (loader.batches(part) for part in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)

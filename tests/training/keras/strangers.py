@@ -97,6 +97,21 @@ def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
     return model
 
 
+def deep() -> keras.Model:
+    """Large enough that TensorFlow computes it otherwise in each run, if its graph optimizer may work on the step."""
+    model = keras.applications.ResNet50(weights=None, classes=10, classifier_activation=None)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.01, 0.9), loss=loss)
+    return model
+
+
+def open_noise(length: int = 32) -> dict[str, list[tuple[np.ndarray, int]]]:
+    """Rows as large as `deep` takes them."""
+    random = np.random.default_rng(0)
+    rows = [(random.normal(size=(224, 224, 3)).astype("float32"), n % 10) for n in range(length)]
+    return {"train": rows, "val": rows[:8]}
+
+
 def summed() -> keras.Model:
     """Its loss is a sum over the rows of a batch."""
     model = without_loss()

@@ -93,6 +93,7 @@ ALSO = {
     "two outputs": (task("two_outputs"), "data.kind=dict"),
     "own compile": (task("OwnCompileAlone"),),
     "averaged": (task("OwnStep"), *AVERAGED),
+    "deep": (task("deep"), f"data._target_={HERE}.open_noise", "data.batch_size=8", *NO_EVALUATION),
 }
 
 
@@ -112,7 +113,8 @@ def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch,
     monkeypatch.undo()
     ended = run_keras(config, open_run(parts.path))
     assert (ended.state, ended.step) == ("completed", expected.step)
-    assert [k for k, v in bits(expected).items() if bits(ended)[k] != v] == []
+    found = bits(ended)
+    assert [k for k, v in bits(expected).items() if found[k] != v] == []
     assert ended.metrics == expected.metrics
     assert rows(parts) == rows(whole)  # what metrics count in an epoch goes on too
 
