@@ -18,8 +18,8 @@ def seed_everything(seed: int) -> None:
 def leave_graphs_as_written() -> None:
     """On CPUs, keep TensorFlow's graph optimizer (Grappler) from steps that return their logs, so that they repeat their bits.
 
-    Measured with TensorFlow 2.21 and a ResNet-50 of 8 images on two threads between operations: what it makes of such a graph ends
-    with other weights in each run, also with enable_op_determinism(). Time of a step is the same without it. On GPUs it stays on.
+    Measured with TensorFlow 2.21 and a ResNet-50 in batches of 8, with two threads for operations: with the optimizer, runs ended
+    with other weights, also under enable_op_determinism(); without it all were the same, and a step took as long. On GPUs it stays on.
     """
     if not tf.config.get_visible_devices("GPU"):
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
