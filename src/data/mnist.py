@@ -18,7 +18,7 @@ from src.data.mnist_files import (
     refuse_missing,
     what_to_put,
 )
-from src.data.order import permutation
+from src.data.shuffle import permutation
 from src.errors import DataError
 
 CLASSES = 10

@@ -1,15 +1,16 @@
 """Which samples a rank gets in which batch: pure functions of (seed, epoch, batch, rank).
 
-The global batch b of epoch e is `permutation(seed, e)[b * B : (b + 1) * B]`, and rank r of W gets its
+The global batch b of epoch e is what `shuffle.shuffled` has at `[b * B, (b + 1) * B)`, and rank r of W gets its
 rows `[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number of ranks, and resuming in the
 middle of an epoch needs nothing but (epoch, batch).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
+
+from src.data.shuffle import shuffled
 
 Sizes = Callable[[np.ndarray], np.ndarray]
 
@@ -53,25 +54,27 @@ class BatchOrder:
             epoch, batch: both from 0.
             sizes: what each sample counts, from indices int64 [n] to numbers [n], all above 0; None: all the same.
         """
-        size = self.batch_size
-        real = self._samples(length, epoch, batch, 1)
-        first = batch - batch % self.accumulate
-        if sizes is None:
-            start, stop = self._bounds(length, first, self.accumulate)
-            share = 1 / (stop - start)
-        else:
-            share = sizes(real) / np.sum(sizes(self._samples(length, epoch, first, self.accumulate)))
+        size, part = self.batch_size, self.batch_per_rank
+        start, stop = self._bounds(length, batch, 1)
+        first, last = self._bounds(length, batch - batch % self.accumulate, self.accumulate)
+        own = self.rank * part
+        share = 1 / (last - first)
+        if sizes is None and stop - start == size:
+            # Other ranks' rows cost nothing, however many they are.
+            rows = self._samples(length, epoch, start + own, start + own + part)
+            return rows, np.full(part, self.accumulate * size * share, dtype=np.float32)
+        real = self._samples(length, epoch, start, stop)
+        if sizes is not None:
+            share = sizes(real) / np.sum(sizes(self._samples(length, epoch, first, last)))
         weights = np.zeros(size, dtype=np.float32)
         weights[: len(real)] = self.accumulate * size * share
-        own = slice(self.rank * self.batch_per_rank, (self.rank + 1) * self.batch_per_rank)
-        rows = real.copy() if len(real) == size else np.resize(real, size)  # which takes ten times as long
-        return rows[own], weights[own]
+        rows = real if len(real) == size else np.resize(real, size)  # which takes ten times as long
+        return rows[own : own + part], weights[own : own + part]
 
-    def _samples(self, length: int, epoch: int, batch: int, count: int) -> np.ndarray:
-        """Those of `count` batches, without padding."""
-        start, stop = self._bounds(length, batch, count)
+    def _samples(self, length: int, epoch: int, start: int, stop: int) -> np.ndarray:
+        """Those at `start` to `stop` of the epoch, int64 [stop - start]."""
         if self.train:
-            return permutation(length, self.seed, epoch)[start:stop]
+            return shuffled(length, self.seed, epoch, start, stop)
         return np.arange(start, stop, dtype=np.int64)
 
     def _bounds(self, length: int, batch: int, count: int) -> tuple[int, int]:
@@ -82,15 +85,3 @@ class BatchOrder:
 def batches_per_epoch(length: int, batch_size: int) -> int:
     """Batches in one pass over `length` samples; the last one may be padded (see `BatchOrder.rows`)."""
     return -(-length // batch_size)
-
-
-@lru_cache(maxsize=4)
-def permutation(length: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of `length` samples in an epoch: int64 [length], read-only (it is shared by all callers).
-
-    Sorting raw PCG64 output instead of calling `Generator.permutation`: numpy keeps the raw streams of its
-    bit generators stable across versions, but not what a Generator makes of them (NEP 19).
-    """
-    order = np.argsort(np.random.PCG64([seed, epoch]).random_raw(length), kind="stable").astype(np.int64)
-    order.flags.writeable = False
-    return order

@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from src.data.base import DataSet
 from src.data.batch import check_batch
-from src.data.order import BatchOrder, batches_per_epoch, permutation
+from src.data.order import BatchOrder, batches_per_epoch
+from src.data.shuffle import shuffled
 from src.data.tf_arrays import Structure, as_arrays
 from src.data.tf_groups import ENDLESS
 from src.data.tf_pipeline import pipeline, row_spec
@@ -60,7 +61,7 @@ def whole_batches(length: int, batch_size: int) -> int:
 def training_rows(length: int, order: BatchOrder, epoch: int, batch: int) -> np.ndarray:
     """This rank's rows of a batch: int64 [B/W]."""
     start = batch * order.batch_size + order.rank * order.batch_per_rank
-    return permutation(length, order.seed, epoch)[start : start + order.batch_per_rank]
+    return shuffled(length, order.seed, epoch, start, start + order.batch_per_rank)
 
 
 def evaluation_rows(length: int, order: BatchOrder, batch: int) -> np.ndarray:

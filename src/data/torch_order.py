@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from src.data.order import BatchOrder, permutation
+from src.data.order import BatchOrder
+from src.data.shuffle import shuffled
 from src.errors import DataError
 
 
@@ -47,5 +48,10 @@ class BareOrder:
         start = batch * self.order.batch_size
         last = not self.drop_last and batch + 1 == self.batches(length)
         stop = length if last else start + self.order.batch_size
-        rows = permutation(length, self.order.seed, epoch) if self.shuffle else np.arange(length)
-        return np.array_split(rows[start:stop], self.order.world_size)[self.order.rank]
+        # Each rank's part as np.array_split would cut it, without the others' rows.
+        each, more = divmod(stop - start, self.order.world_size)
+        first = start + self.order.rank * each + min(self.order.rank, more)
+        after = first + each + (self.order.rank < more)
+        if self.shuffle:
+            return shuffled(length, self.order.seed, epoch, first, after)
+        return np.arange(first, after)

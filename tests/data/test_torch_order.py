@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from src.data.order import BatchOrder, permutation
+from src.data.order import BatchOrder
+from src.data.shuffle import permutation
 from src.data.torch_order import BareOrder
 from src.errors import DataError
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.data.order import permutation
+from src.data.shuffle import permutation
 from src.runs import replay
 from src.runs.folder import ATTEMPTS, RunDir
 from src.runs.replay import BadLoss

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from src.config.command_line import opened
 from src.config.schema import Config
-from src.data.order import permutation
+from src.data.shuffle import permutation
 from src.errors import ConfigError
 from src.runs.folder import RunDir
 
