@@ -118,6 +118,47 @@ def test_preemption_by_a_job_of_a_higher_partition(
         went_on_without_loss(login, job, run, 100)
 
 
+# only lightning
+LINGERING = """
+import sys
+import time
+import lightning.pytorch as pl
+
+class Lingering(pl.Callback):
+    def on_fit_start(self, trainer, module):
+        rank = sys.modules["src.launch.rank"]
+        record_end = rank.record_end  # the first rank alone calls it
+
+        def late(run, outcome, signal):
+            time.sleep(15 if outcome.state == "preempted" else 0)
+            record_end(run, outcome, signal)
+
+        rank.record_end = late
+"""
+
+
+@pytest.mark.slow
+def test_a_node_whose_ranks_are_done_leaves_the_others_their_time(
+    login: Login, slow_steps: str, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a preemption the first rank ends 15 s after the other. Slurm kills a step in which a task failed after 10 s (KillWait)."""
+    (shared_dir / "lingering.py").write_text(LINGERING)
+    environ = {**login.testbed.env(), "PYTHONPATH": str(shared_dir)}
+    monkeypatch.setattr(login.testbed, "env", lambda: environ)
+    words = ["trainer.devices=1", "trainer.nodes=2", *EACH_STEP, "trainer.max_steps=300", "launch=torchrun"]
+    words += ["cluster.partition=preemptible", "callbacks.lingering._target_=lingering.Lingering", slow_steps]
+    job, run = login.submit("cluster=slurm", *words)
+    wait_for(lambda: trained(run) > 1, run, 120)
+    urgent = login.testbed.run(
+        ["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"], timeout=120
+    )
+    assert urgent.returncode == 0, urgent.stderr
+    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
+    assert [part["ended_by"] for part in info(run)["parts"]] == ["SIGTERM", "completed"], log(run)
+    went_on_without_loss(login, job, run, 300)
+
+
+# end lightning
 @pytest.mark.slow
 def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
     """Three times, or as often as REQUEUES says, by itself and by its owner; beside it the same run that nobody disturbs."""

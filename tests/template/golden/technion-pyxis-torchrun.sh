@@ -41,10 +41,11 @@ MASTER_PORT=$((10000 + SLURM_JOB_ID % 1250 * 16))  # a job has 16 ports: another
 export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 16 on 2 nodes
-# one torchrun per node; it would die of the USR1 that is meant for its ranks, so it starts with USR1 ignored
+# one torchrun per node, which ends when its ranks have: USR1 and TERM are meant for them, and it ignores both. If it ended with an
+# error at TERM, Slurm would soon kill the ranks of the other nodes. PET_SIGNALS_TO_HANDLE is its option --signals-to-handle
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=32 --export=ALL --kill-on-bad-exit=1 \
     --container-image=image.sqsh --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
-    bash -c 'trap "" USR1; exec "$@"' - \
+    bash -c 'trap "" USR1 TERM; PET_SIGNALS_TO_HANDLE=SIGINT,SIGHUP,SIGQUIT exec "$@"' - \
     python -m src.launch.launcher "$RUN" torch.distributed.run --nnodes=2 --nproc-per-node=8 \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     -- "$CODE/src/train.py" --run "$RUN" &

@@ -44,11 +44,12 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 
 # ---- the ranks: 3 on 2 nodes
 # one torchrun per node, with all CPUs of the job there; each looks up in TRAIN_HOSTS how many ranks are its own.
-# It would die of the USR1 that is meant for its ranks, so it starts with USR1 ignored.
+# It ends when its ranks have: USR1 and TERM are meant for them, and it ignores both. If it ended with an error at TERM, Slurm would
+# soon kill the ranks of the other nodes. PET_SIGNALS_TO_HANDLE is its option --signals-to-handle.
 unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --whole --export=ALL --kill-on-bad-exit=1 \
-    bash -c 'trap "" USR1; here=",$TRAIN_HOSTS,"; here=${here#*,"$SLURMD_NODENAME":}
-        exec "$0" -m src.launch.launcher "$1" torch.distributed.run --nproc-per-node="${here%%,*}" "${@:2}"' \
+    bash -c 'trap "" USR1 TERM; here=",$TRAIN_HOSTS,"; here=${here#*,"$SLURMD_NODENAME":}
+        PET_SIGNALS_TO_HANDLE=SIGINT,SIGHUP,SIGQUIT exec "$0" -m src.launch.launcher "$1" torch.distributed.run --nproc-per-node="${here%%,*}" "${@:2}"' \
     /home/me/.venv/bin/python "$RUN" --nnodes=2 \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     -- "$CODE/src/train.py" --run "$RUN" &
