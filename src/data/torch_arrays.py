@@ -60,9 +60,10 @@ def _map(rows: Any, function: Any) -> Any:
 def _tensor(array: np.ndarray) -> Any:
     if array.dtype.kind in TEXT:
         return array.tolist()
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not (array.dtype.isnative and array.flags.carray):
+        array = np.require(array, array.dtype.newbyteorder("="), "CAW")
     try:
-        return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+        return torch.from_numpy(array)
     except TypeError as error:
         raise DataError(
             f"the data set's read() gave an array of {array.dtype}, a type that torch does not have; convert it there."

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,17 @@ class Reader:
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
         """Rows as tensors, in the tuples and dicts of the data set. Raises DataError."""
-        if isinstance(self.dataset, DataSet):
+        if self._by_rows:
             rows = self.dataset.read(indices, epoch, train)
             check_rows(rows, len(indices))
             return to_tensors(self.prepare(rows) if self.prepare else rows)
         rows = self._samples(indices.tolist(), epoch)
         return to_tensors(self.prepare(to_arrays(rows))) if self.prepare else rows
+
+    @cached_property
+    def _by_rows(self) -> bool:
+        """Whether the data set reads whole batches; to ask a protocol takes as long as a small batch's rows."""
+        return isinstance(self.dataset, DataSet)
 
     def _samples(self, indices: list[int], epoch: int) -> Any:
         collate = self.collate or getattr(self.dataset, "collate_fn", None) or default_collate
