@@ -31,7 +31,7 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "checkpoint": ([], ["--rounds", "2", "--layers", "8"]),
     "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
     "sharded_memory": ([], None),
-    "scale": ([], []),
+    "scale": ([], ["--rounds", "1"]),
     "collectives": ([], None),
 }
 """Each with its words, and those with --quick; None: it is too long for that."""

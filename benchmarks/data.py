@@ -1,6 +1,6 @@
 """What our loaders cost beside loops written by hand over the same rows: ours against plain ones, in one run, as ratios of time.
 
-    python benchmarks/data.py [--rounds 3] [--side lightning|keras] [--only pictures digits mnist]
+    python benchmarks/data.py [--rounds 5] [--side lightning|keras] [--only pictures digits mnist]
 
 Pictures: JPEG files of 500 x 375 pixels, decoded, cropped and scaled by the same function, two at once; by hand with torch's DataLoader
 over single pictures, or with a tf.data pipeline. Arrays, of the sizes of digits and of MNIST: an epoch of training with `model=mlp`, whose
@@ -271,7 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--side", choices=["lightning", "keras"])
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)

@@ -1,9 +1,9 @@
 """What the project's own bookkeeping costs at 10 to 10,000 nodes of 8 ranks: seconds, memory and bytes, none of them on a cluster.
 
-    python benchmarks/scale.py
+    python benchmarks/scale.py [--rounds 3]
 
-Each part is called as the program calls it, with made-up nodes, in a process of its own. A growth of 10 from one column to the next is
-linear. The largest size is 9,408 nodes, those of Frontier. The last line is one JSON object.
+Each part is called as the program calls it, with made-up nodes, in a process of its own, all sizes in turn; seconds are the median. A
+growth of 10 from one column to the next is linear. The largest size is 9,408 nodes, those of Frontier. The last line is one JSON object.
 """
 
 import argparse
@@ -21,6 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
+
+from benchmarks.rounds import in_turn  # noqa: E402
 
 NODES = (10, 100, 1000, 9408)
 RANKS = 8
@@ -152,6 +154,18 @@ def measured(name: str, nodes: int) -> dict[str, float]:
     return found
 
 
+def in_rounds(name: str, rounds: int) -> tuple[list[dict[str, float]], str]:
+    """One part at each size, the seconds of some rounds, and what is said of those that were disturbed."""
+    rows: dict[str, dict[str, float]] = {}
+
+    def measure(size: str) -> float:
+        rows[size] = measured(name, int(size))
+        return rows[size]["seconds"]
+
+    found = in_turn([str(nodes) for nodes in NODES], rounds, measure)
+    return [{**row, "seconds": round(found.middle(size), 5)} for size, row in rows.items()], found.said()
+
+
 def one(name: str, nodes: int) -> dict[str, Any]:
     """The figures of this process."""
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
@@ -170,6 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.one:
@@ -179,10 +194,13 @@ def main() -> None:
     print(f"{'nodes (of 8 ranks)':<24}" + "".join(f"{nodes:>12,}" for nodes in NODES))
     results: dict[str, list[dict[str, float]]] = {}
     for name in PARTS:
-        rows = results[name] = [measured(name, nodes) for nodes in NODES]
+        rows, said = in_rounds(name, parsed.rounds)
+        results[name] = rows
         for unit, text in (("seconds", "s"), ("memory_mib", "MiB more"), ("bytes", "bytes")):
             if any(row[unit] for row in rows):
                 print(f"{f'{name}, {text}':<24}" + "".join(f"{row[unit]:>12,}" for row in rows), flush=True)
+        if said:
+            print(said)
     print(json.dumps(results))
 
 

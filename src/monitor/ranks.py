@@ -21,7 +21,7 @@ GONE, ENDED = "gone", "ended"
 """Besides the letters of /proc: the process ended in the middle of its work, or after it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A rank at one moment.
 
