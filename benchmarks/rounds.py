@@ -5,6 +5,7 @@ piece of work is timed: a round in which it took much longer than in the best on
 rounds are, and the tables say so.
 """
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -110,13 +111,48 @@ def in_turn(
     return found
 
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
 def number_of(program: Sequence[str]) -> float:
     """What a program of Python prints last, run on one thread. Exits with what it says if it fails."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, **ONE_THREAD}
     done = subprocess.run([sys.executable, *program], env=environ, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
     return float(done.stdout.split()[-1])
+
+
+class Program:
+    """A program of Python, run on one thread, that prints a number for each line it reads, and waits while others are measured."""
+
+    def __init__(self, program: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *program],
+            env={**os.environ, **ONE_THREAD},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def number(self) -> float:
+        """The next one. Exits with what the program says if it fails."""
+        assert self._process.stdin and self._process.stdout
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and its last lines say why
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        said = []
+        for line in self._process.stdout:
+            try:
+                return float(line)
+            except ValueError:
+                said.append(line)  # a warning, or an error
+        sys.exit("".join(said))
+
+    def end(self) -> None:
+        """It has nothing more to read, so it ends."""
+        self._process.communicate()
 
 
 def fixed_work(tries: int = 9) -> float:

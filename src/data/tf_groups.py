@@ -17,7 +17,7 @@ ENDLESS = np.iinfo(np.int64).max
 MOST = 32
 """Batches of a call: by then it costs next to nothing for each."""
 
-BYTES = 2**20
+BYTES = 2**22
 """Of the batches of a call; four such groups exist at most: one is read, two wait, one is taken apart."""
 
 LONGEST_S = 0.002
@@ -70,12 +70,18 @@ def read_group(read: Read, first: int, stop: int) -> list[np.ndarray]:
     They end before one that can't be read, or not as its first and last row promise: that is the first of the next group, and an error.
     """
     began = time.monotonic()
-    group = [read(first)]
-    for number in range(first + 1, stop):
-        if time.monotonic() - began > LONGEST_S:
+    batch = read(first)
+    # Each batch is copied as soon as it is read, while the processor still has it in its cache.
+    stacks = [np.empty((stop - first, *array.shape), array.dtype) for array in batch]
+    count = 0
+    while True:
+        for stack, array in zip(stacks, batch, strict=True):
+            stack[count] = array
+        count += 1
+        if first + count == stop or time.monotonic() - began > LONGEST_S:
             break
         try:
-            group.append(read(number))
+            batch = read(first + count)
         except Exception:
             break
-    return [np.stack(arrays) for arrays in zip(*group, strict=True)]
+    return [stack[:count] for stack in stacks]

@@ -124,6 +124,6 @@ def test_groups_are_small() -> None:
         return group_size((tf.TensorSpec(shape, dtype), tf.TensorSpec([8], tf.float32)))
 
     assert size(8, 32) == MOST
-    assert size(64, 1024) == 3  # 256 KiB and a little
+    assert size(64, 4096) == 3  # 1 MiB and a little
     assert size(64, 224, 224, 3) == 1
     assert size(8, None) == size(8, dtype=tf.string) == 1
