@@ -9,19 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from src.data.ahead import LONGEST_S, MOST
 from src.data.tf_arrays import Structure, tensors
 
 ENDLESS = np.iinfo(np.int64).max
 """The number of a batch that is never reached."""
 
-MOST = 32
-"""Batches of a call: by then it costs next to nothing for each."""
-
 BYTES = 2**22
 """Of the batches of a call; four such groups exist at most: one is read, two wait, one is taken apart."""
-
-LONGEST_S = 0.002
-"""A call that has taken so long reads no other batch, so no batch waits for slow ones after it: the call itself costs a tenth of this."""
 
 Read = Callable[[int], list[np.ndarray]]
 """The number of a batch to its arrays, in the order of `tf.nest.flatten`."""

@@ -13,14 +13,14 @@ TEXT = "UTSO"
 
 
 def to_tensors(rows: Any) -> Any:
-    """The same tuples, lists and dicts with tensors in place of arrays; texts become lists of `str`.
+    """The same tuples, lists and dicts with tensors in place of arrays and of numpy's single numbers; texts become lists of `str`.
 
     Raises:
         DataError: an array of a type that torch does not have.
     """
     if isinstance(rows, np.ndarray):
         return _tensor(rows)
-    return _map(rows, to_tensors)
+    return _tensor(np.asarray(rows)) if isinstance(rows, np.generic) else _map(rows, to_tensors)
 
 
 def to_arrays(rows: Any) -> Any:
@@ -30,23 +30,19 @@ def to_arrays(rows: Any) -> Any:
 
 def check_rows(rows: Any, count: int, path: str = "") -> None:
     """Raise DataError if `rows` is neither a tuple nor a dict of arrays, or one of its arrays has not `count` rows."""
-    if isinstance(rows, Mapping):
-        inner = list(rows.items())
-    elif isinstance(rows, tuple | list):
-        inner = list(enumerate(rows))
-    elif not isinstance(rows, np.ndarray):
+    if isinstance(rows, np.ndarray):
+        if rows.shape[:1] != (count,):
+            raise DataError(
+                f"the data set's read() was asked for {count} rows, and its array{path} has the shape {list(rows.shape)}; the first "
+                "dimension must be the rows."
+            )
+    elif isinstance(rows, tuple | list | Mapping):
+        for key, value in rows.items() if isinstance(rows, Mapping) else enumerate(rows):
+            check_rows(value, count, f"{path}[{key!r}]")
+    else:
         raise DataError(
             f"the data set's read() gave a {type(rows).__name__}{path}; it must give a tuple or a dict of numpy arrays."
         )
-    elif rows.shape[:1] != (count,):
-        raise DataError(
-            f"the data set's read() was asked for {count} rows, and its array{path} has the shape {list(rows.shape)}; the first "
-            "dimension must be the rows."
-        )
-    else:
-        return
-    for key, value in inner:
-        check_rows(value, count, f"{path}[{key!r}]")
 
 
 def _map(rows: Any, function: Any) -> Any:

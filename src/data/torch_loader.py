@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from src.data.ahead import ahead
 from src.data.batch import check_batch
 from src.data.keep import keep_batch
 from src.data.order import BatchOrder, batches_per_epoch
@@ -94,14 +95,23 @@ class Batches(Dataset[Any]):
 
 
 class BatchLoader(DataLoader[Any]):
-    """A DataLoader that raises a worker's DataError."""
+    """A DataLoader that raises a worker's DataError, and where there are no workers reads small batches several at a time."""
+
+    dataset: Batches
 
     def __iter__(self) -> Any:
         """Batches, in order."""
-        for batch in super().__iter__():
+        # Rows that are read by index do not depend on when they are; of samples that a data set makes one by one nobody knows.
+        by_rows = self.num_workers == 0 and self.dataset.reader.by_rows
+        for batch in ahead(super().__iter__()) if by_rows else super().__iter__():
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+
+def _as_read(batch: Any) -> Any:
+    """It has tensors already; torch's default would look through a batch for arrays, which takes as long as to read a small one."""
+    return batch
 
 
 def torch_loader(
@@ -121,6 +131,7 @@ def torch_loader(
     return BatchLoader(
         batches,
         batch_size=None,
+        collate_fn=_as_read,
         sampler=EpochSampler(len(batches), start_epoch, start_batch),
         num_workers=workers,
         persistent_workers=workers > 0,

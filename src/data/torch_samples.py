@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from src.data import torch_draws as draws
 from src.data.base import DataSet
@@ -43,15 +43,15 @@ class Reader:
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
         """Rows as tensors, in the tuples and dicts of the data set. Raises DataError."""
-        if self._by_rows:
+        if self.by_rows:
             rows = self.dataset.read(indices, epoch, train)
             check_rows(rows, len(indices))
             return to_tensors(self.prepare(rows) if self.prepare else rows)
         rows = self._samples(indices.tolist(), epoch)
-        return to_tensors(self.prepare(to_arrays(rows))) if self.prepare else rows
+        return to_tensors(self.prepare(to_arrays(rows))) if self.prepare else default_convert(rows)
 
     @cached_property
-    def _by_rows(self) -> bool:
+    def by_rows(self) -> bool:
         """Whether the data set reads whole batches; to ask a protocol takes as long as a small batch's rows."""
         return isinstance(self.dataset, DataSet)
 

@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import SUITES
 from benchmarks.goals import GOALS, rows, table
-from benchmarks.rounds import Rounds, in_turn
+from benchmarks.rounds import Program, Rounds, in_turn
 from src.files import ROOT
 
 PARTS = {"__main__", "goals", "rounds"}
@@ -41,6 +42,18 @@ def test_each_program_takes_its_turn() -> None:
     found = in_turn(("hand", "ours"), 2, measure, unused=1)
     assert turns == ["hand", "ours"] * 3
     assert found.seconds == {"hand": [3.0, 5.0], "ours": [4.0, 6.0]} and len(found.work) == 2
+
+
+def test_a_program_waits_for_its_turn(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import sys\nprint('a warning', file=sys.stderr)\nfor n, _ in zip('12', sys.stdin): print(n, flush=True)\n1 / 0"
+    )
+    program = Program([str(file)])
+    assert [program.number(), program.number()] == [1.0, 2.0]
+    with pytest.raises(SystemExit, match="ZeroDivisionError"):
+        program.number()
+    program.end()
 
 
 def test_what_is_promised_stands_beside_what_was_found() -> None:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.data import tf_groups
+from src.data.ahead import MOST
 from src.data.order import BatchOrder
-from src.data.tf_groups import MOST, group_size, read_group
+from src.data.tf_groups import group_size, read_group
 from src.data.tf_pipeline import plain_data_errors, tf_dataset
 from src.errors import DataError
 from tests.properties.cases import bounded

@@ -2,9 +2,11 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from src.data import ahead
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from src.data.order import BatchOrder
@@ -88,3 +90,37 @@ def test_impossible_batches_are_refused() -> None:
         torch_loader(train, BatchOrder(2048, seed=0, train=True))
     with pytest.raises(DataError, match="3 ranks"):
         torch_loader(train, BatchOrder(64, seed=0, world_size=3, train=True))
+
+
+class Rows:
+    """Twelve rows, read as whole batches; it counts them."""
+
+    reads = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
+        self.reads += 1
+        return (indices,)
+
+
+class Samples:
+    """Twelve rows, read one by one; it counts them."""
+
+    reads = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        self.reads += 1
+        return index
+
+
+def test_samples_are_made_when_their_batch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set that makes them one by one may draw from what the training draws from too; others are read ahead."""
+    monkeypatch.setattr(ahead, "LONGEST_S", 10.0)
+    for dataset, reads in ((Rows(), 4), (Samples(), 3)):
+        next(iter(torch_loader(dataset, BatchOrder(3, seed=0))))
+        assert dataset.reads == reads

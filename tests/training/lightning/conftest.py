@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from src.config.schema import Config
+from src.data import ahead
 from src.data.base import DataSet, Splits
 from src.distributed.topology import Topology
 from src.runs.attempts import Outcome
@@ -101,6 +102,8 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
             )
 
         monkeypatch.setattr(side, "open_splits", splits)
+        if signal_at:
+            monkeypatch.setattr(ahead, "MOST", 1)  # each batch is read right before its step
         stop.requested = None
         return side.train(config, run, Topology(), stop)
 

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from src.config.compose import compose
 from src.config.load import load
+from src.data import ahead
 from src.distributed.discover import discover
 from src.runs.folder import RunDir
 from src.training.lightning import run as side
@@ -42,6 +43,8 @@ def remember(*arguments: Any) -> torch.nn.Module:
 def with_signal(*arguments: Any, **named: Any) -> Any:
     """The data, with SIGTERM at the chosen place."""
     rank, read = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
+    if read:
+        ahead.MOST = 1  # each batch is read right before its step
     splits = open_splits(*arguments, **named)
     return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
 
