@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lock=requirements/locks/docs.txt
-stamp=.docs-env/installed-$(sha256sum <"$lock" | cut -c1-16)
+stamp=.docs-env/installed-$(cksum <"$lock" | tr " " -)
 if [ ! -e "$stamp" ]; then
   "${PYTHON:-python3}" -m venv --clear .docs-env
   .docs-env/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement="$lock"

@@ -6,6 +6,7 @@ Printed is the folder of its programs. Otherwise .venv is made and used, and one
 """
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -69,10 +70,13 @@ def absent(there: dict[str, str], lists: list[str]) -> list[str]:
 
 
 def pins(name: str) -> Iterator[str]:
-    """Each `package==version` of a list; none where there is no such list."""
+    """Each `package==version` that a list requires on this machine; none if the list does not exist."""
     path = LISTS / f"{name}.txt"
+    machine = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
     for line in path.read_text().splitlines() if path.exists() else ():
-        if pin := line.split("#")[0].strip():
+        pin, _, marker = map(str.strip, line.split("#")[0].partition(";"))
+        # a marker is an expression of Python too: https://packaging.python.org/specifications/dependency-specifiers/
+        if pin and (not marker or eval(marker, {"__builtins__": {}}, machine)):
             yield pin
 
 

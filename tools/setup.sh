@@ -7,6 +7,7 @@ python=${PYTHON:-python3}
 shopt -s nullglob
 
 say() { printf '%s\n' "$*" >&2; }
+digest() { { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi; } | cut -c1-16; } # macOS has the second
 
 # The frameworks of this checkout, and those to install: as asked, else as .venv has them, else all.
 sides=(src/training/*/run.py)
@@ -39,13 +40,13 @@ if [ "$locked" != no ]; then
   for list in "${lists[@]}"; do
     lock=requirements/locks/${list##*/}
     [ -e "$lock" ] || lock=${lock%.txt}-$wheels.txt # of a list whose packages differ on GPUs
-    of=$(sed -e 's/#.*//' -e 's/^[[:space:]]*//' -e 's/[[:space:]]*$//' "$list" | grep . | head -c -1 | sha256sum | cut -c1-16)
+    of=$(printf %s "$(sed -e 's/#.*//' -e 's/^[[:space:]]*//' -e 's/[[:space:]]*$//' "$list" | grep .)" | digest)
     grep -q "^# of: $of\$" "$lock" 2>/dev/null || stale+=("$list")
     files+=("$lock")
   done
   [ ${#stale[@]} = 0 ] || { say "error: ${stale[*]} changed after its lock was written: make lock, or make setup LOCKED=no"; exit 2; }
 fi
-stamp=.venv/installed-$(cat "${files[@]}" | sha256sum | cut -c1-16)
+stamp=.venv/installed-$(cat "${files[@]}" | digest)
 [ ! -e "$stamp" ] || exit 0
 
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian ships venv as a package of its own
@@ -75,7 +76,7 @@ if [ "$locked" != no ]; then
   fi
   # end lightning
 fi
-"${install[@]}" "${options[@]}" "${files[@]/#/--requirement=}"
+"${install[@]}" ${options[@]+"${options[@]}"} "${files[@]/#/--requirement=}"
 # on all CPUs, where pip takes one; a few packages ship files of other versions of Python, which can't be compiled
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
 touch "$stamp"

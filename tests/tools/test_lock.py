@@ -1,9 +1,13 @@
 """The locks are those of the lists, whole, and of one solution; `make setup` refuses others."""
 
+import platform
 import re
 import subprocess
+import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from shutil import which
 
 import pytest
 from packaging.requirements import Requirement
@@ -11,6 +15,10 @@ from packaging.requirements import Requirement
 from tests.tools.test_environment import project  # noqa: F401 - a fixture
 from tools.environment import normal, pins
 from tools.lock import LISTS, LOCKS, head
+
+# only lightning
+from tools.lock import CPU_WHEELS  # isort: skip
+# end lightning
 
 NAMES = sorted(path.stem for path in LISTS.glob("*.txt"))
 
@@ -66,6 +74,75 @@ def test_the_locks_have_what_their_packages_need() -> None:
     asked = [Requirement(entry) for entry in entries]
     here = {normal(entry.name) for entry in asked if entry.marker is None or entry.marker.evaluate()}
     assert {name: lacks for name in here if (lacks := needs(name) - here)} == {}
+
+
+MACHINES = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")]
+
+
+def entries(machine: tuple[str, str], locks: Iterable[Path]) -> dict[str, list[str]]:
+    """Return the checksums of each package that these locks install on such a machine, none twice by one lock."""
+    system = {"linux": "Linux", "darwin": "Darwin"}[machine[0]]
+    there = {"sys_platform": machine[0], "platform_machine": machine[1], "platform_system": system}
+    found: dict[str, list[str]] = {}
+    for lock in locks:
+        of_lock: dict[str, list[str]] = {}
+        for block in re.split(r"^(?=[a-z])", lock.read_text(), flags=re.MULTILINE)[1:]:
+            asked = Requirement(block.partition("\\")[0].strip())
+            if asked.marker is None or asked.marker.evaluate(there):
+                assert asked.name not in of_lock, f"{asked.name} is twice in {lock.name} for {machine}"
+                of_lock[asked.name] = re.findall(r"--hash=sha256:(\w{64})\n", block.replace(" \\", ""))
+        found |= of_lock
+    return found
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids="-".join)
+def test_each_package_is_locked_once_for_each_machine(machine: tuple[str, str]) -> None:
+    cpu = [lock for lock in LOCKS.glob("*.txt") if not lock.stem.endswith("-gpu") and lock.stem != "docs"]
+    found = entries(machine, cpu)
+    assert found and all(found.values())
+    # only keras
+    of = "tensorflow-cpu" if machine == ("linux", "x86_64") else "tensorflow"
+    assert [name for name in found if name in ("tensorflow", "tensorflow-cpu")] == [of]
+    # end keras
+    # only lightning
+    wheels = CPU_WHEELS.read_text()
+    built = {line[:64] for line in wheels.splitlines() if line.endswith(f"_{machine[1]}.whl")}
+    assert (machine[0] != "linux") or built & set(found["torch"])
+    # end lightning
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids="-".join)
+def test_the_lists_ask_for_what_is_locked(machine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An active environment is compared with the list of its own machine."""
+    monkeypatch.setattr(sys, "platform", machine[0])
+    monkeypatch.setattr(platform, "machine", lambda: machine[1])
+    for name in NAMES:
+        lock = next(
+            lock for lock in locks_of(name) if not lock.stem.endswith("-gpu") or name.endswith("-gpu")
+        )
+        locks = [
+            lock,
+            *(LOCKS / f"{first}.txt" for first in ("common", "dev") if lock.stem not in (first, "docs")),
+        ]
+        there = entries(machine, dict.fromkeys(locks))
+        wanted = {normal(re.split(r"[\[=]", pin)[0]) for pin in pins(name)}
+        assert wanted <= there.keys(), name
+
+
+def test_set_up_reads_the_locks_with_the_tools_of_macos(project: Path, tmp_path: Path) -> None:  # noqa: F811
+    """macOS has no `sha256sum`, and its `head` does not know `-c -1`; then only Python's venv is missing."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "cat", "cut", "dirname", "env", "grep", "sed", "uname"):
+        (tools / name).symlink_to(str(which(name)))
+    sums = f"#!{sys.executable}\nimport hashlib, sys\nassert sys.argv[1:] == ['-a', '256']\n"
+    (tools / "shasum").write_text(sums + "print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest(), '-')\n")
+    (tools / "python3").write_text('#!/bin/bash\n[ "$1" = -c ] && [[ $2 = *version_info* ]]\n')
+    for name in ("shasum", "python3"):
+        (tools / name).chmod(0o755)
+    command = ["bash", "tools/setup.sh"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, env={"PATH": str(tools)})
+    assert "needs Python's venv" in done.stderr, done.stderr
 
 
 def test_no_lock_is_left_of_a_list_that_is_gone() -> None:
