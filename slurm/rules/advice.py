@@ -15,6 +15,18 @@ def node_is_special(request: Request) -> Iterator[str]:
         yield node.about
 
 
+def unlisted(request: Request) -> Iterator[str]:
+    """Report a GPU type or partition that the preset does not list, such as a slice of a GPU."""
+    for key in ("partition", "gpu_type"):
+        value = getattr(request.config.cluster, key)
+        known = dict.fromkeys(name for n in request.site.nodes if (name := getattr(n, key)))
+        if known and value and value not in known:
+            yield (
+                f"cluster.{key}={value} is not in the preset of {request.cluster}, which lists {', '.join(known)}: "
+                "GPUs, CPUs and memory of such a node are not checked, and the scheduler decides."
+            )
+
+
 def memory_for_gpus(request: Request) -> Iterator[str]:
     """Rule of thumb: twice as much memory as the GPUs have."""
     job, node = request.job, request.job.node
@@ -51,4 +63,4 @@ def unread_targets(request: Request) -> Iterator[str]:
     yield from unreadable(request.config)
 
 
-RULES = (node_is_special, memory_for_gpus, cpus_for_gpus, downloads, unread_targets)
+RULES = (unlisted, node_is_special, memory_for_gpus, cpus_for_gpus, downloads, unread_targets)

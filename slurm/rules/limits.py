@@ -119,24 +119,18 @@ def memory_refused(request: Request) -> Iterator[str]:
 
 
 def partition(request: Request) -> Iterator[str]:
-    """A partition of the site, or none if the scheduler picks it."""
-    c, known = request.config.cluster, {n.partition for n in request.site.nodes} - {None}
+    """No partition if the scheduler picks it."""
+    c = request.config.cluster
     if c.partition and not request.site.takes_partition:
         yield f"{request.cluster} picks the partition itself; leave cluster.partition={c.partition} out."
-    elif known and c.partition not in known:
-        yield (
-            f"cluster.partition={c.partition} is not one of {request.cluster}'s partitions with GPUs: {', '.join(sorted(map(str, known)))}."
-        )
 
 
 def gpu_type(request: Request) -> Iterator[str]:
-    """A GPU type of the site; some sites need one, because the default is their oldest."""
+    """Some sites need a GPU type, because the default is their oldest."""
     c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
     if c.gpu_type is None and request.site.needs_gpu_type and request.job.gpus:
         names = "|".join(known) or "NAME"
         yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; use cluster.gpu_type={names}."
-    elif c.gpu_type and known and c.gpu_type not in known:
-        yield f"cluster.gpu_type={c.gpu_type} is not a GPU type of {request.cluster}; use cluster.gpu_type={'|'.join(known)}."
 
 
 def requeue(request: Request) -> Iterator[str]:

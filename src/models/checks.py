@@ -21,7 +21,9 @@ def cnn(shape: tuple[int, ...], width: int) -> str:
 def mlp(shape: tuple[int, ...], hidden: list[int]) -> str:
     """Each layer's weights."""
     sizes = [math.prod(shape), *hidden]
-    return _too_large(f"model.hidden={hidden}", max(a * b for a, b in itertools.pairwise(sizes)), shape)
+    return _too_large(
+        f"model.hidden={hidden}", max((a * b for a, b in itertools.pairwise(sizes)), default=0), shape
+    )
 
 
 def _too_large(key: str, weights: int, shape: tuple[int, ...]) -> str:

@@ -1,7 +1,9 @@
 """What is exported is read by the framework alone, and answers as the model does."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from src.runs.folder import RunDir
 from .conftest import Evaluate
 
 Runs = dict[str, RunDir]
+Train = Callable[..., CompletedProcess[str]]
 
 
 def images(count: int = 3) -> np.ndarray:
@@ -82,3 +85,23 @@ def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Pa
 def test_load_model_refuses_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a run folder"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize(("framework", "format"), [("lightning", "torch.export"), ("keras", "keras")])
+def test_a_linear_model_trains_resumes_and_is_exported(
+    train: Train, evaluated: Evaluate, tmp_path: Path, framework: str, format: str
+) -> None:
+    """`model.hidden=[]` has no hidden layer."""
+    words = (
+        f"framework={framework}",
+        "model=mlp",
+        "model.hidden=[]",
+        "trainer.max_epochs=1",
+        f"paths.results={tmp_path}",
+    )
+    for arguments in (words, (f"resume={tmp_path}/latest", "trainer.max_epochs=2")):
+        done = train(*arguments, "monitor.progress=none")
+        assert done.returncode == 0, done.stderr
+    file = tmp_path / ("model" + {"keras": ".keras", "torch.export": ".pt2"}[format])
+    code, _, error = evaluated(tmp_path / "latest", "--export", format, "--to", file)
+    assert code == 0 and file.stat().st_size > 0, error

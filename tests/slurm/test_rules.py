@@ -8,6 +8,7 @@ import pytest
 
 from slurm import rules
 from slurm.launch import placeholder_job
+from slurm.presets import PRESETS
 from slurm.rules import advice, folders, limits, options, resources, starting
 from slurm.rules.request import Request
 from src.config.schema import Config
@@ -38,9 +39,7 @@ REFUSED = {
     "comment: form": ("cluster=neuron cluster.comment=pytorch", "does not have the form"),
     "memory_refused": ("cluster=neuron cluster.mem=10G", "leave cluster.mem out"),
     "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
-    "partition: unknown": ("cluster=neuron cluster.partition=gpu", "is not one of neuron's partitions"),
     "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
-    "gpu_type: unknown": ("cluster=alvis cluster.gpu_type=h100", "is not a GPU type of alvis"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
     "chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
     "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch knows no SOMETIMES; use some of BEGIN,END"),
@@ -255,7 +254,45 @@ def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
     assert list(limits.account(by_profile)) == []
 
 
+UNLISTED = [
+    ("narval", "gpu_type", "a100_1g.5gb", "a100"),
+    ("fir", "gpu_type", "nvidia_h100_80gb_hbm3_1g.10gb", "h100"),
+    ("nibi", "gpu_type", "mi300a", "h100"),
+    ("rorqual", "gpu_type", "h100_2g.20gb", "h100"),
+    ("ibex", "gpu_type", "rtx2080ti", "v100, a100"),
+    ("ibex", "gpu_type", "gtx1080ti", "v100, a100"),
+    ("technion", "gpu_type", "h200", "a100"),
+    ("alvis", "gpu_type", "a100", "A100, A100fat, A40, V100, T4"),
+    ("neuron", "partition", "amd_h200nv_8", "amd_a100nv_8, cas_v100nv_8"),
+    ("neuron", "partition", "'\"amd_a100nv_8,cas_v100nv_8\"'", "amd_a100nv_8"),
+]
+
+
+@pytest.mark.parametrize(("site", "key", "name", "listed"), UNLISTED)
+@pytest.mark.parametrize(
+    "more", ["", "trainer.devices=16", "strategy=horovod trainer.devices=4 cluster.cpus_per_task=64"]
+)
+def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
+    make_config: MakeConfig, site: str, key: str, name: str, listed: str, more: str
+) -> None:
+    asked = request(make_config, f"cluster={site} cluster.{key}={name} {more} data.batch_size=64")
+    found = [p for module in (resources, limits) for rule in module.RULES for p in rule(asked)]
+    assert [p for p in found if "rejects jobs without" not in p] == []
+    [note] = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
+    assert f"is not in the preset of {site}, which lists {listed}" in note and "the scheduler decides" in note
+    assert asked.job.mem is None and sum(asked.job.devices) in (1, 4, 16)
+
+
+@pytest.mark.parametrize(
+    "site", sorted(path.stem for path in PRESETS.glob("*.yaml") if path.stem not in ("local", "current"))
+)
+def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig, site: str) -> None:
+    asked = request(make_config, f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
+    assert [p for p in rules.problems(asked, elsewhere=True) if "zzq" in p] == []
+
+
 NOTED = {
+    "unlisted": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
     "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
     "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
     "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),

@@ -7,6 +7,7 @@ from src.training.network import build_network
 
 CONFIGS = [
     "model=mlp",
+    "model=mlp model.hidden=[]",
     "model=cnn",
     "model=resnet18",
     "model=resnet18 model.small_images=true",

@@ -32,6 +32,8 @@ def test_parameters_of_the_small_models(make_config: MakeConfig) -> None:
     """Counted by hand for digits: 8x8 grey, 10 classes."""
     mlp = build_network(make_config("model=mlp", "model.hidden=[20,30]"), {"shape": (8, 8, 1), "outputs": 10})
     assert parameter_count(mlp) == 64 * 20 + 20 + 20 * 30 + 30 + 30 * 10 + 10
+    linear = build_network(make_config("model=mlp", "model.hidden=[]"), {"shape": (8, 8, 1), "outputs": 10})
+    assert parameter_count(linear) == 64 * 10 + 10
     cnn = build_network(make_config("model=cnn", "model.width=4"), {"shape": (8, 8, 1), "outputs": 10})
     convolutions = 9 * 4 + 2 * 4 + 9 * 4 * 8 + 2 * 8
     assert parameter_count(cnn) == convolutions + (8 * 4 * 4) * 128 + 128 + 128 * 10 + 10
