@@ -260,3 +260,24 @@ def test_a_run_killed_in_the_middle_resumes(train: Train, tmp_path: Path) -> Non
     again = train(f"resume={tmp_path / 'latest'}")
     assert again.returncode == 0, again.stderr
     assert run_json(tmp_path)["state"] == "completed"
+
+
+# only keras
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (("framework=keras",), True),
+        (("framework=keras", "cluster=slurm"), True),
+        (("-m", "framework=keras", "seed=1,2"), True),
+        (("framework=lightning",), False),
+    ],
+)
+def test_another_backend_of_keras_is_noted_once(train: Train, words: tuple[str, ...], noted: bool) -> None:
+    done = train(*words, "dry_run=true", env={"KERAS_BACKEND": "jax"})
+    note = "note: KERAS_BACKEND=jax has no effect: framework=keras trains with TensorFlow."
+    assert done.returncode == 0 and done.stderr.count(note) == noted, done.stderr
+    assert "KERAS_BACKEND" not in done.stdout
+    assert train(*words, "dry_run=true", env={"KERAS_BACKEND": "tensorflow"}).stderr.count("note") == 0
+
+
+# end keras
