@@ -36,7 +36,7 @@ def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -
         what = f"fits {' and '.join(found)}" if found else "is not a login node of any preset"
         raise ConfigError(
             f"cluster=current: this machine ({hosts[0]}) {what}; name one of {', '.join(known)}, or write a preset with "
-            "`python slurm/new_cluster.py NAME` (its cluster.site.hosts lists the login nodes).",
+            "`python slurm/new_cluster.py NAME --write` (its cluster.site.hosts lists the login nodes).",
             *broken,
         )
     return [f"cluster={found[0]}" if o == "cluster=current" else o for o in overrides]
