@@ -1,6 +1,7 @@
 """Fixtures for every test: composed configurations, the command line as a user types it, and tools that may be missing."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from slurm.testbed.requirements import missing
 from src.config.command_line import opened
 from src.config.compose import compose
 from src.config.load import load
 from src.config.schema import Config
+from src.distributed.horovod_install import horovod_problem
 from src.distributed.layout import local_layout
 from src.distributed.packages import missing_framework
 from src.files import ROOT
@@ -75,6 +78,36 @@ def require(there: object, what: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(f"missing in CI: {what}")
     pytest.skip(what)
+
+
+def require_packages(stderr: str) -> None:
+    """Skip if a command was refused because Horovod or a framework is not installed in this environment."""
+    for framework in FRAMEWORKS:
+        horovod = [horovod_problem(framework, mpi=mpi) for mpi in (False, True)]
+        for problem in filter(None, (missing_framework(framework), *horovod)):
+            require(problem not in stderr, problem)
+
+
+def which(program: str, package: str) -> str | None:
+    """Return what to install if a program is missing."""
+    return None if shutil.which(program) else f"apt-get install {package}"
+
+
+TOOLS: dict[str, Callable[[], str | None]] = {
+    "slurm": lambda: missing(accounting=True, ssh=True, pbs=True),
+    "mpi": lambda: which("mpirun", "openmpi-bin libopenmpi-dev, then `make horovod`"),
+    "horovod": horovod_problem,
+    "git": lambda: which("git", "git"),
+    "needs_root": lambda: None if os.getuid() == 0 else "run as root",
+}
+"""What a test with such a mark needs, and what to do if it is missing."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose marks name a tool that is missing."""
+    for problem in [problem() for mark, problem in TOOLS.items() if item.get_closest_marker(mark)]:
+        require(problem is None, str(problem))
 
 
 @pytest.fixture(scope="session", name="require")

@@ -11,6 +11,8 @@ from src.errors import SubmitError
 from src.files import ROOT
 from tests.slurm.projects import add_submodule, commit, files, git, take
 
+pytestmark = pytest.mark.git
+
 
 def test_tracked_and_new_files_but_not_ignored_ones(project: Path) -> None:
     head = commit(project)

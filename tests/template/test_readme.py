@@ -10,6 +10,7 @@ import pytest
 
 from src import jobs, scaling
 from src.files import ROOT
+from tests.conftest import require_packages
 
 Train = Callable[..., "CompletedProcess[str]"]
 PAGES = [
@@ -60,6 +61,7 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
     (tmp_path / "mine.py").write_text(MINE)
     environment = {"PYTHONPATH": str(tmp_path)}
     done = train(*arguments, "dry_run=true", f"paths.results={tmp_path / 'results'}", env=environment)
+    require_packages(done.stderr)
     if "cluster=" in command:  # a page can't know the reader's account
         assert "dry run: nothing was written" in done.stdout, done.stderr
         lacking = [p for p in done.stderr.splitlines() if not p.endswith("problems:")]
@@ -118,8 +120,10 @@ def test_scaling_commands_pass_their_checks(
         (tmp_path / words[0] / "scaling.json").write_text('{"cells": [], "scheduler": "none"}')
         assert scaling.main(words) == 0 and "speed-up" in capsys.readouterr().out
         return
-    assert scaling.main([*words, "dry_run=true", f"paths.results={tmp_path / 'results'}"]) == 0
-    assert "src/train.py " in capsys.readouterr().out
+    code = scaling.main([*words, "dry_run=true", f"paths.results={tmp_path / 'results'}"])
+    printed = capsys.readouterr()
+    require_packages(printed.err)
+    assert code == 0 and "src/train.py " in printed.out, printed.err
     assert not (tmp_path / "results").exists()
 
 

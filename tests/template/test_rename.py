@@ -10,6 +10,8 @@ import pytest
 from src.files import ROOT
 from tests.slurm.projects import copy, run
 
+pytestmark = pytest.mark.git
+
 OLD = re.compile(
     (ROOT / "README.md").read_text().splitlines()[0].strip("# ").replace(" ", "."), re.IGNORECASE
 )

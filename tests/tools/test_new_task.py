@@ -10,6 +10,8 @@ import pytest
 from src.files import ROOT
 from tests.slurm.projects import commit
 
+pytestmark = pytest.mark.git
+
 NEW = """\
 ?? configs/data/mine_own.yaml
 ?? configs/experiment/mine_own.yaml

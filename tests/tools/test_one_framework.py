@@ -11,6 +11,8 @@ import pytest
 from src.files import ROOT
 from tests.slurm.projects import commit, copy, run
 
+pytestmark = pytest.mark.git
+
 OTHER = {"lightning": "keras", "keras": "lightning"}
 WORDS = {
     "lightning": r"keras|tensorflow|\btf[._]|mirrored|savedmodel",

@@ -1,0 +1,82 @@
+"""Without Horovod, Slurm, Open MPI or root, no test fails: those that need it are skipped and say what to install."""
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from tests.confined import works
+from tests.without import without
+
+TESTBED = ("tests/slurm/test_testbed_command.py", "tests/slurm/test_topology.py", "tests/slurm/test_facts.py")
+TESTS = {
+    "horovod": (
+        "tests/template/test_readme.py",
+        "tests/distributed/test_horovod_init.py",
+        "tests/tools/test_build_horovod.py",
+        "-k=horovod or scaling",
+    ),
+    "slurm": ("tests/distributed/test_hostlist.py", "tests/properties/test_ranks.py", *TESTBED),
+    "mpi": ("tests/distributed/test_layout.py", "tests/slurm/test_topology.py", "-k=layout or mpirun"),
+    "root": (
+        "tests/checkpoints/test_staging.py",
+        "tests/config/test_folders.py",
+        "tests/files/test_removal.py",
+        *TESTBED,
+    ),
+    "git": ("tests/slurm/test_git.py", "tests/template/test_rename.py", "tests/slurm/test_facts.py"),
+    **dict.fromkeys(("munge", "iproute2", "openssh-server", "slurmdbd", "mariadb-server-core"), TESTBED),
+}
+"""Tests that need a tool, and others near them that do not."""
+
+
+@pytest.fixture
+def scratch(require: Callable[[object, str], None]) -> Iterator[Path]:
+    """Return a folder that other users can read too."""
+    # not below /tmp: that is `cluster.local_disk`, and HOME is in it
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        there = which("dpkg") and which("setpriv") and works(folder)
+        require(there, "run as root on Debian: the test hides programs in a mount namespace")
+        yield folder
+
+
+def counts(scratch: Path, tools: list[str], *arguments: str, timeout: float = 500) -> dict[str, int]:
+    """Run pytest without these tools and return its last line: the number of each outcome."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        *arguments,
+    ]
+    done = without(scratch, tools, command, timeout)
+    found = {
+        word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)
+    }
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return found
+
+
+@pytest.mark.parametrize("tool", TESTS)
+def test_what_needs_a_missing_tool_is_skipped(scratch: Path, tool: str) -> None:
+    found = counts(scratch, [tool], *TESTS[tool])
+    assert found["skipped"] and found.keys() <= {"passed", "skipped"}, found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("tools", ["horovod,slurm,mpi", "horovod,slurm,mpi,root"])
+def test_make_test_passes(scratch: Path, tools: str) -> None:
+    found = counts(scratch, tools.split(","), "-n", "3", "--dist", "worksteal", timeout=7000)
+    assert found["passed"] > 1000 and found["skipped"] > 50, found
