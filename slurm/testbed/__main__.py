@@ -48,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--share", type=Path, action="append", default=[], help="a folder below /tmp that all nodes see"
     )
+    up.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a line for slurm.conf, such as SelectType=select/linear",
+    )
     up.set_defaults(verb=_up)
 
     run = verbs.add_parser("run", parents=[where], help="run a command on the login node")
@@ -73,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(a: argparse.Namespace) -> None:
-    testbed = Testbed(a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, outlive=True).up()
+    conf = "\n".join(a.conf)
+    testbed = Testbed(a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, outlive=True, conf=conf).up()
     site = testbed.layout.site
     where = f" --dir {a.dir}" if a.dir != default_dir() else ""
     nodes, partitions = (

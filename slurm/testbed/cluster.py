@@ -47,6 +47,7 @@ class Testbed:
         ssh: also run sshd on every node, for `mpirun` and `horovodrun` with a host list.
         share: folders below `/tmp` that all nodes see; each node has a `/tmp` of its own otherwise. The
             testbed's folder and this repository are always seen.
+        conf: lines for slurm.conf, in place of those that set the same, such as `SelectType=select/linear`.
         outlive: keep running after this process has ended; otherwise the kernel ends the testbed with it.
     """
 
@@ -61,6 +62,7 @@ class Testbed:
         ssh: bool = False,
         share: Sequence[str | os.PathLike[str]] = (),
         outlive: bool = False,
+        conf: str = "",
     ) -> None:
         self.dir = Path(dir or default_dir()).resolve()
         self.site = site
@@ -71,11 +73,12 @@ class Testbed:
             "accounting": accounting,
             "ssh": ssh,
             "share": [str(p) for p in share],
+            "conf": conf,
         }
         spec = find_site(site)
         names = tuple(spec.node_name % number for number in range(1, nodes + 1))
         shared = tuple(Path(p).resolve() for p in (self.dir, REPOSITORY, *share))
-        self.layout = config.Layout(self.dir, spec, names, accounting, ssh, shared)
+        self.layout = config.Layout(self.dir, spec, names, accounting, ssh, shared, conf)
         self.machines = Machines(self.layout)
 
     @classmethod
@@ -247,5 +250,5 @@ class Testbed:
         (self.dir / MARKER).write_text(json.dumps(self._words) + "\n")
 
     def _all_idle(self) -> bool:
-        listed = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"]).stdout.splitlines()
-        return set(listed) == {f"{node} idle" for node in self.nodes}
+        listed = set(self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"]).stdout.splitlines())
+        return len(listed) == len(self.nodes) and all(line.endswith(" idle") for line in listed)

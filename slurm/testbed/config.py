@@ -1,6 +1,7 @@
 """Writes the files that a testbed's daemons read, from the templates in `files/`."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ class Layout:
         accounting: slurmdbd and a database run too.
         ssh: sshd runs on every node.
         share: folders that all nodes see even if they are below `/tmp`.
+        conf: lines for slurm.conf, in place of those that set the same.
     """
 
     dir: Path
@@ -41,6 +43,7 @@ class Layout:
     accounting: bool
     ssh: bool
     share: tuple[Path, ...]
+    conf: str = ""
 
     def address(self, node: str) -> str:
         """IP address of a node."""
@@ -109,8 +112,9 @@ def _write_slurm(layout: Layout) -> None:
         job_submit="JobSubmitPlugins=lua" if site.rules else "",
         partitions=_partitions(site.partitions),
     )
+    _edit(etc / "slurm.conf", layout.conf)
     gpu_type = f"Type={site.gpu_type}" if site.gpu_type else ""
-    _fill("gres.conf", etc / "gres.conf", dir=layout.dir, nodes=nodes, type=gpu_type, last_gpu=site.gpus - 1)
+    _fill("gres.conf", etc / "gres.conf", dir=layout.dir, type=gpu_type, last_gpu=site.gpus - 1)
     _fill(
         "job_submit.lua", etc / "job_submit.lua", **{rule: str(rule in site.rules).lower() for rule in RULES}
     )
@@ -121,6 +125,19 @@ def _write_slurm(layout: Layout) -> None:
     if layout.accounting:
         _fill("slurmdbd.conf", etc / "slurmdbd.conf", dir=layout.dir)
         (etc / "slurmdbd.conf").chmod(0o600)
+
+
+def _setting(line: str) -> str:
+    """Return what a line of slurm.conf sets: its first key, or the partition that it describes."""
+    found = re.match(r"PartitionName=\S+|\w+=", line, re.I)
+    return found[0].lower() if found else ""
+
+
+def _edit(conf: Path, lines: str) -> None:
+    """Append `lines` to slurm.conf, and remove those that set the same: Slurm warns about a second value."""
+    new = {_setting(line) for line in lines.splitlines()}
+    kept = [line for line in conf.read_text().splitlines() if _setting(line) not in new]
+    conf.write_text("\n".join([*kept, lines]) + "\n")
 
 
 def _write_plugins(layout: Layout) -> None:

@@ -1,5 +1,6 @@
 """The testbed from outside: its command line, its folder, what it needs, how it ends."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,27 @@ def test_its_folder_may_have_a_long_path(tmp_path: Path) -> None:
     with Testbed(tmp_path / ("long-" * 20) / "testbed", nodes=1) as testbed:
         done = testbed.run(["srun", "hostname"])
         assert done.stdout == "node1\n", done.stderr
+
+
+LINEAR = """\
+SelectType=select/linear
+selecttypeparameters=CR_Memory
+MaxArraySize=6
+NodeName=n[008-009] NodeHostname=node[1-2] CPUs=4 RealMemory=8000 Gres=gpu:8
+PartitionName=main Default=YES PriorityTier=10 MaxNodes=1
+"""
+
+
+def test_lines_for_slurm_conf_take_the_place_of_those_that_set_the_same(tmp_path: Path) -> None:
+    with Testbed(tmp_path / "testbed", nodes=2, conf=LINEAR) as testbed:
+        shown = testbed.run(["scontrol", "show", "config"])
+        assert re.findall(r"(?:SelectType|MaxArraySize) .*= (\S+)", shown.stdout) == ["6", "select/linear"]
+        assert shown.stderr == ""
+        assert testbed.run(["sinfo", "--noheader", "--format=%P %l %N"]).stdout.count("n[008-009]") > 10
+        named = testbed.run(["srun", "--partition=gpu", "--nodes=2", "printenv", "SLURMD_NODENAME"])
+        assert sorted(named.stdout.split()) == ["n008", "n009"]
+        assert testbed.run(["srun", "--nodes=2", "true"]).returncode != 0  # MaxNodes of the partition
+        assert testbed.layout == Testbed.attach(testbed.dir).layout
 
 
 @pytest.mark.slow
