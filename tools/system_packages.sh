@@ -2,7 +2,7 @@
 # Debian packages for tests on real software: Slurm, Open MPI, a C++ compiler for Horovod. Needs root; returns at once if all are installed.
 set -euo pipefail
 packages=(slurm-wlm slurm-wlm-torque libslurm-dev munge openmpi-bin libopenmpi-dev openssh-server iproute2 rsync
-  slurmdbd mariadb-server-core g++ cmake make git strace)
+  slurmdbd mariadb-server-core debootstrap g++ cmake make git strace)
 missing=()
 for p in "${packages[@]}"; do
   [ "$(dpkg-query -W -f '${Status}' "$p" 2>/dev/null)" = "install ok installed" ] || missing+=("$p")

@@ -48,12 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--share", type=Path, action="append", default=[], help="a folder below /tmp that all nodes see"
     )
+    up.add_argument("--conf", action="append", default=[], help="a line for slurm.conf: MaxArraySize=6")
     up.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="LINE",
-        help="a line for slurm.conf, such as SelectType=select/linear",
+        "--root", type=Path, help="a folder with a newer Slurm (made by debootstrap if it is new)"
     )
     up.set_defaults(verb=_up)
 
@@ -80,8 +77,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(a: argparse.Namespace) -> None:
-    conf = "\n".join(a.conf)
-    testbed = Testbed(a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, outlive=True, conf=conf).up()
+    testbed = Testbed(
+        a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, True, "\n".join(a.conf), a.root or ""
+    ).up()
     site = testbed.layout.site
     where = f" --dir {a.dir}" if a.dir != default_dir() else ""
     nodes, partitions = (
@@ -89,7 +87,7 @@ def _up(a: argparse.Namespace) -> None:
         ", ".join((*site.partitions, "scavenge", "preemptible", "urgent")),
     )
     print(HOW_TO.format(dir=testbed.dir, nodes=nodes, gres=site.gres, partitions=partitions, where=where))
-    if not can_build():
+    if not a.root and not can_build():
         print(f"Without --container-image: apt-get install -y {PACKAGES}, then down and up again.")
 
 

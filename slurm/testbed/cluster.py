@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm.testbed import config, namespaces
 from slurm.testbed.errors import TestbedError
 from slurm.testbed.machines import Machines
-from slurm.testbed.requirements import missing
+from slurm.testbed.requirements import make_root, missing
 from slurm.testbed.sites import find_site
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -48,6 +48,8 @@ class Testbed:
         share: folders below `/tmp` that all nodes see; each node has a `/tmp` of its own otherwise. The
             testbed's folder and this repository are always seen.
         conf: lines for slurm.conf, in place of those that set the same, such as `SelectType=select/linear`.
+        root: a folder whose `/usr` and `/etc` the machines have instead of this machine's; if it doesn't exist, it is
+            made, with the Slurm of a newer Debian. `/usr/local` and this process' Python stay.
         outlive: keep running after this process has ended; otherwise the kernel ends the testbed with it.
     """
 
@@ -63,10 +65,12 @@ class Testbed:
         share: Sequence[str | os.PathLike[str]] = (),
         outlive: bool = False,
         conf: str = "",
+        root: str | os.PathLike[str] = "",
     ) -> None:
         self.dir = Path(dir or default_dir()).resolve()
         self.site = site
         self.outlive = outlive
+        programs = str(root and Path(root).resolve())
         self._words = {
             "nodes": nodes,
             "site": site,
@@ -74,11 +78,12 @@ class Testbed:
             "ssh": ssh,
             "share": [str(p) for p in share],
             "conf": conf,
+            "root": programs,
         }
         spec = find_site(site)
         names = tuple(spec.node_name % number for number in range(1, nodes + 1))
         shared = tuple(Path(p).resolve() for p in (self.dir, REPOSITORY, *share))
-        self.layout = config.Layout(self.dir, spec, names, accounting, ssh, shared, conf)
+        self.layout = config.Layout(self.dir, spec, names, accounting, ssh, shared, conf, programs)
         self.machines = Machines(self.layout)
 
     @classmethod
@@ -106,7 +111,10 @@ class Testbed:
         Raises:
             TestbedError: this machine lacks something, the folder is in use, or a daemon did not start.
         """
-        problem = missing(accounting=self.layout.accounting, ssh=self.layout.ssh, pbs=self.layout.site.pbs)
+        of = self.layout
+        if of.root:
+            make_root(of.root)
+        problem = missing(accounting=of.accounting, ssh=of.ssh, pbs=of.site.pbs, root=of.root)
         if problem:
             raise TestbedError(problem)
         self._take_folder()

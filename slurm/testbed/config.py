@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 
 from slurm.testbed import images
+from slurm.testbed.requirements import find
 from slurm.testbed.sites import RULES, Site
 
 FILES = Path(__file__).parent / "files"
@@ -35,6 +36,7 @@ class Layout:
         ssh: sshd runs on every node.
         share: folders that all nodes see even if they are below `/tmp`.
         conf: lines for slurm.conf, in place of those that set the same.
+        root: folder whose programs and settings the machines have; empty: this machine's.
     """
 
     dir: Path
@@ -44,6 +46,7 @@ class Layout:
     ssh: bool
     share: tuple[Path, ...]
     conf: str = ""
+    root: str = ""
 
     def address(self, node: str) -> str:
         """IP address of a node."""
@@ -60,7 +63,7 @@ def write_all(layout: Layout) -> None:
     _write_etc(layout)
     _write_users(layout.dir)
     _write_slurm(layout)
-    _write_shims(layout.dir)
+    _write_shims(layout)
     if layout.ssh:
         _write_ssh(layout.dir)
 
@@ -146,7 +149,7 @@ def _write_plugins(layout: Layout) -> None:
     if layout.site.pbs:
         (etc / "pbs").touch()
         plugins += "required spank_pbs.so\n"
-    if images.can_build():
+    if images.can_build() and not layout.root:  # a plugin is for the Slurm that it is compiled with
         images.build_plugin(etc / "pyxis_standin.so")
         plugins += "required /etc/slurm/pyxis_standin.so\n"
     (etc / "plugstack.conf").write_text(plugins)
@@ -158,10 +161,11 @@ def _partitions(names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _write_shims(folder: Path) -> None:
-    """One script per client command that this machine has: put the folder first on PATH."""
+def _write_shims(layout: Layout) -> None:
+    """One script per client command that there is: put the folder first on PATH."""
+    folder = layout.dir
     for command in COMMANDS:
-        program = shutil.which(command, path="/usr/bin:/usr/local/bin")
+        program = find(command, "/usr/bin:/usr/local/bin", layout.root)
         if program:
             _fill("shim.sh", folder / "bin" / command, command=command, program=program, dir=folder)
             (folder / "bin" / command).chmod(0o755)

@@ -1,6 +1,9 @@
 """The login node and the compute nodes as sets of namespaces: power on, power off, and the way in."""
 
+import os
 import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Callable
 
@@ -33,6 +36,9 @@ class Machines:
         """
         script = ["bash", str(config.FILES / "login.sh"), str(self.layout.dir), config.GATEWAY]
         script += [str(int(self.layout.ssh)), str(int(self.layout.accounting))]
+        if self.layout.root:
+            own_python = [os.path.realpath(sys.executable), sysconfig.get_path("stdlib")]
+            script += [self.layout.root, *own_python]
         with_us = [] if outlive else ["setpriv", "--pdeathsig", "KILL"]
         outer = self._start("login", [*with_us, *namespaces.UNSHARE, *script])
         self._save_pid("login", namespaces.child_of(outer))

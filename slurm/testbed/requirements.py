@@ -1,8 +1,10 @@
 """What the testbed needs on this machine, checked before anything is written."""
 
 import os
-import shutil
+import subprocess
 from pathlib import Path
+
+from slurm.testbed.errors import TestbedError
 
 PROGRAMS = {
     "unshare": "util-linux",
@@ -18,7 +20,25 @@ FOR_SSH = {"sshd": "openssh-server"}
 FOR_PBS = {"qsub": "slurm-wlm-torque"}
 
 
-def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False) -> str | None:
+def find(program: str, path: str, root: str = "") -> str | None:
+    """Return where on `path` a machine has a program, or None; `root` is the folder that has its /usr."""
+    places = (f"{folder}/{program}" for folder in path.split(":"))
+    return next((place for place in places if os.path.lexists(root + place)), None)
+
+
+def make_root(folder: str) -> None:
+    """Make a folder with the Slurm of a newer Debian, in a minute or more, unless the folder exists.
+
+    Raises:
+        TestbedError: debootstrap is missing, or failed.
+    """
+    script = Path(__file__).parent / "files/make_root.sh"
+    done = subprocess.run(["bash", str(script), folder], stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise TestbedError(done.stderr.strip())
+
+
+def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False, root: str = "") -> str | None:
     """One sentence about what this machine lacks and how to get it, or None when a testbed can start."""
     if not os.path.isdir("/proc/self/ns"):
         return "the testbed needs Linux with namespaces: use a Linux machine or container (privileged)"
@@ -28,16 +48,17 @@ def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False) -
         | (FOR_SSH if ssh else {})
         | (FOR_PBS if pbs else {})
     )
-    packages = _missing_packages(wanted)
+    packages = _missing_packages(wanted, root)
     if packages:
-        return f"the testbed needs programs that are not installed: apt-get install -y {' '.join(packages)}"
+        install = f"{f'chroot {root} ' if root else ''}apt-get install -y {' '.join(packages)}"
+        return f"the testbed needs programs that are not installed: {install}"
     if os.geteuid() != 0:
         return "the testbed needs root, for network and mount namespaces: run the same command with sudo"
-    if not Path("/etc/slurm").is_dir():
+    if not root and not Path("/etc/slurm").is_dir():
         return "the testbed mounts its own /etc/slurm and there is none: mkdir /etc/slurm"
     return None
 
 
-def _missing_packages(programs: dict[str, str]) -> list[str]:
+def _missing_packages(programs: dict[str, str], root: str) -> list[str]:
     path = os.environ.get("PATH", "") + SBIN
-    return sorted({package for program, package in programs.items() if not shutil.which(program, path=path)})
+    return sorted({package for program, package in programs.items() if not find(program, path, root)})

@@ -1,6 +1,7 @@
 """Real Slurm clusters for the tests, several at once if need be; every pytest worker has its own.
 
     testbed              4 nodes of the site `slurm`, up for the whole session
+    newer_slurm          the same with the Slurm of a newer Debian
     testbed_for(site)    the same for another site; keywords as for slurm.testbed.cluster.Testbed
     login                a person on its login node, with a new shared_dir
     project              the folder of a small project, for snapshots
@@ -11,6 +12,7 @@
 A test that powers a node off boots it again. Testbeds end with pytest, however it ends.
 """
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,7 +22,9 @@ from typing import Any
 import pytest
 
 from slurm.testbed.cluster import Testbed
-from slurm.testbed.requirements import missing
+from slurm.testbed.config import FILES
+from slurm.testbed.errors import TestbedError
+from slurm.testbed.requirements import make_root, missing
 from tests.slurm.login import Login, set_step_seconds
 
 SLOW_STEPS = """
@@ -79,6 +83,18 @@ def testbed_for(slurm_root: Path, require: Callable[[object, str], None]) -> Ite
 def testbed(testbed_for: Callable[..., Testbed]) -> Testbed:
     """Four nodes with eight untyped GPUs each."""
     return testbed_for("slurm")
+
+
+@pytest.fixture(scope="session")
+def newer_slurm(testbed_for: Callable[..., Testbed], require: Callable[[object, str], None]) -> Testbed:
+    """The same with the Slurm of a newer Debian, in a folder that is made once for this user."""
+    recipe = hashlib.sha256((FILES / "make_root.sh").read_bytes()).hexdigest()[:8]
+    folder = str(Path.home() / ".cache" / "slurm-testbed" / f"root-{recipe}")
+    try:
+        make_root(folder)
+    except TestbedError as error:
+        require(False, str(error))
+    return testbed_for("slurm", root=folder)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 # Process 1 of the login node: holds the network bridge, munge, the accounting daemons if wanted, and slurmctld.
-# Usage: login.sh DIR GATEWAY SSH ACCOUNTING     (SSH and ACCOUNTING: 1 or 0)
+# Usage: login.sh DIR GATEWAY SSH ACCOUNTING [ROOT PATH...]     (SSH and ACCOUNTING: 1 or 0; ROOT PATH: see root.sh)
 set -e
 umask 022
 dir=$1 gateway=$2 ssh=$3 accounting=$4
 
+if [ $# -gt 4 ]; then . "$(dirname "$0")/root.sh" "${@:5}"; fi
 hostname login
 ip link set lo up
 ip link add br0 type bridge
