@@ -1,15 +1,28 @@
 """Whether this command runs inside an allocation (salloc, qsub -I), and what the allocation offers."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm import queue
 from slurm.job import Job, devices_per_node
 from slurm.queue import JOB_ID
 from src.config.schema import Config
-from src.errors import SubmitError
-from src.runs.attempts import JOB_VARIABLES, running_job
+from src.errors import SchedulerError, SubmitError
+from src.runs import lock
+from src.runs.attempts import JOB_VARIABLES, STARTED, running_job
+
+BATCH = {"ENVIRONMENT": "BATCH", "PBS_ENVIRONMENT": "PBS_BATCH"}
+"""Variables of a batch job, with their values."""
+
+OURS = ("TRAIN_JOB", "TRAIN_HOSTS", STARTED)
+"""Variables of which a job of this project has at least one, whatever it runs."""
+
+
+class InsideJob(SubmitError):
+    """This process belongs to a batch job, or is one of several tasks."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +42,50 @@ class Allocation:
     gpus: int = 0
 
 
+def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | None:
+    """Return the allocation in which a command would run now; None if it is to be submitted.
+
+    A notebook or an editor that runs as a batch job may submit if the scheduler answers there.
+
+    Raises:
+        SubmitError: the job is over, and this shell still has its variables; or it can't submit.
+    """
+    variable = next((v for v in JOB_VARIABLES if environ.get(v)), "")
+    left = (
+        f"{variable}={environ.get(variable)}: that job is over, and this shell still has its variables; type `unset {variable}` to "
+        "submit a job, or make a new allocation and type the command there."
+    )
+    try:
+        here = find_allocation(environ)
+    except InsideJob as error:
+        several = _number(environ, "SLURM_STEP_NUM_TASKS") > 1 or any(name in environ for name in OURS)
+        if several or (runs := still_runs(variable, environ)) is None:
+            raise
+        if not runs:
+            raise SubmitError(f"{error} Or {left}") from None
+        return None
+    runs = here is None or still_runs(variable, environ)
+    if runs is False:
+        raise SubmitError(left)
+    if here and runs is None:
+        print(
+            f"note: the scheduler does not say whether job {here.job_id}, in which this runs, still exists."
+        )
+    return here
+
+
+def still_runs(variable: str, environ: Mapping[str, str]) -> bool | None:
+    """Whether the scheduler has the job that a variable names; None if it does not answer."""
+    job = environ[variable]
+    try:
+        states = (
+            lock.states(job) if variable == "SLURM_JOB_ID" else queue.queued("pbs", [job]).states.values()
+        )
+    except SchedulerError:
+        return None
+    return None if states is None else not {*states} <= {*queue.ENDED, "COMPLETING", "PENDING", "REQUEUED"}
+
+
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """The allocation around this process; None on a login node.
 
@@ -43,9 +100,9 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
         raise SubmitError(
             f"{name}={job_id!a} is not a job id: this shell is not in an allocation; unset {name}, or log in again."
         )
-    batch = environ.get("ENVIRONMENT") == "BATCH" or environ.get("PBS_ENVIRONMENT") == "PBS_BATCH"
-    if batch or "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1:
-        raise SubmitError(
+    several = "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    if several or any(environ.get(name) == value for name, value in BATCH.items()):
+        raise InsideJob(
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
@@ -79,6 +136,18 @@ def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
             f"something has changed the variable; unset {name}, or make a new allocation."
         )
     return [int(part[1]) for part in parts if part]
+
+
+def incomplete(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence if a variable is missing that the batch script reads in an allocation."""
+    job = next(v for v in JOB_VARIABLES if environ.get(v))
+    needed = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES") if job == "SLURM_JOB_ID" else ("PBS_NODEFILE",)
+    if not (missing := [name for name in needed if not environ.get(name)]):
+        return []
+    return [
+        f"{job}={environ[job]} is set and {' and '.join(missing)} not, so this shell knows only a part of its allocation; "
+        f"`unset {job}` to submit a job, or type the command in the shell of the allocation (salloc, qsub -I)."
+    ]
 
 
 def fits(job: Job, here: Allocation) -> list[str]:

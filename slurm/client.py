@@ -1,15 +1,17 @@
 """Calls of sbatch and qsub, one per job."""
 
-import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from slurm import queue
+from slurm.environment import for_submission
 from src.distributed import programs
 from src.errors import INTERRUPTED, NoAnswer, ProjectError, SchedulerError, SubmitError, UnclearError
 
@@ -21,14 +23,29 @@ QUEUE = {"slurm": "squeue --me", "pbs": "qstat -u $USER"}
 UNCLEAR = "?"
 """Stands in jobs.txt for a job that may exist and whose id is not known."""
 
-ANSWER_LOST = "timed out|Zero Bytes were transmitted"
+NOT_REACHED = r"Unable to contact slurm controller(?! \((send|receive))|cannot connect to server"
+"""Errors of sbatch and qsub after which the scheduler has got nothing."""
+
+RETRY_S, PAUSE_S = 60.0, 3.0
+"""Time to try again while the scheduler is not reached, such as at its restart, and the pause between two tries."""
+
+LOOK_AFTER_S = (1.0, 4.0, 10.0)
+"""Pauses before the queue is asked for a job whose id was lost; the last one is longer than Slurm works on a submission."""
+
+ANSWER_LOST = r"timed out|Zero Bytes were transmitted|controller \((send|receive)"
 """Errors of sbatch after which the job may still have been accepted, such as `Socket timed out on send/recv operation`."""
 
 
 def submit_script(
-    scheduler: str, script: Path, after: str | None = None, members: str | None = None, ok: Sequence[str] = ()
+    scheduler: str,
+    script: Path,
+    after: str | None = None,
+    members: str | None = None,
+    ok: Sequence[str] = (),
+    known: Collection[str] = (),
+    stopped: Callable[[], bool] = lambda: False,
 ) -> str:
-    """Submit a script; returns the job id.
+    """Submit a script, for `RETRY_S` if the scheduler is not reached; returns the job id.
 
     Args:
         scheduler: slurm or pbs.
@@ -36,16 +53,56 @@ def submit_script(
         after: id of a job that must have ended first.
         members: only these members of the script's array, such as 1,3.
         ok: ids of jobs that must have ended well first; if one does not, this job is cancelled.
+        known: ids of earlier jobs of this script.
+        stopped: whether to stop trying.
 
     Raises:
-        SubmitError: it was refused, with the scheduler's message.
+        SubmitError: it was refused, with the scheduler's message, or the scheduler was not reached.
         SchedulerError: there is no scheduler here.
         UnclearError: it may have been accepted, but its job id is not known.
     """
-    name, options = COMMAND[scheduler], _options(scheduler, after, members, ok)
-    environ = _environment(script.read_text(errors="replace"))
+    end, command = time.monotonic() + RETRY_S, [COMMAND[scheduler], *_options(scheduler, after, members, ok)]
+    while True:
+        try:
+            return _submit(command, script)
+        except _NotReached as error:
+            why: SubmitError = error
+        except UnclearError as error:
+            lost = re.search(ANSWER_LOST, str(error))
+            if scheduler != "slurm" or error.exit_code == INTERRUPTED:
+                raise
+            if job := _accepted(script, known, LOOK_AFTER_S if lost else (0.0,)):
+                return job
+            if job is None or not lost or time.monotonic() > end:
+                raise
+            why = error
+        if stopped() or time.monotonic() > end:
+            raise SubmitError(f"{why} Type the command again when `{QUEUE[scheduler]}` answers.")
+        print(f"{why} Trying again ...", file=sys.stderr, flush=True)
+        time.sleep(PAUSE_S)
+
+
+class _NotReached(SubmitError):
+    """The scheduler has not got the submission."""
+
+
+def _accepted(script: Path, known: Collection[str], pauses: Sequence[float]) -> str | None:
+    """Return the job of a script that is not `known`; "" if the queue has none, None if the queue does not answer."""
+    job = None
+    for seconds in pauses:
+        time.sleep(seconds)
+        job = None
+        with suppress(SchedulerError):
+            found = [i.partition("_")[0] for i in queue.jobs_of(str(script))]
+            if job := next((i for i in found if i not in known), ""):
+                break
+    return job
+
+
+def _submit(command: Sequence[str], script: Path) -> str:
+    name, environ = command[0], for_submission(script.read_text(errors="replace"))
     try:
-        answer = programs.run([name, *options, str(script)], programs.SUBMIT_TIMEOUT_S, environ=environ)
+        answer = programs.run([*command, str(script)], programs.SUBMIT_TIMEOUT_S, environ=environ)
     except NoAnswer as error:
         raise UnclearError(str(error)) from None
     except SchedulerError as error:
@@ -54,6 +111,8 @@ def submit_script(
         raise UnclearError(f"interrupted while {name} was running.", exit_code=INTERRUPTED) from None
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
         raise UnclearError(f"{name} failed with {programs.describe_end(answer)}.")
+    if answer.code and re.search(NOT_REACHED, answer.err):
+        raise _NotReached(f"{name} failed with {programs.describe_end(answer)}.")
     if answer.code:
         if not answer.message:
             raise SubmitError(f"{name} failed with {programs.describe_end(answer)}.")
@@ -68,7 +127,9 @@ def test_only(script: str) -> str:
         SubmitError: Slurm would refuse it, with Slurm's message.
         SchedulerError: Slurm does not answer.
     """
-    answer = programs.run(["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, _environment(script))
+    answer = programs.run(
+        ["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, for_submission(script)
+    )
     if answer.code:
         raise SubmitError(f"sbatch --test-only: {programs.describe_end(answer)}.")
     return answer.message
@@ -130,16 +191,3 @@ def _job_id(name: str, answer: programs.Answer) -> str:
     if not match:
         raise UnclearError(f"{name} answered {answer.message[:80]!a}, which has no job id in it.")
     return match[1]
-
-
-def _environment(script: str) -> dict[str, str]:
-    """The environment without the SBATCH_* variables that would override an option of the script.
-
-    LC_ALL stays as it is, unlike for queries, because the job inherits it.
-    """
-    options = set(re.findall(r"^#SBATCH --([a-z-]+)", script, re.MULTILINE))
-    return {
-        k: v
-        for k, v in os.environ.items()
-        if k[:7] != "SBATCH_" or k[7:].lower().replace("_", "-") not in options
-    }

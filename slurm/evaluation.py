@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from slurm import client, dry_run, render, rules, snapshot
+from slurm import client, dry_run, environment, render, rules, snapshot
 from slurm.chain import Followed
 from slurm.following import follow
 from slurm.job import Job, make_job
@@ -44,7 +44,8 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
         job, name=f"{job.name}-evaluate", program=program, packed=None, stage=False
     )  # one process needs no packed environment
     request = Request(config, job, data_problems)
-    problems, notes = rules.problems(request, elsewhere=config.dry_run is True), rules.notes(request)
+    problems = rules.problems(request, elsewhere=config.dry_run is True)
+    notes = [*rules.notes(request), *environment.notes(render.render(job))]
     if config.dry_run:
         print(dry_run.report(render.render(job), job, [*notes, *dry_run.waits_for(config)]), flush=True)
     if problems:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm import facts, units
+from slurm import environment, facts, units
 from src.config.cluster import Cluster, Container, NodeType
 from src.config.schema import Config
 from src.config.strategies import LAUNCHERS
@@ -175,7 +175,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     node = node_type(c, most)
     return Job(
         name=config.name,
-        cluster=c,
+        cluster=environment.with_options_of_shell(c),
         node=node,
         ranks=layout.ranks,
         devices=layout.devices,

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm import client, dry_run, queue, rules, runs
-from slurm.allocation import Allocation, fill_from_allocation, find_allocation, fits
+from slurm import client, dry_run, environment, queue, rules, runs
+from slurm.allocation import Allocation, current_allocation, fill_from_allocation, fits, incomplete
 from slurm.chain import Followed
 from slurm.following import follow
 from slurm.job import Job, make_job
 from slurm.render import render
+from slurm.rules import slurm_conf
 from slurm.rules.request import DataCheck, Request
 from slurm.submit import run_in_allocation, submit
 from src.config.members import Tree, load_members, refuse_unlike
@@ -52,7 +53,7 @@ def start(
     """
     refuse_unlike(trees, submitted=True)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
-    here = find_allocation(os.environ)
+    here = current_allocation()
     numbers = range(len(trees)) if len(trees) > 1 else None
     members = load_members(
         [resumed(trees[0], run, overrides[0])] if run else trees,
@@ -66,9 +67,12 @@ def start(
             print(complete(run, members[0].config))
             return [None]
         refuse_unreadable(run, members[0].config)
+    limits = [] if here else slurm_conf.problems(request.job)
     if members[0].config.dry_run:
-        show(request)
+        show(request, here, limits)
         return [None] * len(members)
+    if limits:
+        raise ConfigError(*limits)
     followed = followed_by(members[0].config)
     if run:
         refuse_second_job(run, bool(here))
@@ -93,7 +97,7 @@ def refusals(
         return error.problems
     if config.dry_run:
         return []
-    alone = [*fits(request.job, here), *_waits_here(config)] if here else []
+    alone = [*fits(request.job, here), *incomplete(os.environ), *_waits_here(config)] if here else []
     return rules.problems(request) + alone
 
 
@@ -188,8 +192,12 @@ def refuse_sweeper(config: Config, wants_results: bool) -> None:
         )
 
 
-def show(request: Request) -> None:
+def show(request: Request, here: Allocation | None, limits: Sequence[str]) -> None:
     """Print the dry run; with dry_run=test ask the scheduler too.
+
+    Args:
+        here: the allocation in which the job would run, instead of being submitted.
+        limits: those of this machine's Slurm that the job breaks.
 
     Raises:
         ConfigError, SubmitError: what would stop a submission.
@@ -198,9 +206,11 @@ def show(request: Request) -> None:
     test, kind = request.config.dry_run == "test", request.config.cluster.scheduler
     problems = rules.problems(request, elsewhere=not test)
     waits = dry_run.waits_for(request.config)
-    print(dry_run.report(script, request.job, [*rules.notes(request), *waits]), flush=True)
-    if problems:
-        raise ConfigError(*problems)
+    of_shell = [] if here else environment.notes(script)
+    notes = [*rules.notes(request), *of_shell, *waits, *([] if test else limits)]
+    print(dry_run.report(script, request.job, notes), flush=True)
+    if problems or (test and limits):
+        raise ConfigError(*problems, *limits)
     if test and kind == "slurm":
         print(f"sbatch --test-only: {client.test_only(script)}")
     elif test:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from slurm import client, dry_run, render, rules, snapshot
+from slurm import client, dry_run, environment, render, rules, snapshot
 from slurm.chain import Followed, submit_chain
 from slurm.job import Job
 from slurm.packed.archive import with_code, with_environment
@@ -64,7 +64,12 @@ def submit(
             raise kept(error, runs) from None
     let_run(script, runs, members)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
-    notes = [*rules.notes(request), *taken.notes, *([followed.note] if followed and followed.note else [])]
+    notes = [
+        *rules.notes(request),
+        *environment.notes(script.read_text()),
+        *taken.notes,
+        *([followed.note] if followed and followed.note else []),
+    ]
     print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm import client, queue, resubmit, runs, snapshot
+from slurm import client, environment, queue, resubmit, runs, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
 from slurm.packed.archive import with_code, with_environment
@@ -31,7 +31,8 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
         UnclearError: a job may be queued.
     """
     kind, results = job.cluster.scheduler, results_of([member])
-    taken = known(code) if code.is_dir() else snapshot.take(ROOT, code, results)
+    first = not code.is_dir()
+    taken = snapshot.take(ROOT, code, results) if first else known(code)
     packed = with_environment(job, results)
     with Submission(results, []) as submission:
         run = claim(folder)
@@ -47,6 +48,8 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
         except UnclearError as error:
             let_run(script, [run], [member])
             raise kept(error, [run]) from None
+    if first:
+        environment.show_notes(script)
     let_run(script, [run], [member])
     return job_ids
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from src.config.schema import Config
 from src.monitor.meeting import places
 from src.monitor.ranks import read_json, short
-from src.runs.attempts import running_job
+from src.runs.attempts import job_name, running_job
 from src.runs.debug import keep
 from src.runs.folder import RunDir
 
@@ -39,7 +39,7 @@ class ScriptWatch:
 
     def __init__(self, run: RunDir, config: Config, place: int, first: str) -> None:
         self.run, self.file = run, run.monitor / f"ranks-{first}.json"
-        self.job = running_job() or ""
+        self.job, self.number = job_name() or "", running_job() or ""
         self.end = ["scontrol", "requeue"] if config.cluster.requeue else ["scancel"]
         self.patience = SILENT_S * place
         self._number = read_json(self.file).get("number")
@@ -53,7 +53,7 @@ class ScriptWatch:
         if time.monotonic() - self._since < self.patience:
             return
         host = batch_host(self.job)
-        if host is None or answers(self.job, host):
+        if host is None or answers(self.number, host):
             self._since, self._missed = time.monotonic(), 0
             return
         self._missed += 1
@@ -61,6 +61,7 @@ class ScriptWatch:
             what = "goes back to the queue" if "requeue" in self.end else "is cancelled"
             said = f"{host}, on which the batch script ran, does not answer any more: the job {what}."
             keep(self.run, "script", said)  # what is printed went by way of that node
+        if self._missed >= 2:  # and at each further look: Slurm may not answer now
             asked([*self.end, self.job])
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ def batch_host(job: str) -> str | None:
 
 
 def answers(job: str, host: str) -> bool:
-    """Whether a node of the job starts a process."""
+    """Whether a node of the job starts a process. srun takes the number of a job only, which is that of one member."""
     one = ["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", f"--nodelist={host}"]
     return asked(["srun", f"--jobid={job}", *one, "true"]) is not None
 

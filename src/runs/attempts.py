@@ -181,8 +181,18 @@ def _moment(seconds: str) -> str:
 
 
 def running_job(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The id of the job that this process runs in."""
+    """Return the number of the job that this process runs in, as run folders record it; `job_name` is for Slurm's clients."""
     return next((environ[name] for name in JOB_VARIABLES if environ.get(name)), None)
+
+
+def job_name(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the name of this job for a Slurm client: `24_1` for a member of an array.
+
+    The plain number of one member is that of the array too, and means all members to squeue, scontrol and scancel.
+    """
+    array, member = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    job = running_job(environ)
+    return job and (environ.get("TRAIN_JOB") or (f"{array}_{member}" if array and member else job))
 
 
 def hosts(environ: Mapping[str, str] = os.environ) -> list[str]:

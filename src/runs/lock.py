@@ -21,7 +21,7 @@ from src.errors import CheckpointError, SchedulerError
 from src.files.atomic import replace, take
 from src.files.plain_json import loads
 from src.files.removal import remove_file
-from src.runs.attempts import count_step, note_times, running_job
+from src.runs.attempts import count_step, job_name, note_times
 from src.runs.folder import RunDir
 
 HEARTBEAT_S, STALE_AFTER_S = 5.0, 20.0
@@ -121,7 +121,7 @@ def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "pid": os.getpid(),
         "started": started(os.getpid()),
         "cluster": environ.get("SLURM_CLUSTER_NAME", ""),
-        "job": running_job(environ) or "",
+        "job": job_name(environ) or "",
         "restart": environ.get("SLURM_RESTART_COUNT", ""),
     }
 
@@ -167,16 +167,24 @@ def started(pid: int) -> str:
 
 def runs(job: str) -> bool | None:
     """Whether Slurm runs the job; None if Slurm can't be asked, or its answer is not the state of a job."""
+    known = states(job)
+    return None if known is None else any(state not in ("PENDING", "REQUEUED") for state in known)
+
+
+def states(job: str) -> list[str] | None:
+    """Return the state of a job in Slurm's queue, none if it has ended; None if Slurm can't be asked, or its answer is not a state."""
     try:
         said = programs.ask(
-            ["squeue", "--noheader", "--jobs", str(job), "--format=%T"], "Invalid job id specified"
+            ["squeue", "--noheader", "--array", "--jobs", job, "--format=%i|%A|%T"],
+            "Invalid job id specified",
         )
     except SchedulerError:
         return None
-    states = said.split()
-    if not all(re.fullmatch("[A-Z_]+", state) for state in states):
+    rows = [line.split("|") for line in said.split() if not line.startswith("CLUSTER:")]
+    if not all(re.fullmatch("[A-Z_]+", row[-1]) for row in rows):
         return None
-    return any(state not in ("PENDING", "REQUEUED") for state in states)
+    # an array's number lists all members, one of which has that number itself
+    return [row[-1] for row in rows if job in row[:-1] or len(row) == 1]
 
 
 def moves(path: Path) -> bool:

@@ -1,12 +1,11 @@
 """Trials as jobs of a cluster."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from slurm import dry_run, gpu_hours, trials
-from slurm.allocation import find_allocation
+from slurm.allocation import current_allocation
 from slurm.launch import refusals, refuse_sweeper, request_of
 from slurm.waiting import Waiting
 from src.config.members import Member, load_members, refuse_unlike
@@ -37,7 +36,7 @@ class Cluster:
     def check(self, tree: Mapping[str, Any], words: Sequence[str]) -> Config:
         """The configuration of a trial. Raises ConfigError with all that is wrong with it."""
         refuse_unlike([tree], submitted=True)
-        if find_allocation(os.environ):
+        if current_allocation():
             raise ConfigError(
                 "hydra/sweeper=optuna submits a job for each trial, which can't be done inside an allocation; leave it."
             )
