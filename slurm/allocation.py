@@ -50,33 +50,33 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
     Raises:
         SubmitError: the job is over, and this shell still has its variables; or it can't submit.
     """
-    variable = next((v for v in JOB_VARIABLES if environ.get(v)), "")
-    left = (
-        f"{variable}={environ.get(variable)}: that job is over, and this shell still has its variables; type `unset {variable}` to "
-        "submit a job, or make a new allocation and type the command there."
-    )
+    here, refusal, ours = None, None, any(name in environ for name in OURS)
     try:
         here = find_allocation(environ)
     except InsideJob as error:
-        several = _number(environ, "SLURM_STEP_NUM_TASKS") > 1 or any(name in environ for name in OURS)
-        if several or (runs := still_runs(variable, environ)) is None:
+        if ours or _number(environ, "SLURM_STEP_NUM_TASKS") > 1:
             raise
-        if not runs:
-            raise SubmitError(f"{error} Or {left}") from None
+        refusal = error
+    if not (here or refusal):
         return None
-    runs = here is None or still_runs(variable, environ)
+    variable = next(v for v in JOB_VARIABLES if environ.get(v))
+    runs = _runs(variable, environ[variable])
     if runs is False:
-        raise SubmitError(left)
-    if here and runs is None:
+        raise SubmitError(
+            f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job is over, and this shell still has its "
+            f"variables; type `unset {variable}` to submit a job, or make a new allocation and type the command there."
+        )
+    if refusal and runs is None:
+        raise refusal
+    if runs is None:
         print(
-            f"note: the scheduler does not say whether job {here.job_id}, in which this runs, still exists."
+            f"note: the scheduler does not say whether job {environ[variable]}, in which this runs, still exists."
         )
     return here
 
 
-def still_runs(variable: str, environ: Mapping[str, str]) -> bool | None:
-    """Whether the scheduler has the job that a variable names; None if it does not answer."""
-    job = environ[variable]
+def _runs(variable: str, job: str) -> bool | None:
+    """Whether the scheduler has a job; None if it does not answer."""
     try:
         states = (
             lock.states(job) if variable == "SLURM_JOB_ID" else queue.queued("pbs", [job]).states.values()

@@ -1,6 +1,6 @@
 """Submit a chain of jobs: all are queued, or none, or the error says which."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,6 @@ def submit_chain(
     accepted: Callable[[str], None],
     members: str | None = None,
     ok: Sequence[str] = (),
-    known: Collection[str] = (),
 ) -> list[str]:
     """Submit a script `links` times; each job begins when the one before has ended, successfully or not.
 
@@ -48,7 +47,6 @@ def submit_chain(
         accepted: called with each job id as soon as it is known, to record it.
         members: only these members of the script's array, such as 1,3.
         ok: jobs of another run that must have ended well before the first one begins.
-        known: earlier jobs of this script.
 
     Raises:
         SubmitError, SchedulerError: a job was refused; those before it were cancelled.
@@ -60,8 +58,7 @@ def submit_chain(
         try:
             for _ in range(links):
                 after = job_ids[-1] if job_ids else None
-                before, stopped = [*known, *job_ids], interrupted.is_set
-                job_ids.append(client.submit_script(kind, script, after, members, ok, before, stopped))
+                job_ids.append(client.submit_script(kind, script, after, members, ok))
                 accepted(job_ids[-1])
                 if interrupted.is_set():
                     raise Interrupted("interrupted.")

@@ -5,14 +5,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from slurm import queue
 from slurm.environment import for_submission
 from src.distributed import programs
+from src.distributed.hostlist import expand_hosts
 from src.errors import INTERRUPTED, NoAnswer, ProjectError, SchedulerError, SubmitError, UnclearError
 
 COMMAND = {"slurm": "sbatch", "pbs": "qsub"}
@@ -37,15 +38,9 @@ ANSWER_LOST = r"timed out|Zero Bytes were transmitted|controller \((send|receive
 
 
 def submit_script(
-    scheduler: str,
-    script: Path,
-    after: str | None = None,
-    members: str | None = None,
-    ok: Sequence[str] = (),
-    known: Collection[str] = (),
-    stopped: Callable[[], bool] = lambda: False,
+    scheduler: str, script: Path, after: str | None = None, members: str | None = None, ok: Sequence[str] = ()
 ) -> str:
-    """Submit a script, for `RETRY_S` if the scheduler is not reached; returns the job id.
+    """Submit a script, again for `RETRY_S` while the scheduler is not reached; returns the job id.
 
     Args:
         scheduler: slurm or pbs.
@@ -53,30 +48,28 @@ def submit_script(
         after: id of a job that must have ended first.
         members: only these members of the script's array, such as 1,3.
         ok: ids of jobs that must have ended well first; if one does not, this job is cancelled.
-        known: ids of earlier jobs of this script.
-        stopped: whether to stop trying.
 
     Raises:
         SubmitError: it was refused, with the scheduler's message, or the scheduler was not reached.
         SchedulerError: there is no scheduler here.
         UnclearError: it may have been accepted, but its job id is not known.
     """
-    end, command = time.monotonic() + RETRY_S, [COMMAND[scheduler], *_options(scheduler, after, members, ok)]
+    command, end = [COMMAND[scheduler], *_options(scheduler, after, members, ok)], time.monotonic() + RETRY_S
     while True:
         try:
             return _submit(command, script)
         except _NotReached as error:
             why: SubmitError = error
         except UnclearError as error:
-            lost = re.search(ANSWER_LOST, str(error))
             if scheduler != "slurm" or error.exit_code == INTERRUPTED:
                 raise
-            if job := _accepted(script, known, LOOK_AFTER_S if lost else (0.0,)):
+            lost = re.search(ANSWER_LOST, str(error))
+            if job := _accepted(script, after, members, LOOK_AFTER_S if lost else (0.0,)):
                 return job
             if job is None or not lost or time.monotonic() > end:
                 raise
             why = error
-        if stopped() or time.monotonic() > end:
+        if time.monotonic() > end:
             raise SubmitError(f"{why} Type the command again when `{QUEUE[scheduler]}` answers.")
         print(f"{why} Trying again ...", file=sys.stderr, flush=True)
         time.sleep(PAUSE_S)
@@ -86,16 +79,23 @@ class _NotReached(SubmitError):
     """The scheduler has not got the submission."""
 
 
-def _accepted(script: Path, known: Collection[str], pauses: Sequence[float]) -> str | None:
-    """Return the job of a script that is not `known`; "" if the queue has none, None if the queue does not answer."""
+def _accepted(script: Path, after: str | None, members: str | None, pauses: Sequence[float]) -> str | None:
+    """Return the new job of a script; "" if the queue has none, None if it does not answer.
+
+    Others of the script are the links of a chain before it, and members of its array that are not submitted again.
+    """
+    numbers = expand_hosts(f"[{members.partition('%')[0]}]") if members else None
     job = None
     for seconds in pauses:
         time.sleep(seconds)
-        job = None
-        with suppress(SchedulerError):
-            found = [i.partition("_")[0] for i in queue.jobs_of(str(script))]
-            if job := next((i for i in found if i not in known), ""):
-                break
+        try:
+            found = [i.partition("_") for i in queue.jobs_of(str(script))]
+        except SchedulerError:
+            job = None
+            continue
+        new = [i for i, _, n in found if int(i) > int(after or 0) and (numbers is None or n in numbers)]
+        if job := new[0] if new else "":
+            break
     return job
 
 

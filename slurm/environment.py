@@ -7,7 +7,7 @@ https://slurm.schedmd.com/sbatch.html and srun.html, "input environment variable
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,11 @@ from src.config.cluster import Cluster
 from src.runs.attempts import job_name
 
 OF_SLURM = re.compile("(SLURM|SLURMD|SBATCH|SRUN)_")
+
+OF_A_STEP = re.compile(
+    "(SRUN|SBATCH)_|SLURM_(STEP|CPU_BIND|MEM_BIND|DISTRIBUTION|NTASKS|NPROCS|CPUS_PER_TASK|TRES_PER|GPUS_PER_TASK|EXPORT|HINT|PROCID|LOCALID)"
+)
+"""Variables of a step's shell that its own srun and mpirun take for options, or for their place among ranks."""
 
 KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_TIME_FORMAT")
 """Variables that say which cluster is asked, or how a time is printed."""
@@ -44,22 +49,10 @@ def left_out(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
 def notes(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return what a user should know of the shell that submits `script`."""
     names, job = left_out(script, environ), job_name(environ)
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return [
-        *(
-            [f"this is typed inside job {job}: the run is a job of its own, not a part of that one."]
-            if job
-            else []
-        ),
-        *(
-            [
-                f"{', '.join(names[:20])}{more} of this shell {'are' if len(names) > 1 else 'is'} not passed to the job, which is what "
-                "the configuration says; an option of sbatch that has no key goes into cluster.extra."
-            ]
-            if names
-            else []
-        ),
-    ]
+    inside = f"this is typed inside job {job}: the run is a job of its own, not a part of that one."
+    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    dropped = f"not passed to the job: {listed} of this shell; the configuration decides (cluster.extra takes any option of sbatch)."
+    return [*([inside] if job else []), *([dropped] if names else [])]
 
 
 def show_notes(script: Path) -> None:
@@ -67,6 +60,15 @@ def show_notes(script: Path) -> None:
     print(
         "".join(f"note: {note}\n" for note in notes(script.read_text(errors="replace"))), end="", flush=True
     )
+
+
+def for_allocation(ranks: Sequence[int], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment for a batch script that runs here. A shell from `srun --pty` is a step, a part of the allocation."""
+    step = environ.get("SLURM_STEP_ID", "")
+    if not step.isdecimal() or int(step) >= 0xFFFFFFF0:  # the shells of batch jobs and salloc
+        return {**environ}
+    nodes = {"SLURM_NNODES": f"{len(ranks)}", "SLURM_TASKS_PER_NODE": f"{max(ranks)}(x{len(ranks)})"}
+    return {**{k: v for k, v in environ.items() if not OF_A_STEP.match(k)}, **nodes}
 
 
 def with_options_of_shell(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> Cluster:

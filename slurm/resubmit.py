@@ -1,13 +1,10 @@
 """Submit runs again: same folder, same code, from the newest checkpoint."""
 
-import glob
 import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-
-import yaml
 
 from slurm import ran_here
 from slurm.chain import submit_chain
@@ -15,10 +12,11 @@ from slurm.environment import show_notes
 from slurm.following import KEY, follow
 from slurm.render import ranges
 from slurm.rollback import Submission
-from slurm.runs import Submitted, job_ids
+from slurm.runs import Submitted
 from slurm.submit import kept, record
-from src.errors import SubmitError, UnclearError
+from src.errors import CheckpointError, SubmitError, UnclearError
 from src.runs.folder import RunDir
+from src.runs.frozen import read_frozen
 from src.runs.summary import display_path, train_command
 from src.runs.trust import refuse_foreign_script
 
@@ -47,11 +45,10 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
             jobs = submit_chain(
                 kind,
                 script,
-                chain_of(runs[0].folder),
+                _chain(folders[0]),
                 lambda i: record(folders, members or None, i),
                 members=_array(members, script),
                 ok=followed.jobs if followed else (),
-                known=_known(script),
             )
         except UnclearError as error:
             raise kept(error, folders) from None
@@ -59,29 +56,19 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
     return " -> ".join(jobs)
 
 
-def chain_of(run: RunDir) -> int:
-    """Return `cluster.chain` of a run; 1 if it can't be read."""
-    try:
-        return max(1, int(yaml.safe_load(run.config.read_text())["cluster"]["chain"]))
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
-        return 1
+def _chain(run: RunDir) -> int:
+    """Return `cluster.chain` of a run; 1 if its configuration can't be read."""
+    with suppress(CheckpointError, KeyError, TypeError):
+        return int(read_frozen(run)["cluster"]["chain"])
+    return 1
 
 
 def _array(members: Sequence[int], script: Path) -> str | None:
-    """Return some members of the script's array for the scheduler, with the script's limit of how many run at once."""
+    """Return members of the script's array for the scheduler, with the script's limit of how many run at once."""
     limit = re.search(
-        r"^#(?:SBATCH --array=|PBS -J )[^%\n]*(%\d+)", script.read_text(errors="replace"), re.MULTILINE
+        r"^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"), re.MULTILINE
     )
     return ranges(members) + (limit[1] if limit and len(members) > 1 else "") if members else None
-
-
-def _known(script: Path) -> list[str]:
-    """Return the ids of all jobs of a script, also those of members that are not submitted again."""
-    found: list[str] = []
-    for folder in script.parent.parent.glob(f"{glob.escape(script.parent.name)}*"):
-        with suppress(SubmitError):
-            found += [i.partition("_")[0] for i in job_ids(RunDir(folder))]
-    return found
 
 
 def common_script(runs: Sequence[Submitted]) -> Path:

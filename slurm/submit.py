@@ -201,7 +201,7 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> i
     print(
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
-    process = subprocess.Popen(["bash", str(script)])
+    process = subprocess.Popen(["bash", str(script)], env=environment.for_allocation(job.ranks))
     while True:
         try:
             code = process.wait()

@@ -111,7 +111,7 @@ def test_a_job_of_a_shell_of_an_earlier_allocation_trains(
     tested = login.train(*words, "dry_run=test")
     job, run = login.submit(*words, "model=mlp")
     assert login.testbed.wait_job(job, 120) == "COMPLETED"
-    assert f"note: {', '.join(sorted(left))} of this shell are not passed to the job" in tested
+    assert f"note: not passed to the job: {', '.join(sorted(left))} of this shell;" in tested
     assert "TimeLimit=10:00:00" in login.testbed.run(["scontrol", "show", "job", job]).stdout
     assert (run / "jobs.txt").read_text() == f"{job}\n"
 
