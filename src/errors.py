@@ -17,6 +17,8 @@
 `src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
 """
 
+from collections.abc import Iterator
+
 REFUSED = 2
 """Exit code of a request that was refused: one message was printed and nothing was written."""
 
@@ -111,3 +113,15 @@ class NotFiniteError(ProjectError):
 
 class RanksDifferError(ProjectError):
     """Ranks, or devices, that should have the same weights have different ones."""
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, its causes and the members of groups, each once: user code can make them a cycle."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            members = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+            waiting += [*reversed(members), one.__context__, one.__cause__]

@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from src.errors import chain
+
 CHUNK = 1 << 20
 """Bytes read and written at once: what stays in a core's cache costs the training no memory bandwidth."""
 
@@ -25,9 +27,7 @@ def sync_folder(folder: Path) -> None:
 
 def disk_trouble(error: BaseException | None) -> OSError | None:
     """The OSError that caused an error, if one did."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
+    return next((one for one in chain(error) if isinstance(one, OSError)), None)
 
 
 def say(text: str) -> None:

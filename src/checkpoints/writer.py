@@ -158,7 +158,9 @@ class Worker:
             if temporary:
                 self.store.give_up(temporary)
             self._release(request)
-            raise disk_trouble(error) or error from error
+            if trouble := disk_trouble(error):
+                raise trouble from None
+            raise
 
     def _publish(self) -> None:
         """Copy the checkpoints on the node's disk into the run folder, in the order of steps."""

@@ -47,15 +47,20 @@ def _endless(error: RecursionError) -> str:
     return "a value of the configuration has too many nested brackets."
 
 
-def composed_sentence(error: BaseException) -> str:
+def composed_sentence(error: BaseException, above: tuple[BaseException, ...] = ()) -> str:
     """Hydra's or OmegaConf's message in one line: with the key and the cause, without the search path."""
     text = str(error).split("\nConfig search path")[0].split("\nSee https:")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
     said = " ".join(line for line in lines if not line.startswith(("full_key:", "object_type=")))
     cause = error.__cause__
-    if cause is not None and str(cause) and str(cause).split("\n")[0] not in said:
-        said = f"{said}{': ' if said else ''}{composed_sentence(cause)}"
+    if (
+        cause is not None
+        and cause not in (*above, error)
+        and str(cause)
+        and str(cause).split("\n")[0] not in said
+    ):
+        said = f"{said}{': ' if said else ''}{composed_sentence(cause, (*above, error))}"
     start = f"{key}: " if key and key not in said else ""
     return f"{start}{said or type(error).__name__}"
 

@@ -18,7 +18,7 @@ from src.data.sets import open_splits
 from src.data.stage import staging
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
-from src.errors import CheckpointError, ConfigError
+from src.errors import CheckpointError, ConfigError, chain
 from src.monitor.heartbeat import own as heartbeat
 from src.runs.attempts import Outcome
 from src.runs.folder import RunDir
@@ -154,11 +154,10 @@ def least_seconds(made: Made, config: Config) -> float | None:
     return flops / most if most else None
 
 
-def forget_frames(error: BaseException | None) -> None:
+def forget_frames(error: BaseException) -> None:
     """Drop what the functions held that an error and its causes went through: the Trainer among it. Their lines stay known."""
-    while error:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    for one in chain(error):
+        traceback.clear_frames(one.__traceback__)
 
 
 def end_process_group() -> None:
