@@ -17,6 +17,7 @@
 `src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
 """
 
+import signal
 from collections.abc import Iterator
 
 REFUSED = 2
@@ -125,3 +126,35 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
             yield one
             members = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
             waiting += [*reversed(members), one.__context__, one.__cause__]
+
+
+class SignalsAsErrors:
+    """Raises a RuntimeError for exceptions of user code that a caller takes for the end of an epoch or of the process.
+
+    Args:
+        kinds: further exceptions of that meaning, such as those of a framework.
+    """
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self.kinds = (StopIteration, StopAsyncIteration, SystemExit, KeyboardInterrupt, GeneratorExit, *kinds)
+
+    def __enter__(self) -> None:
+        """Nothing is prepared."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """A contextmanager would let a StopIteration pass."""
+        if isinstance(error, self.kinds) and not (isinstance(error, KeyboardInterrupt) and interrupted()):
+            raise mistaken(error) from error
+
+
+def mistaken(error: BaseException) -> RuntimeError:
+    """Return the error for an exception that has another meaning than an error, raised in user code."""
+    return RuntimeError(
+        f"user code raised {type(error).__name__}, which is an error here: see the lines above."
+    )
+
+
+def interrupted() -> bool:
+    """Whether Ctrl-C was typed: `src.training.stop.Stop`, which handles SIGINT, remembers it."""
+    handler = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    return getattr(handler, "requested", None) == "SIGINT"

@@ -13,6 +13,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folde
 
 from src.config.environment_values import plain  # noqa: E402
 from src.launch.command import complete, exit_code, help_page, run_folder  # noqa: E402
+from src.launch.leaving import leave  # noqa: E402
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -40,4 +41,4 @@ def train(config: "DictConfig") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    leave(lambda: exit_code(main))

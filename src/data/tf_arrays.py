@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from src.errors import DataError
+from src.errors import DataError, SignalsAsErrors
 
 Structure = Any
 """Arrays, or tensors, in a tuple or a dict, which may be nested."""
@@ -96,7 +96,12 @@ def tensors(read: Callable[[int], list[np.ndarray]], number: tf.Tensor, spec: St
         read: a number to the arrays of `spec`, in the order of `tf.nest.flatten`; its DataError arrives as one of TensorFlow's.
     """
     flat = tf.nest.flatten(spec)
-    found = tf.numpy_function(lambda n: read(int(n)), [number], [one.dtype for one in flat])
+
+    def called(n: np.ndarray) -> list[np.ndarray]:
+        with SignalsAsErrors(tf.errors.OutOfRangeError):  # to TensorFlow the end of the data
+            return read(int(n))
+
+    found = tf.numpy_function(called, [number], [one.dtype for one in flat])
     shaped = [tf.ensure_shape(t, one.shape) for t, one in zip(found, flat, strict=True)]
     return tf.nest.pack_sequence_as(spec, shaped)
 

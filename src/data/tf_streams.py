@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from src.data.tf_arrays import Structure, as_arrays, dtype_of
 from src.data.tf_pipeline import ordered
-from src.errors import DataError
+from src.errors import DataError, mistaken
 
 
 def is_stream(part: Any) -> bool:
@@ -94,7 +94,14 @@ class Stream:
 
     def _dataset(self, batches: Any) -> tf.data.Dataset:
         spec = tf.nest.map_structure(common_spec, *self._peek())
-        return tf.data.Dataset.from_generator(batches, output_signature=spec).with_options(ordered())
+
+        def called() -> Iterator[Structure]:
+            try:
+                yield from batches()
+            except tf.errors.OutOfRangeError as error:  # to TensorFlow the end of the data
+                raise mistaken(error) from error
+
+        return tf.data.Dataset.from_generator(called, output_signature=spec).with_options(ordered())
 
     def _peek(self) -> tuple[Structure, Structure]:
         """Two batches, which are read again."""

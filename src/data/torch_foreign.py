@@ -1,5 +1,6 @@
 """A loader that someone else made: what is known of it, and a stream of its batches that begins anywhere."""
 
+import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.distributed import DistributedSampler
 
 from src.data import torch_draws as draws
-from src.errors import DataError
+from src.errors import DataError, mistaken
 
 
 class Readable(NamedTuple):
@@ -65,6 +66,12 @@ def length_of(loader: Any) -> int | None:
         return len(loader)
     except TypeError:
         return None
+
+
+def of_rows(end: StopIteration) -> bool:
+    """Whether a data set's row raised it, here or in a worker: only an iterator may end that way."""
+    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(end.__traceback__)}
+    return bool(names & {"__getitem__", "__getitems__", "reraise"})
 
 
 class Stream:
@@ -144,7 +151,9 @@ class Stream:
             draws.restore(self._random)
             try:
                 batch = next(inner)
-            except StopIteration:
+            except StopIteration as end:
+                if of_rows(end):
+                    raise mistaken(end) from end
                 break
             finally:
                 self._random = draws.states()

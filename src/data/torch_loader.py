@@ -14,7 +14,7 @@ from src.data.keep import keep_batch
 from src.data.order import BatchOrder, batches_per_epoch
 from src.data.torch_order import BareOrder
 from src.data.torch_samples import Reader
-from src.errors import DataError
+from src.errors import DataError, SignalsAsErrors
 
 
 class Batch(NamedTuple):
@@ -73,16 +73,19 @@ class Batches(Dataset[Any]):
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         """A DataError is returned, not raised: DataLoader would wrap it into the traceback of a worker."""
-        epoch, batch = key
-        length = len(self.reader.dataset)
         try:
-            if isinstance(self.order, BareOrder):
-                return self.reader.read(self.order.rows(length, epoch, batch), epoch, self.train)
-            sizes = getattr(self.reader.dataset, "sizes", None)
-            indices, weights = self.order.rows(length, epoch, batch, sizes=sizes)
-            return Batch(self.reader.read(indices, epoch, self.train), torch.from_numpy(weights))
+            with SignalsAsErrors():
+                return self._read(*key)
         except DataError as error:
             return error
+
+    def _read(self, epoch: int, batch: int) -> Any:
+        length = len(self.reader.dataset)
+        if isinstance(self.order, BareOrder):
+            return self.reader.read(self.order.rows(length, epoch, batch), epoch, self.train)
+        sizes = getattr(self.reader.dataset, "sizes", None)
+        indices, weights = self.order.rows(length, epoch, batch, sizes=sizes)
+        return Batch(self.reader.read(indices, epoch, self.train), torch.from_numpy(weights))
 
     def keep(self, epoch: int, batch: int, rank: int, file: Path) -> list[int]:
         """Write what a rank has in a batch to a file; returns the numbers of its rows. Raises DataError, OSError."""

@@ -17,6 +17,7 @@ from src.distributed.layout import Layout
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
 from src.files import ROOT
 from src.files.output import outlive_terminal, protect
+from src.launch.leaving import of_this_parent
 from src.launch.rank import run_rank
 from src.runs.folder import ATTEMPTS, RunDir
 from src.runs.replay import read
@@ -42,10 +43,18 @@ def run_here(run: RunDir, layout: Layout) -> int:
 def _run_ranks(run: RunDir, ranks: int) -> int:
     protect()
     outlive_terminal()
-    code = watch(start_ranks(run, ranks))
+    code = recorded(run, watch(start_ranks(run, ranks)))
     if code not in (0, REFUSED):
         recover_leftovers(run)
     return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
+
+
+def recorded(run: RunDir, code: int) -> int:
+    """Return the exit code of the ranks, or 1 if all exited with 0 before rank 0 recorded the end of the run."""
+    if code or run.info().get("state") != "running":
+        return code
+    print(f"the process of {run.path} exited with code 0 before the end of the run.", file=sys.stderr)
+    return 1
 
 
 def _replays(run: RunDir) -> bool:
@@ -114,7 +123,7 @@ def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
     return [
         subprocess.Popen(
             command,
-            env={**os.environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            env={**of_this_parent(), **shared, "RANK": str(r), "LOCAL_RANK": str(r)},
             start_new_session=True,
         )
         for r in range(ranks)

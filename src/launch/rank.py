@@ -13,10 +13,19 @@ from src.distributed.discover import discover
 from src.distributed.layout import running_strategy
 from src.distributed.listening import stay_on_this_node
 from src.distributed.topology import Topology
-from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
+from src.errors import (
+    INTERRUPTED,
+    NOT_FINITE,
+    REFUSED,
+    STOPPED,
+    CheckpointError,
+    ProjectError,
+    SignalsAsErrors,
+)
 from src.files.output import mark_lines, outlive_terminal, protect
 from src.launch.failure import tell as tell_failure
 from src.launch.failure import watch_threads
+from src.launch.leaving import follow_parent, reported_exits
 from src.monitor import stacks
 from src.monitor.heartbeat import own as heartbeat
 from src.monitor.times import Times
@@ -53,6 +62,7 @@ def run_rank(run: RunDir | str | Path) -> int:
     protect()
     outlive_terminal()
     stop = Stop().install()
+    follow_parent()
     try:
         run = run if isinstance(run, RunDir) else open_run(run)
         config, topology = frozen(run), discover()
@@ -77,7 +87,8 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
     if first:
         record_start(run, topology.world_size, devices=running_strategy(config, topology)[1])
     try:
-        outcome = train(config, run, topology, stop)
+        with SignalsAsErrors(), reported_exits(lambda: _try_to_record_failure(run) if first else None):
+            outcome = train(config, run, topology, stop)
     except BaseException as error:
         return _failed(run, topology, error)
     # rank 0 alone reports how the run ended: a launcher kills all ranks when one exits with another code

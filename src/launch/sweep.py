@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from src.config.members import load_members, refuse_unlike
@@ -14,8 +15,9 @@ from src.config.schema import Config
 from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.output import protect
+from src.launch.leaving import of_this_parent
 from src.launch.local import local_problems, make_run, resolved_numbers
-from src.launch.processes import beside
+from src.launch.processes import beside, recorded
 from src.runs.folder import RunDir
 
 
@@ -64,5 +66,5 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
 def _run_one(run: str) -> int:
     """Train in a run folder in a child process."""
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", run]
-    code = subprocess.run(command).returncode
-    return 128 - code if code < 0 else code
+    code = subprocess.run(command, env=of_this_parent()).returncode
+    return recorded(RunDir(Path(run)), 128 - code if code < 0 else code)

@@ -13,6 +13,7 @@ from src.config.schema import Config
 from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.output import protect
+from src.launch.leaving import of_this_parent
 from src.launch.local import freeze, local_problems, resolved_numbers
 from src.launch.processes import beside
 from src.launch.rank import frozen
@@ -68,7 +69,9 @@ class Here:
         log = around.enter_context((run.path / LOG).open("ab")) if self._quiet else None
         command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
         # in a session of its own: Ctrl-C reaches it once, from `stop`
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, env=of_this_parent()
+        )
         self._processes[run.id] = (process, around)
         return f"process {process.pid}"
 
@@ -81,7 +84,7 @@ class Here:
             process, around = self._processes.pop(run.id, (None, ExitStack()))
             around.close()
             state = str(run.info().get("state"))
-            crashed = process is not None and process.returncode and state == "running"
+            crashed = process is not None and state == "running"
             found[run.id] = state if state in STOPPED else "failed" if crashed else "preempted"
         return found
 

@@ -6,7 +6,10 @@ the hooks that were overridden are looked up once an epoch. They are called in L
 checkpoint holds of the loop is the same. A step that is anything but ordinary is left to Lightning: see `unusual`.
 """
 
+import traceback
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -20,6 +23,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
+from src.errors import mistaken
 from src.training.lightning.hardware import BFloat16
 
 HOOKS = (
@@ -219,6 +223,23 @@ def loss_of(output: Any, accumulate: int) -> tuple[torch.Tensor | None, dict[str
         return output, {"loss": output.detach()}
     result = ClosureResult.from_training_step_output(output, accumulate)
     return result.closure_loss, result.asdict() if result.loss is not None else {}
+
+
+def refuse_user_ends(owner: Any, *names: str) -> None:
+    """Make a StopIteration that user code raises in these methods of a loop an error: Lightning ends the epoch without a message."""
+    for name in names:
+        setattr(owner, name, partial(_without_user_ends, getattr(owner, name)))
+
+
+def _without_user_ends(method: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return method(*arguments)
+    except StopIteration as end:
+        frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
+        own = Path(frames[-1].co_filename).name in ("training_epoch_loop.py", "fast_loop.py")  # -1 of a hook
+        if own or any(Path(code.co_filename).name == "fetchers.py" for code in frames):
+            raise
+        raise mistaken(end) from end
 
 
 def unusual(trainer: pl.Trainer) -> str | None:

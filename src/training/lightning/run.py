@@ -61,11 +61,13 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     """
     try:
         outcome = train_and_test(config, run, topology, stop)
-    except Exception as error:
+    except BaseException as error:
         steps = run.steps_done() if run.steps_done else None
         run.steps_done = None if steps is None else lambda: steps
         forget_frames(error)
         # NCCL's group would wait for ranks that have died; it has no such threads
+        if isinstance(error, KeyboardInterrupt):
+            raise
         if distributed.is_initialized() and distributed.get_backend() == "gloo":
             end_process_group()
         raise
@@ -246,8 +248,10 @@ def fit_and_test(
             test(made, checkpoints)
     except Stopped:
         return "preempted"
-    except SystemExit as end:  # what Lightning makes of the second Ctrl-C
-        raise end.__context__ or end from None
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # what Lightning makes of the second Ctrl-C
+            raise end.__context__ from None
+        raise
     return "completed"
 
 

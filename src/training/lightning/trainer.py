@@ -9,11 +9,13 @@ import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from lightning.pytorch.utilities.exceptions import _TunerExitException
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
+from src.errors import interrupted, mistaken
 from src.training.lightning.connector import Connector
-from src.training.lightning.fast_loop import FastEpochLoop
+from src.training.lightning.fast_loop import FastEpochLoop, refuse_user_ends
 from src.training.lightning.hardware import computing_in, use_tf32
 from src.training.lightning.restoring import Restorer
 from src.training.plan import Plan, validation_due
@@ -40,7 +42,21 @@ class Trainer(pl.Trainer):
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self)
         self.fit_loop.epoch_loop = FastEpochLoop(self, lambda: self._validates(config))
+        refuse_user_ends(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
+        refuse_user_ends(self.fit_loop.epoch_loop, "advance", "on_advance_end")
+        refuse_user_ends(self.fit_loop.epoch_loop.manual_optimization, "advance")
+        for loop in (self.fit_loop.epoch_loop.val_loop, self.test_loop):
+            refuse_user_ends(loop, "_evaluation_step")
         self.plan: Plan | None = None
+
+    def _run(self, *arguments: Any, **named: Any) -> Any:
+        """Run a loop. Lightning exits with code 1 at a KeyboardInterrupt, and 0 at the end of a tuning."""
+        try:
+            return super()._run(*arguments, **named)
+        except (KeyboardInterrupt, _TunerExitException) as error:
+            if isinstance(error, KeyboardInterrupt) and interrupted():
+                raise
+            raise mistaken(error) from error
 
     def _validates(self, config: Config) -> bool:
         return self.plan is not None and validation_due(
