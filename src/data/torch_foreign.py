@@ -96,6 +96,7 @@ class Stream:
         self.loader, self.seed, self.rank, self.batches = loader, seed, rank, batches
         self.epoch, self.start = start[0], start
         self.sampler = self
+        self.batch_sampler = None  # Lightning reads it of a validation's loader that has a sampler
         self.state: dict[str, Any] | None = None
         self._random: Any = None
 

@@ -1,0 +1,142 @@
+"""A module, a callback and data that raise what a loop takes for an end."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException, _TunerExitException
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+RAISED: dict[str, Any] = {
+    "StopIteration": lambda: next(iter([])),
+    "StopAsyncIteration": StopAsyncIteration,
+    "SystemExit": SystemExit,
+    "GeneratorExit": GeneratorExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "_TunerExitException": _TunerExitException,
+    "SIGTERMException": SIGTERMException,
+}
+
+
+def misbehave(name: str) -> None:
+    raise RAISED[name]()
+
+
+class Ends(pl.LightningModule):
+    """Raises an exception in one of its hooks."""
+
+    def __init__(self, at: str = "", raises: str = "", by_hand: bool = False) -> None:
+        super().__init__()
+        self.at, self.raised, self.automatic_optimization = at, raises, not by_hand
+        self.network = torch.nn.Linear(2, 1)
+
+    def reached(self, place: str) -> None:
+        if place == self.at:
+            misbehave(self.raised)
+
+    def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+        if index == 1:
+            self.reached("training_step")
+        return self.network(batch).mean()
+
+    def validation_step(self, batch: torch.Tensor, index: int) -> None:
+        self.reached("validation_step")
+        self.log("val_loss", self.network(batch).mean())
+
+    def on_train_start(self) -> None:
+        self.reached("on_train_start")
+
+    def on_train_epoch_start(self) -> None:
+        self.reached("on_train_epoch_start")
+
+    def on_train_epoch_end(self) -> None:
+        self.reached("on_train_epoch_end")
+
+    def on_validation_epoch_end(self) -> None:
+        self.reached("on_validation_epoch_end")
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        self.reached("configure_optimizers")
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Listens(pl.Callback):
+    """Raises an exception in one of its hooks."""
+
+    def __init__(self, at: str, raises: str) -> None:
+        self.at, self.raised = at, raises
+
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        if self.at == "on_train_batch_end":
+            misbehave(self.raised)
+
+    def on_validation_batch_start(self, *arguments: Any) -> None:
+        if self.at == "on_validation_batch_start":
+            misbehave(self.raised)
+
+
+class Rows(Dataset[torch.Tensor]):
+    """Rows, one of which raises an exception; so may the function that puts them together."""
+
+    def __init__(self, raises: str = "") -> None:
+        self.raised = raises
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 19 and self.raised:
+            misbehave(self.raised)
+        return torch.ones(2)
+
+
+def rows(raises: str = "", part: str = "train") -> dict[str, Any]:
+    return {"train": Rows(), "val": Rows()} | {part: Rows(raises)}
+
+
+def collated(raises: str) -> dict[str, Any]:
+    def collate(batch: list[torch.Tensor]) -> None:
+        misbehave(raises)
+
+    return {"train": Rows(), "val": DataLoader(Rows(), batch_size=8, collate_fn=collate)}
+
+
+class Odd(torch.utils.data.Sampler[int]):
+    """An order that only its loader knows."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __iter__(self) -> Any:
+        return iter(range(32))
+
+
+def loaders(raises: str, processes: int = 0) -> dict[str, Any]:
+    """A validation in the loader's own order."""
+    loader = DataLoader(Rows(raises), batch_size=8, sampler=Odd(), num_workers=processes)
+    return {"train": Rows(), "val": loader}
+
+
+class Counted:
+    """An iterator that ends as iterators do."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> "Counted":
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        self.given += 1
+        if self.given > 3:
+            raise StopIteration
+        return torch.ones(8, 2)
+
+
+class Iterable(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Counted:
+        return Counted()
+
+
+def streams() -> dict[str, Any]:
+    return {"train": Rows(), "val": DataLoader(Iterable(), batch_size=None)}
