@@ -18,6 +18,7 @@ from src.errors import ConfigError, SubmitError, UnclearError
 from src.files import ROOT
 from src.files.atomic import write_atomic
 from src.files.marked import Place, make
+from src.files.ordinary import make_folder
 from src.files.removal import remove, remove_empty
 from src.runs.folder import RunDir
 from src.runs.summary import display_path
@@ -76,7 +77,7 @@ def free_place(run: RunDir) -> Place:
 def claim(place: Place) -> None:
     """Make the folder. Raises SubmitError: another submission has just made it, or the disk refuses."""
     try:
-        place.path.parent.mkdir(exist_ok=True)
+        make_folder(place.path.parent)
         place.path.mkdir()
     except FileExistsError:
         raise SubmitError(

@@ -17,6 +17,7 @@ from slurm.submit import kept, record
 from src.errors import CheckpointError, SubmitError, UnclearError
 from src.runs.folder import RunDir
 from src.runs.frozen import read_frozen
+from src.runs.links import refuse_links
 from src.runs.summary import display_path, train_command
 from src.runs.trust import refuse_foreign_script
 
@@ -29,9 +30,12 @@ def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
         trust: accept a script that this user has not submitted from there.
 
     Raises:
+        CheckpointError: a link is in the place of a file of a run folder.
         SubmitError, SchedulerError: it was refused; the runs are unchanged.
         UnclearError: a job may be queued.
     """
+    for submitted in runs:
+        refuse_links(submitted.folder)
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
     followed = follow(runs[0].folder.info().get(KEY), kind, results)

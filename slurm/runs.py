@@ -16,6 +16,7 @@ from slurm import queue
 from slurm.client import QUEUE, SCRIPT, UNCLEAR
 from slurm.left_out import special
 from src.errors import SubmitError
+from src.files.atomic import read_text
 from src.runs.folder import JOBS, RunDir
 
 
@@ -249,7 +250,7 @@ def submitted(folder: Path) -> Submitted:
 def _scheduler(run: RunDir) -> str:
     """The scheduler of a run whose script no longer exists, from its configuration."""
     try:
-        kind = yaml.safe_load(run.config.read_text())["cluster"]["scheduler"]
+        kind = yaml.safe_load(read_text(run.config))["cluster"]["scheduler"]
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
         kind = None
     if kind not in SCRIPT:

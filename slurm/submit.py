@@ -21,6 +21,7 @@ from src.config.schema import Config
 from src.errors import SubmitError, UnclearError
 from src.files import ROOT
 from src.files.atomic import write_atomic
+from src.files.ordinary import open_file
 from src.files.removal import remove
 from src.runs.attempts import running_job
 from src.runs.folder import RunDir, claim, claim_code, create, now, point_latest
@@ -175,8 +176,8 @@ def fresh(code: Path) -> Path:
 def record(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
     """Append a job id to jobs.txt: run.json belongs to rank 0 as soon as the job may run."""
     for run, member in itertools.zip_longest(runs, members or ()):
-        with open(run.jobs, "a") as file:
-            file.write(f"{job_id}\n" if member is None else f"{job_id}_{member}\n")
+        with open_file(run.jobs, "ab") as file:
+            file.write(f"{job_id}\n".encode() if member is None else f"{job_id}_{member}\n".encode())
 
 
 def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:

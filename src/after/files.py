@@ -8,6 +8,7 @@ from typing import Any
 from src.checkpoints.info import SavedCheckpoint
 from src.errors import CheckpointError
 from src.files.atomic import read_text, write_atomic
+from src.files.ordinary import make_folder
 from src.files.plain_json import dumps
 from src.runs.folder import RunDir
 
@@ -33,7 +34,7 @@ def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapp
     text, number = dumps(content), 1
     folder = run.path / EVALUATIONS
     try:
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         while True:
             path = folder / f"{split}-{saved.path.name}{'' if number == 1 else f'-{number}'}.json"
             if not path.exists():
@@ -79,7 +80,7 @@ def export_file(run: RunDir, saved: SavedCheckpoint, named: Path | None, ending:
         return free(named)
     folder = run.path / EXPORTS
     try:
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise CheckpointError(
             f"{folder} can't be made ({error.strerror}); name a file with --to FILE."

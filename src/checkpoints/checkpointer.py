@@ -115,12 +115,12 @@ class AsyncCheckpointer:
         except CheckpointError as problem:
             if error is None:
                 raise
-            self.tell(str(problem))
+            if str(problem) != str(error):  # which is printed when the process ends
+                self.tell(str(problem))
 
     def _unpublished(self, trouble: OSError) -> str:
         left = self.staging.complete() if self.staging else []
         where = f"it is in {left[-1].path} on this node" if left else "it is lost"
         remedy = f"make room there, then resume{' on this node' if left else ''}"
-        return (
-            f"the newest checkpoint can't be written to {self.store.folder} ({trouble}); {where}: {remedy}."
-        )
+        why = trouble.strerror or trouble
+        return f"the newest checkpoint can't be written to {self.store.folder} ({why}); {where}: {remedy}."

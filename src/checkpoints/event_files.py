@@ -13,6 +13,7 @@ from pathlib import Path
 
 from src.checkpoints.disk import CHUNK, disk_trouble, say, write_all
 from src.checkpoints.staging import Staging
+from src.files.ordinary import make_folder, open_file
 
 
 class EventFileSync:
@@ -43,10 +44,11 @@ class EventFileSync:
         """The folder to make a new file in. Raises OSError if its disk refuses."""
         wait_for_later_name(self.target)
         if self._straight or not self.staging:
-            self.target.mkdir(parents=True, exist_ok=True)
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.target)
             return self.target
         self.staging.own()
-        self.staging.events.mkdir(exist_ok=True)
+        make_folder(self.staging.events)
         if not self._thread.ident:
             self._thread.start()
         return self.staging.events
@@ -140,7 +142,8 @@ def append_all(source: Path, target: Path) -> None:
         OSError: the disk does not take it; each file in `target` is then a shorter version of its source.
     """
     for file in sorted(source.glob("*")):
-        target.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target)
         _append(file, target / file.name)
 
 
@@ -148,7 +151,7 @@ def _append(source: Path, target: Path) -> None:
     there = target.stat().st_size if target.exists() else 0
     if target.exists() and source.stat().st_size <= there:
         return
-    with open(source, "rb") as reader, open(target, "ab", buffering=0) as writer:
+    with open(source, "rb") as reader, open_file(target, "ab") as writer:
         reader.seek(there)
         try:
             while chunk := reader.read(CHUNK):
@@ -156,5 +159,5 @@ def _append(source: Path, target: Path) -> None:
             os.fsync(writer.fileno())
         except OSError:
             with suppress(OSError):  # bytes that did not reach the disk must not count as written
-                os.ftruncate(writer.fileno(), there)
+                writer.truncate(there)
             raise

@@ -17,6 +17,7 @@ from src.checkpoints.disk import CHUNK, sync_folder, write_all
 from src.checkpoints.info import INFO_FIELDS, CheckpointInfo, SavedCheckpoint
 from src.files.atomic import read_text, write_atomic
 from src.files.marked import MARKER
+from src.files.ordinary import open_file
 from src.files.plain_json import dumps
 
 MANIFEST = "manifest.json"
@@ -129,7 +130,7 @@ def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: No
     """Copy one file to disk, and return its size and checksum. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     chunk = memoryview(bytearray(CHUNK))
-    with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
+    with open(source, "rb", buffering=0) as reader, open_file(target, "wb") as writer:
         while read := reader.readinto(chunk):
             pause()
             digest.update(chunk[:read])

@@ -34,6 +34,7 @@ from src.checkpoints.retention import Retention
 from src.files.atomic import move, read_text, write_atomic
 from src.files.marked import NotOurs, Place, check, make
 from src.files.node_disk import boot
+from src.files.ordinary import make_folder
 from src.files.removal import make_empty, remove, say_once
 from src.runs.folder import RunDir
 
@@ -165,7 +166,7 @@ def staging_names(run: RunDir) -> tuple[str, str]:
 
 def write_record(run: RunDir, staging: Staging, rule: Retention) -> None:
     """Record in the run folder which node's disk holds its newest checkpoints."""
-    run.checkpoints.mkdir(exist_ok=True)
+    make_folder(run.checkpoints)
     fields = {"host": socket.gethostname(), "folder": str(staging.folder), "rule": asdict(rule)}
     write_atomic(run.checkpoints / RECORD, json.dumps(fields, indent=2) + "\n")
 

@@ -34,7 +34,7 @@ from src.errors import CheckpointError
 from src.files.atomic import move, set_aside, write_atomic
 from src.files.marked import MARKER, NotOurs, Place, adopt, check
 from src.files.plain_json import dumps
-from src.files.removal import make_empty, remove
+from src.files.removal import make_empty, remove, say_once
 
 REPLACED = "replaced"
 """Ending of the hidden name of a checkpoint while another one of its step is written and verified."""
@@ -194,16 +194,26 @@ class CheckpointStore:
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
         kept = [s for s in saved if s.path in why]
         index = [{"name": s.path.name, "step": s.step, "value": s.value, "kept": why[s.path]} for s in kept]
-        write_atomic(self.folder / "index.json", dumps(index))
-        write_atomic(self.folder / "newest", kept[-1].path.name + "\n")
+        self._point("index.json", dumps(index))
+        self._point("newest", kept[-1].path.name + "\n")
         if best:
-            write_atomic(self.folder / "best", best.path.name + "\n")
+            self._point("best", best.path.name + "\n")
         readable = {s.path for s in complete}
         for path in [p for p in self._folders() if p not in why]:
             if path not in self._damaged and (path in readable or path.name.startswith(".")):
                 self._remove(path)
             elif self._is_ours(path):
                 self._set_aside(path)
+
+    def _point(self, name: str, text: str) -> None:
+        """Write a file that says which checkpoint is which; resuming does without, and the next checkpoint writes it again."""
+        try:
+            write_atomic(self.folder / name, text)
+        except OSError as error:
+            say_once(
+                f"{self.folder / name} can't be written ({error.strerror or error}); training continues, and the next checkpoint "
+                "writes it again."
+            )
 
     # --- folders of this run ---------------------------------------------------------------------------------------------
 

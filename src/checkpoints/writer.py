@@ -140,7 +140,8 @@ class Worker:
         except Exception as error:
             # frameworks raise anything when a disk is full; any other error comes back in `_write_shared`
             request.local = False
-            self._tell_once(f"{self.staging.folder} takes no checkpoints ({error}); continuing without it.")
+            why = getattr(disk_trouble(error), "strerror", None) or error
+            self._tell_once(f"{self.staging.folder} takes no checkpoints ({why}); continuing without it.")
             return False
         self._release(request, done=True)
         return True

@@ -1,6 +1,7 @@
 """Files, folders and the terminal, with the standard library alone; every other package may use it.
 
 - `atomic`: files are replaced in one step, and no file of the user is lost.
+- `ordinary`: opens files and makes folders without following a link or waiting for a pipe.
 - `marked`: the folders that this project made, and how it recognises them.
 - `node_disk`: what all jobs of a user share on a node's own disk.
 - `removal`: the only place that removes anything.

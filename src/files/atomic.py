@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,30 +14,38 @@ LARGEST = 16 << 20
 """Largest file that is read as a whole, in bytes; what this project writes is below a tenth of that."""
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
+def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
     """Replace a file in one step: a reader sees the old or the new content, never a part, also after a power cut.
 
     The new file has the permissions of the old one.
 
+    Args:
+        flush: wait until it is on the disk; without it a power cut may leave an empty file.
+
     Raises:
         OSError: the disk refuses, or the name belongs to something that is not an ordinary file; nothing has changed then.
+            Its `filename` is the file, and not the temporary one.
     """
-    mode, temporary = _permissions(path), temporary_name(path)
+    mode, temporary = permissions(path), temporary_name(path)
     try:
         with _new(temporary) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         # what stood there was looked at above; a shared disk answers each look slowly
         temporary.replace(path)
-    except BaseException:
-        remove_file(temporary)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None
+        with suppress(OSError):  # the first error counts
+            remove_file(temporary)
         raise
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, largest: float = LARGEST) -> str:
     """The content of an ordinary file; reading a pipe would block. Raises OSError or UnicodeDecodeError.
 
     It is looked at once it is open: each call by name is one that a shared disk answers slowly, and ranks read often.
@@ -46,13 +55,13 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise
     except OSError:
-        _permissions(path)  # says what else it is
+        permissions(path)  # says what else it is
         raise
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise _not_ordinary(path, status.st_mode)
-        if status.st_size > LARGEST:
+            raise not_ordinary(path, status.st_mode)
+        if status.st_size > largest:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         with open(file, encoding="utf-8", closefd=False) as content:
             return content.read()
@@ -73,13 +82,13 @@ def write_keeping(path: Path, text: str) -> None:
 
 def replace(temporary: Path, path: Path) -> None:
     """Give a temporary file its final name. Raises FileExistsError if something other than an ordinary file has that name."""
-    _permissions(path)
+    permissions(path)
     temporary.replace(path)
 
 
 def take(path: Path) -> Path:
     """Rename a file to a name of this process, so that only one of several processes gets it. Raises OSError."""
-    _permissions(path)
+    permissions(path)
     taken = temporary_name(path)
     path.rename(taken)
     return taken
@@ -119,20 +128,23 @@ def _new(temporary: Path) -> BinaryIO:
         return open(temporary, "xb")
 
 
-def _permissions(path: Path) -> int | None:
+def permissions(path: Path) -> int | None:
     """The permissions of an ordinary file; None if nothing has that name. Raises FileExistsError for anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        raise _not_ordinary(path, mode)
+        raise not_ordinary(path, mode)
     return stat.S_IMODE(mode)
 
 
-def _not_ordinary(path: Path, mode: int) -> FileExistsError:
+def not_ordinary(path: Path, mode: int, wanted: str = "file") -> FileExistsError:
+    """Return the error that says what stands in the place of an ordinary file or folder."""
+    if stat.S_ISREG(mode):
+        return FileExistsError(f"{path} is not a folder")
     kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
-    return FileExistsError(f"{path} is {kind}, not an ordinary file")
+    return FileExistsError(f"{path} is {kind}, not an ordinary {wanted}")
 
 
 def _free(path: Path, ending: str) -> Path:

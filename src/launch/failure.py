@@ -13,6 +13,7 @@ from pathlib import Path
 from src.distributed.lost_rank import lost_rank
 from src.distributed.topology import Topology
 from src.errors import LostRankError, NotFiniteError, ProjectError
+from src.files.ordinary import open_file
 from src.runs.debug import CAUSE, NODE, first, keep
 from src.runs.folder import RunDir
 
@@ -67,10 +68,8 @@ def _tell_consequence(run: RunDir, topology: Topology, error: BaseException, sen
     """What libraries say from here on, while the process ends, is a consequence too."""
     file = leave_out(run, topology, error, sentence)
     if file:
-        with suppress(OSError):
-            number = os.open(file, os.O_WRONLY | os.O_APPEND)
-            os.dup2(number, 2)
-            os.close(number)
+        with suppress(OSError), open_file(file, "ab") as log:
+            os.dup2(log.fileno(), 2)
 
 
 def _place(error: BaseException) -> str:

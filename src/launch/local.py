@@ -16,11 +16,11 @@ from src.distributed.devices import no_gpu, visible_gpus
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.layout import Layout, local_layout
 from src.distributed.packages import missing_framework
-from src.errors import DataError
+from src.errors import CheckpointError, DataError
 from src.launch.ahead import data_problems, refuse_unreadable_run
 from src.launch.processes import beside, refuse_nested_launch, run_here
 from src.runs.completed import complete, is_complete
-from src.runs.folder import ATTEMPTS, RunDir, create, open_run, point_latest
+from src.runs.folder import ATTEMPTS, RunDir, create, discard, open_run, point_latest
 from src.runs.from_scratch import set_aside
 from src.runs.frozen import write_frozen
 from src.runs.lock import RunLock
@@ -61,7 +61,11 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
             return run_here(run, layout)
     results = Path(config.paths.results)
     before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
-    run = make_run(config, overrides, layout)
+    try:
+        run = make_run(config, overrides, layout)
+    except CheckpointError:
+        point_latest(results, before if before and before.is_dir() else None)
+        raise
     with beside(run, config):
         code = run_here(run, layout)
     if before and before.is_dir() and never_trained(run):
@@ -72,12 +76,26 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 def make_run(config: Config, overrides: Sequence[str], layout: Layout) -> RunDir:
     """A new run folder, ready for its ranks."""
     run = create(Path(config.paths.results), config.name)
-    freeze(run, config, overrides, layout)
+    try:
+        freeze(run, config, overrides, layout)
+    except CheckpointError:
+        discard(run)
+        raise
     return run
 
 
 def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout) -> None:
-    """Write what the ranks read, and what run.json says of a run before it starts."""
+    """Write what the ranks read, and what run.json says of a run before it starts. Raises CheckpointError: the disk refuses."""
+    try:
+        _freeze(run, config, overrides, layout)
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or run.path} can't be written ({error.strerror or error}), so nothing was trained; make room there"
+            f"{'.' if config.resume else ', or name another folder with paths.results=...'}"
+        ) from error
+
+
+def _freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout) -> None:
     write_frozen(run, config, overrides)
     remember(run.path, config)  # this user runs it here
     run.update(

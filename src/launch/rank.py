@@ -32,9 +32,10 @@ from src.monitor.times import Times
 from src.runs.attempts import Outcome, record_end, record_failure, record_start
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import read_frozen
+from src.runs.links import refuse_links
 from src.runs.lock import RunLock
 from src.runs.ranks import report_place
-from src.runs.summary import not_finite, summary
+from src.runs.summary import not_finite, not_recorded, summary
 from src.training.stop import Stop
 
 ALARMED = (
@@ -68,6 +69,8 @@ def run_rank(run: RunDir | str | Path) -> int:
         config, topology = frozen(run), discover()
         if topology.rank:  # `jobs.py logs --rank` reads this mark
             mark_lines(f"[rank {topology.rank}] ")
+        else:
+            refuse_links(run)
         stay_on_this_node(topology)
         if run.info().get("state") == "completed":  # a chained job that begins after the last step
             print(f"{run.path} is complete.", flush=True)
@@ -94,9 +97,12 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
     # rank 0 alone reports how the run ended: a launcher kills all ranks when one exits with another code
     if not first:
         return 0
-    record_end(run, outcome, stop.requested)
+    recorded = record_end(run, outcome, stop.requested)
     print(summary(run, config, stop.requested), flush=True)
     tell(run, config)
+    if not recorded:
+        print(f"error: {not_recorded(run, outcome.state)}", file=sys.stderr, flush=True)
+        return 1
     if outcome.state == "completed":
         return NOT_FINITE if config.trainer.detect_nan != "off" and not_finite(outcome.metrics) else 0
     if topology.launched_by in ALARMED:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from src.files.ordinary import make_folder
+
 
 class Curves:
     """Event files of one node. TensorBoard's own writer is imported at the first sample: 0.3 s, in no rank, and without a framework.
@@ -33,8 +35,12 @@ class Curves:
         ]
         now = float(sample["time"] or 0.0)
         event = Event(wall_time=now, step=int(now - self.began), summary=Summary(value=points))
-        self._open().add_event(event)
-        self._writer.flush()
+        try:
+            self._open().add_event(event)
+            self._writer.flush()
+        except Exception:
+            self._writer = None  # its thread may have ended: the next sample gets a new file
+            raise
 
     def _open(self) -> Any:
         # tensorboard loads a whole framework for its file functions if it is installed, unless this module exists
@@ -42,6 +48,8 @@ class Curves:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         if self._writer is None:
+            make_folder(self.folder.parent)
+            make_folder(self.folder)
             self._writer = EventFileWriter(str(self.folder))
         return self._writer
 

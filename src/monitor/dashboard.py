@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from src.files.ordinary import open_file
+
 PORT, ADDRESS = "{port}", "{address}"
 """What stands in the command for the free port it is to serve at, and for `monitor.serve_address`."""
 
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     if not shutil.which(words[0]):
         print(f"{words[0]} is not installed there, or not on PATH", flush=True)
         return
-    with Path(log).open("wb") as out:
+    with open_file(Path(log), "wb") as out:
         process = subprocess.Popen(
             [*WITH_THIS, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )

@@ -109,8 +109,10 @@ class Heartbeat:
             make(self.folder, private=True)
             path = self.folder.path / f"rank-{self.rank}"
             remove_in(self.folder, path.name)  # of a killed process
-            with open(path, "xb+") as file:
-                file.truncate(SIZE)
+            with open(path, "xb+", buffering=0) as file:
+                file.write(
+                    bytes(SIZE)
+                )  # not truncate: where no memory is left, that gives a page whose first use kills this process
                 self._map = mmap.mmap(file.fileno(), SIZE)
             self._path = path
         self.enter("start", "importing")

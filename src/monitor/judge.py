@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from src.files.atomic import write_atomic
+from src.files.ordinary import make_folder
 from src.files.plain_json import dumps
 from src.monitor import ending, stacks
 from src.monitor.hangs import Hang, describe, elsewhere, find_hang
@@ -141,7 +142,7 @@ class Judge:
         text = dumps(content)
         if text != self._wrote:
             with suppress(OSError):
-                self.run.monitor.mkdir(exist_ok=True)
+                make_folder(self.run.monitor)
                 write_atomic(self.file, text)
                 self._wrote = text
 

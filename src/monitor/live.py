@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from src.files.atomic import replace
+from src.files.atomic import write_atomic
+from src.files.ordinary import make_folder
 from src.files.plain_json import dumps
-from src.files.removal import remove_file, temporary_name
 from src.runs.attempts import running_job
 
 EVERY_S = 2.0
@@ -86,15 +86,10 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    temporary, text = temporary_name(path), dumps(dict(content))
+    text = dumps(dict(content))
     try:
-        try:
-            temporary.write_text(text)
-        except FileNotFoundError:
-            # not made beforehand: nearly always it is there, and a shared disk answers slowly
-            path.parent.mkdir(exist_ok=True)
-            temporary.write_text(text)
-        replace(temporary, path)
-    except OSError:
-        remove_file(temporary)
-        raise
+        write_atomic(path, text, flush=False)
+    except FileNotFoundError:
+        # not made beforehand: nearly always it is there, and a shared disk answers slowly
+        make_folder(path.parent)
+        write_atomic(path, text, flush=False)

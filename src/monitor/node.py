@@ -15,6 +15,7 @@ from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
+from src.files.ordinary import make_folder, open_file
 from src.monitor.script_watch import script_watch
 from src.monitor.serve import board, dashboard, is_first
 from src.monitor.watch import Watch
@@ -122,8 +123,9 @@ def attempted(do: Callable[[], None], run: RunDir) -> bool:
         pass
     except Exception:
         with suppress(OSError):
-            run.monitor.mkdir(exist_ok=True)
-            (run.monitor / f"trouble-{host()}.txt").write_text(traceback.format_exc())
+            make_folder(run.monitor)
+            with open_file(run.monitor / f"trouble-{host()}.txt", "wb") as file:
+                file.write(traceback.format_exc().encode(errors="backslashreplace"))
         return False
     return True
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from src.files.atomic import read_text, write_atomic
+from src.files.ordinary import make_folder
 from src.files.plain_json import dumps, loads
 from src.files.removal import remove
 from src.monitor import heartbeat
@@ -95,7 +96,7 @@ class NodeRanks:
     def write(self) -> None:
         """Tell the other nodes. Raises OSError: the disk refuses."""
         self._number += 1
-        self.run.monitor.mkdir(exist_ok=True)
+        make_folder(self.run.monitor)
         ranks = [asdict(self.known[rank]) for rank in sorted(self.known)]
         content = {"host": self.host, "number": self._number, "ranks": ranks}
         write_atomic(self.run.monitor / f"ranks-{self.host}.json", dumps(content))

@@ -13,6 +13,7 @@ from typing import Any
 
 from src.config.schema import Config
 from src.files.atomic import set_aside, write_atomic
+from src.files.ordinary import make_folder, open_file
 from src.files.plain_json import dumps
 from src.monitor import gpus
 from src.monitor.curves import Curves
@@ -51,7 +52,7 @@ class Sampler:
         sample = {"time": now, **self.machine.sample(), **columns(found)}
         sample = {name: value if value is None else round(value, 3) for name, value in sample.items()}
         known = [{"index": g.index, "name": g.name, "memory_gib": g.memory_gib} for g in found]
-        self.newest.parent.mkdir(exist_ok=True)
+        make_folder(self.newest.parent)
         self.table.add(sample)
         write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample}))
         if self.curves:
@@ -63,8 +64,8 @@ class Sampler:
 
 def first_time(table: Path) -> float:
     """When the first sample of a node was taken, in unix seconds; now, where there is none."""
-    with suppress(OSError, ValueError, IndexError), open(table) as file:
-        return float([*itertools.islice(file, 2)][1].split(",")[0])
+    with suppress(OSError, ValueError, IndexError), open_file(table, "rb") as file:
+        return float([*itertools.islice(file, 2)][1].split(b",")[0])
     return time.time()
 
 
@@ -89,22 +90,22 @@ class Table:
         if not self.header:
             self.header = [*row]
             self._continue()
-        with open(self.path, "ab", buffering=0) as file:
+        with open_file(self.path, "ab") as file:
             size = file.tell()
             lines = "" if size else _line(self.header)
             whole = (lines + _line([row.get(name) for name in self.header])).encode()
             if file.write(whole) != len(whole):
-                os.ftruncate(file.fileno(), size)
+                file.truncate(size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def _continue(self) -> None:
         """Look at what an earlier attempt has left."""
-        with suppress(FileNotFoundError):
-            before = self.path.read_bytes()
+        with suppress(FileNotFoundError), open_file(self.path, "rb+") as file:
+            before = file.readall()
             if before and not before.startswith(_line(self.header).encode()):
                 set_aside(self.path, "before")
             elif before and not before.endswith(b"\n"):  # killed in the middle of a row
-                os.truncate(self.path, before.rfind(b"\n") + 1)
+                file.truncate(before.rfind(b"\n") + 1)
 
 
 def _line(values: list[Any]) -> str:

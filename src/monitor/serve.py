@@ -9,6 +9,7 @@ from pathlib import Path
 
 from src.config.schema import Config
 from src.files.atomic import write_atomic
+from src.files.ordinary import make_folder
 from src.files.plain_json import dumps
 from src.runs.attempts import hosts, running_job
 from src.runs.folder import RunDir
@@ -66,7 +67,7 @@ class Server:
     def _write_down(self, found: dict[str, str | None]) -> None:
         """For run.json, which rank 0 alone writes. A disk that refuses is done without."""
         with suppress(OSError):
-            self.served.parent.mkdir(exist_ok=True)
+            make_folder(self.served.parent)
             write_atomic(self.served, dumps(found))
 
 
@@ -79,7 +80,7 @@ def board(run: RunDir, config: Config, name: str) -> Server:
 def dashboard(run: RunDir, config: Config, name: str) -> Server:
     """The command of `monitor.dashboard`."""
     log = str(run.monitor / "dashboard.log")
-    run.monitor.mkdir(exist_ok=True)
+    make_folder(run.monitor)
     program = [
         "src.monitor.dashboard",
         str(config.monitor.dashboard),

@@ -17,6 +17,7 @@ from typing import Any
 
 from src.distributed.hostlist import expand_hosts
 from src.errors import REFUSED, STOPPED, ProjectError
+from src.files.atomic import read_text
 from src.runs import bad_nodes
 from src.runs.attempts import counted_step, logged_step, running_job
 from src.runs.debug import CAUSE, NODE, named, start_of_ranks
@@ -166,7 +167,7 @@ def read_failure(run: RunDir, code: int) -> Failure:
         step = max(newest.get("from_step") or 0, logged_step(run), counted_step(run))
     cause = ""
     with suppress(OSError, UnicodeDecodeError):
-        cause = (run.debug / f"{start_of_ranks()}-{CAUSE}.txt").read_text().strip()
+        cause = read_text(run.debug / f"{start_of_ranks()}-{CAUSE}.txt").strip()
     return Failure(code, step, 1 + _before(attempts[:-1], step), cause, read(newest), _bad_node(run))
 
 
@@ -175,7 +176,7 @@ def _bad_node(run: RunDir) -> str:
     own, named = f"{start_of_ranks()}-{NODE}.txt", dict[str, str]()
     for file in run.debug.glob(f"{running_job()}-*-{NODE}.txt"):
         with suppress(OSError, UnicodeDecodeError):
-            named[file.name] = file.read_text().strip()
+            named[file.name] = read_text(file).strip()
     node = named.pop(own, "")
     return short(node) if node in named.values() else ""
 

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Literal
 
 from src.files.atomic import read_text, write_atomic
+from src.files.ordinary import make_folder, open_file, overwrite
 from src.files.plain_json import dumps, loads
 from src.runs.folder import ATTEMPTS, RunDir, now
 from src.runs.info import is_attempt
@@ -61,6 +63,10 @@ def record_start(
     run: RunDir, world_size: int, environ: Mapping[str, str] = os.environ, devices: int = 1
 ) -> None:
     """Start an attempt on so many devices. An earlier attempt without `ended_by` was killed."""
+    with suppress(OSError):
+        open_file(
+            run.monitor / ENDS, "rb+"
+        ).close()  # a second name of it keeps its content when the script appends
     info = run.info()
     attempts = info.get(ATTEMPTS, [])
     if attempts:
@@ -69,7 +75,7 @@ def record_start(
     attempt = {"started": now(), "job": running_job(environ), **world}
     with suppress(KeyError, ValueError, OverflowError, OSError):
         attempt["allocated"] = _moment(environ[STARTED])
-    run.update(
+    run.note(
         info,
         state="running",
         world_size=world_size,
@@ -92,16 +98,19 @@ def record_first_step(run: RunDir, step: int) -> None:
         before.setdefault("step", max(step, logged_step(run), counted_step(run)))
     count_step(run, step)
     attempts[-1]["from_step"] = step
-    run.update(info, **{ATTEMPTS: attempts})
+    run.note(info, **{ATTEMPTS: attempts})
 
 
-def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> None:
+def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> bool:
     """The attempt ended.
 
     Args:
         signal: name of the signal that stopped it, if one did.
+
+    Returns:
+        Whether run.json says so; it does not if the disk refuses.
     """
-    run.update(
+    return run.note(
         state=outcome.state,
         ended=now(),
         epoch=outcome.epoch,
@@ -146,7 +155,7 @@ def note_times(run: RunDir) -> None:
             write_atomic(run.monitor / TIMES, content)
         except FileNotFoundError:
             # not made beforehand: nearly always it is there, and a shared disk answers slowly
-            run.monitor.mkdir(exist_ok=True)
+            make_folder(run.monitor)
             write_atomic(run.monitor / TIMES, content)
 
 
@@ -205,7 +214,7 @@ def job_ids(run: RunDir, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The jobs of this run: those that were submitted for it, and the running one."""
     known: list[str] = []
     with suppress(FileNotFoundError):
-        known = run.jobs.read_text().split()
+        known = read_text(run.jobs).split()
     running = running_job(environ)
     # a member of an array is listed as 7_2, and runs as a job of another number
     member = environ.get("SLURM_ARRAY_JOB_ID")
@@ -215,7 +224,7 @@ def job_ids(run: RunDir, environ: Mapping[str, str] = os.environ) -> list[str]:
 def logged_step(run: RunDir) -> int:
     """The last step in metrics.csv; 0 without one."""
     try:
-        lines = run.metrics_csv.read_text(encoding="utf-8").splitlines()
+        lines = read_text(run.metrics_csv, largest=inf).splitlines()
     except (OSError, ValueError):
         return 0
     steps = [line.split(",")[0] for line in lines]
@@ -225,15 +234,20 @@ def logged_step(run: RunDir) -> int:
 def counted_step(run: RunDir) -> int:
     """The last step that the heartbeat of `src/runs/lock.py` counted; 0 without one."""
     try:
-        return int((run.path / COUNT).read_text())
+        return int(read_text(run.path / COUNT))
     except (OSError, ValueError):
         return 0
 
 
 def count_step(run: RunDir, step: int) -> None:
     """Record the number of optimizer steps done; if the disk refuses it, the count of lost steps is less exact."""
+    file, text = run.path / COUNT, f"{step}\n".encode()
     with suppress(OSError):
-        (run.path / COUNT).write_text(f"{step}\n")
+        try:
+            overwrite(file, text)
+        except FileNotFoundError:
+            with open_file(file, "ab") as new:
+                new.write(text)
 
 
 def lost_steps(info: Mapping[str, Any]) -> int:

@@ -9,8 +9,11 @@ import signal
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
+from src.files.atomic import read_text
+from src.files.ordinary import make_folder, open_file
 from src.runs.attempts import STARTED, running_job
 from src.runs.folder import RunDir, now
 
@@ -30,12 +33,12 @@ def keep(run: RunDir, writer: str, text: str) -> Path | None:
     content = f"{now()}\n{text.rstrip()}\n\n".encode(errors="backslashreplace")
     file = run.debug / f"{start_of_ranks()}-{writer}.txt"
     with suppress(OSError):
-        run.debug.mkdir(exist_ok=True)
-        _append(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), content)
+        make_folder(run.debug)
+        _append(open_file(file, "ab"), content)
         return file
     with suppress(OSError):
         number, name = tempfile.mkstemp(".txt", f"debug-{run.id}-{writer}-")
-        _append(number, content)
+        _append(FileIO(number, "ab"), content)
         return Path(name)
     return None
 
@@ -44,16 +47,16 @@ def first(run: RunDir, what: str, writer: str) -> str:
     """Whoever was the first of this start of the ranks to ask for `what`, a word; `writer` itself if it is, or if a disk refuses."""
     file = run.debug / f"{start_of_ranks()}-{what}.txt"
     try:
-        run.debug.mkdir(exist_ok=True)
-        number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        make_folder(run.debug)
+        new = FileIO(file, "x")
     except FileExistsError:
         with suppress(OSError):
-            return file.read_text().strip() or "another one"
+            return read_text(file).strip() or "another one"
         return writer
     except OSError:
         return writer
     with suppress(OSError):
-        _append(number, f"{writer}\n".encode())
+        _append(new, f"{writer}\n".encode())
     return writer
 
 
@@ -69,8 +72,8 @@ def start_of_ranks(environ: Mapping[str, str] = os.environ) -> str:
     return f"{running_job(environ) or 'local'}-{number}"
 
 
-def _append(number: int, content: bytes) -> None:
+def _append(file: FileIO, content: bytes) -> None:
     """Write all of it to an open file, and close it. Raises OSError."""
-    with open(number, "wb", buffering=0) as file:
+    with file:
         while content:
             content = content[file.write(content) :]

@@ -1,6 +1,7 @@
 """The run folder: one run, one folder, whatever happens to the run; the package docstring lists what it holds."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from src.errors import CheckpointError
-from src.files.atomic import link_atomic, read_text, write_atomic
+from src.files.atomic import link_atomic, read_text
 from src.files.marked import Place, make
+from src.files.ordinary import write_or_overwrite
 from src.files.plain_json import dumps, loads
 from src.files.removal import remove, remove_link, say_once
 from src.runs.info import is_info
@@ -48,6 +50,7 @@ class RunDir:
         self.info_file = path / "run.json"
         self.state_file = path / "state"
         self._state_text = ""  # of it, as this process has read or written it last
+        self._unwritten: dict[str, Any] = {}  # fields of run.json that the disk has not taken
         self.jobs = path / JOBS
         self.metrics_csv = path / "metrics.csv"
         self.tensorboard = path / "tensorboard"
@@ -72,11 +75,12 @@ class RunDir:
         try:
             content = loads(read_text(self.info_file))
         except FileNotFoundError:
-            return {}
+            return {**self._unwritten}
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
         if not is_info(content, ATTEMPTS):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
+        content |= self._unwritten
         said = self._state_of_script()
         if said and said == SCRIPT_SAYS.get(str(content.get("state"))):
             content["state"] = said
@@ -88,17 +92,42 @@ class RunDir:
         Args:
             known: what `info` has just returned, which is then not read again.
         """
-        before = self.info() if known is None else known
-        content = {**before, **fields}
-        if content.get("state") != before.get("state"):
-            content = self._with_servers(content)
-        write_atomic(self.info_file, dumps(content))
-        if "state" in content:
-            job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
-            line = f"{content['state']} {job}".rstrip() + "\n"
-            if line != self._state_text:
-                write_atomic(self.state_file, line)
-                self._state_text = line
+        with _writing:
+            before = self.info() if known is None else known
+            content = {**before, **fields}
+            if content.get("state") != before.get("state"):
+                content = self._with_servers(content)
+            write_or_overwrite(self.info_file, dumps(content))
+            self._unwritten = {}
+            if "state" in content:
+                job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
+                line = f"{content['state']} {job}".rstrip() + "\n"
+                if line != self._state_text:
+                    write_or_overwrite(self.state_file, line)
+                    self._state_text = line
+
+    def note(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
+        """`update` by a run that trains: what a disk refuses is kept, and written with the next call or by `catch_up`.
+
+        Returns:
+            Whether it is written; a line says why not.
+        """
+        with _writing:
+            try:
+                self.update(known, **fields)
+                return True
+            except OSError as error:
+                self._unwritten |= fields
+                say_once(
+                    f"{error.filename or self.info_file} can't be written ({error.strerror or error}); it is written once it can be."
+                )
+                return False
+
+    def catch_up(self) -> None:
+        """Write what a disk has refused, if it takes it now."""
+        if self._unwritten:
+            with suppress(CheckpointError):
+                self.note()
 
     def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
         """Of a run that trains: where servers show it, by what src/monitor/serve.py has written beside run.json."""
@@ -119,6 +148,9 @@ class RunDir:
             self._state_text = read_text(self.state_file)
         return next(iter(self._state_text.split()), "")
 
+
+_writing = threading.RLock()
+"""Held while a thread of this process writes run.json."""
 
 REMEDY = "rename it to continue without the history that it holds."
 
@@ -147,9 +179,13 @@ def create(results: Path, name: str) -> RunDir:
                 break
             except FileExistsError:
                 continue
+    except OSError as error:
+        raise CheckpointError(_no_folder(results / name, error)) from error
+    try:
         run = claim(path)
         point_latest(results, path)
     except OSError as error:
+        discard(RunDir(path))
         raise CheckpointError(_no_folder(results / name, error)) from error
     return run
 

@@ -15,6 +15,7 @@ from src.config.schema import Config
 from src.errors import CheckpointError
 from src.files.atomic import read_text, write_keeping
 from src.runs.folder import RunDir
+from src.runs.links import not_ordinary
 
 ALWAYS = ("name", "seed", "framework", "data", "model", "optimizer", "trainer", "paths")
 """Keys that every run has had; a file that was cut off would make another run of it."""
@@ -80,8 +81,14 @@ def refuse_damaged(run: RunDir) -> None:
     Raises:
         CheckpointError: with all that is wrong with the run folder.
     """
-    problems = _odd(run)
-    for read in (read_frozen, read_overrides, RunDir.info):
+    problems = not_ordinary(run)
+    for file, read in (
+        (run.config, read_frozen),
+        (run.overrides, read_overrides),
+        (run.info_file, RunDir.info),
+    ):
+        if any(problem.startswith(f"{file} ") for problem in problems):
+            continue
         try:
             read(run)
         except CheckpointError as error:
@@ -92,20 +99,6 @@ def refuse_damaged(run: RunDir) -> None:
         )
     if problems:
         raise CheckpointError("\n       ".join(problems))
-
-
-def _odd(run: RunDir) -> list[str]:
-    """Links would lead what is written out of the run folder."""
-    folders = (run.checkpoints, run.tensorboard)
-    files = (run.config, run.overrides, run.info_file, run.metrics_csv, run.jobs, run.state_file)
-    found = [
-        f"{path} is a link to {os.readlink(path)}: a run continues in its own folder, so put what it leads to there."
-        for path in (*files, *folders)
-        if path.is_symlink()
-    ]
-    return found + [
-        f"{path} is not a folder; move it away." for path in folders if path.exists() and not path.is_dir()
-    ]
 
 
 def _again(run: RunDir) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from src.distributed import programs
 from src.errors import CheckpointError, SchedulerError
-from src.files.atomic import replace, take
+from src.files.atomic import read_text, replace, take
 from src.files.plain_json import loads
 from src.files.removal import remove_file
 from src.runs.attempts import count_step, job_name, note_times
@@ -112,6 +112,7 @@ class RunLock:
         if steps is not None:
             count_step(self.run, steps())
         note_times(self.run)
+        self.run.catch_up()
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 def read(path: Path) -> dict[str, Any] | None:
     """The holder of the lock; None if there is none, or its identity is not written yet."""
     try:
-        holder = loads(path.read_text())
+        holder = loads(read_text(path))
     except (OSError, ValueError):
         return None
     known = identity({})

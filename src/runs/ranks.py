@@ -8,6 +8,7 @@ from typing import Any
 
 from src.distributed.topology import Topology
 from src.files.atomic import read_text, write_atomic
+from src.files.ordinary import make_folder
 from src.files.plain_json import dumps, loads
 from src.runs.folder import RunDir
 
@@ -45,5 +46,5 @@ def reports(run: RunDir) -> dict[int, dict[str, Any]]:
 def _record(run: RunDir, rank: int, facts: dict[str, Any]) -> None:
     folder = run.path / "ranks"
     with suppress(OSError):  # the line in the log says it too
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         write_atomic(folder / f"{rank}.json", dumps(facts))

@@ -73,7 +73,7 @@ def history(info: Mapping[str, Any]) -> list[BadLoss]:
 def record(run: RunDir, found: BadLoss) -> None:
     """The present attempt has seen it. Only rank 0 calls it."""
     *before, newest = run.info().get(ATTEMPTS) or [{}]
-    run.update(**{ATTEMPTS: [*before, {**newest, KEY: asdict(found)}]})
+    run.note(**{ATTEMPTS: [*before, {**newest, KEY: asdict(found)}]})
 
 
 def judge(run: RunDir, verdict: str) -> None:
@@ -82,7 +82,7 @@ def judge(run: RunDir, verdict: str) -> None:
     for attempt in attempts:
         if (found := read(attempt)) and not found.verdict:
             attempt[KEY] = asdict(replace(found, verdict=verdict))
-    run.update(**{ATTEMPTS: attempts})
+    run.note(**{ATTEMPTS: attempts})
 
 
 def read(attempt: Mapping[str, Any]) -> BadLoss | None:

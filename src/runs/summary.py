@@ -50,6 +50,14 @@ def not_finite(metrics: Mapping[str, float | None]) -> str | None:
     return None
 
 
+def not_recorded(run: RunDir, state: str) -> str:
+    """Return the message for a run whose end the disk did not take."""
+    return (
+        f"the run is {state}, but {run.info_file} can't be written, so it does not record that; make room there, then: "
+        f"{train_command()} resume={shlex.quote(display_path(run.path))}"
+    )
+
+
 def next_command(run: RunDir, config: Config, signal: str | None) -> str:
     """A command worth trying after this run."""
     if signal:

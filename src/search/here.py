@@ -12,6 +12,7 @@ from src.config.members import load_members, refuse_unlike
 from src.config.schema import Config
 from src.distributed.layout import local_layout
 from src.files import ROOT
+from src.files.ordinary import open_file
 from src.files.output import protect
 from src.launch.leaving import of_this_parent
 from src.launch.local import freeze, local_problems, resolved_numbers
@@ -66,7 +67,7 @@ class Here:
     def _start(self, run: RunDir, config: Config) -> str:
         around = ExitStack()
         around.enter_context(beside(run, config))
-        log = around.enter_context((run.path / LOG).open("ab")) if self._quiet else None
+        log = around.enter_context(open_file(run.path / LOG, "ab")) if self._quiet else None
         command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
         # in a session of its own: Ctrl-C reaches it once, from `stop`
         process = subprocess.Popen(

@@ -3,11 +3,14 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 
-from src.files.atomic import set_aside, write_atomic
+from src.errors import CheckpointError
+from src.files.atomic import read_text, set_aside, write_atomic
+from src.files.ordinary import open_file
 from src.files.removal import say_once
 
 FIRST = ("step", "epoch", "lr")
@@ -26,9 +29,16 @@ class CsvLog:
     def __init__(self, path: Path, metrics: Iterable[str] = ()) -> None:
         self.path = path
         self._waiting = ""  # rows that the disk has not taken yet
+        self._whole: list[str] | None = None  # all rows, if the disk has not taken the file as a whole
         lines = _log(path) if os.path.lexists(path) else []
         if lines is None:
-            kept = set_aside(path, "damaged")
+            try:
+                kept = set_aside(path, "damaged")
+            except OSError as error:
+                why = error.strerror or error
+                raise CheckpointError(
+                    f"{path} is not a list of metrics and can't be renamed ({why}); move it away."
+                ) from error
             say_once(
                 f"{path} is not a list of this project's metrics: it is kept as {kept}, and a new one begins."
             )
@@ -41,32 +51,38 @@ class CsvLog:
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
         """Append a row: optimizer steps done, number of the epoch (from 1), metrics by name.
 
-        Rows that a full disk refuses are written with a later one.
+        Rows that a full disk refuses are written with a later one, and a line says so.
         """
         values = {"step": str(step), "epoch": str(epoch), **{k: f"{v:.6g}" for k, v in metrics.items()}}
         new = [name for name in values if name not in self.columns]
-        with suppress(OSError):
-            if new and not self._waiting:  # else a part of a row is on the disk
-                self.columns += new
-                self._rewrite(_lines(self.path)[1:])
-        self._waiting += _line(values.get(column, "") for column in self.columns)
-        with suppress(OSError), open(self.path, "ab", buffering=0) as file:
-            written = file.write(self._waiting.encode())
-            self._waiting = self._waiting.encode()[written:].decode()
+        if new and not self._waiting:  # else a part of a row is on the disk
+            self.columns += new
+            with self._disk():
+                self._rewrite(self._rows())
+        row = _line(values.get(column, "") for column in self.columns)
+        with self._disk():
+            if self._whole is not None:
+                self._rewrite([*self._whole, row])
+                return
+            self._waiting += row
+            with open_file(self.path, "ab") as file:
+                written = file.write(self._waiting.encode())
+                self._waiting = self._waiting.encode()[written:].decode()
 
     def resume(self, step: int) -> None:
         """Drop the rows after `step`, and a row that a killed process left half-written."""
-        rows = _lines(self.path)[1:]
+        rows = self._rows()
         kept = [row for row in rows if self._is_row(row) and int(row.split(",")[0]) <= step]
         from_scratch = step == 0 and rows
-        if from_scratch:
-            set_aside(self.path, "before")  # the old curve is kept
-        if from_scratch or kept != rows:
-            self._rewrite(kept)
+        with self._disk():
+            if from_scratch and os.path.lexists(self.path):
+                set_aside(self.path, "before")  # the old curve is kept
+            if from_scratch or kept != rows:
+                self._rewrite(kept)
 
     def held(self, since: int = 0) -> set[tuple[str, int]]:
         """Name and step of each value, from step `since` on; before `resume` these are what earlier attempts have logged."""
-        rows = (_cells(row) for row in _lines(self.path)[1:] if self._is_row(row))
+        rows = (_cells(row) for row in self._rows() if self._is_row(row))
         names = [(at, name) for at, name in enumerate(self.columns) if name not in ("step", "epoch")]
         return {
             (name, int(cells[0]))
@@ -76,8 +92,30 @@ class CsvLog:
             if cells[at]
         }
 
+    def _rows(self) -> list[str]:
+        return _lines(self.path)[1:] if self._whole is None else self._whole
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Within, a disk that refuses is a line: the rows are kept in memory until it takes them."""
+        try:
+            yield
+        except OSError as error:
+            say_once(
+                f"{self.path} can't be written ({error.strerror or error}); training continues, and its rows are written once it can be."
+            )
+
     def _rewrite(self, rows: Iterable[str]) -> None:
-        """The file with today's columns; rows of fewer end in empty ones. Raises OSError."""
+        """Write the file with today's columns; rows of fewer end in empty ones.
+
+        A disk that refuses is tried again with the next row.
+        """
+        self._whole = [*rows]
+        with self._disk():
+            self._write(self._whole)
+            self._whole = None
+
+    def _write(self, rows: Iterable[str]) -> None:
         width = len(self.columns)
         whole = (_cells(row) for row in rows if row.endswith("\n"))
         padded = (_line([*cells, *[""] * (width - len(cells))]) for cells in whole)
@@ -103,7 +141,7 @@ def _log(path: Path) -> list[str] | None:
 def _lines(path: Path) -> list[str]:
     """The lines of the file with their ends; none if it does not exist."""
     try:
-        return path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return read_text(path, largest=inf).splitlines(keepends=True)
     except FileNotFoundError:
         return []
 

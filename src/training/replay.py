@@ -17,6 +17,7 @@ from pathlib import Path
 
 from src.config.schema import Config
 from src.errors import CheckpointError, DataError, NotFiniteError
+from src.files.ordinary import make_folder
 from src.monitor.meeting import places
 from src.runs import bad_nodes, replay
 from src.runs.attempts import hosts
@@ -139,7 +140,7 @@ class Replay:
         rank = found.ranks[0]
         name = f"nan-epoch-{found.epoch + 1}-batch-{found.batch + 1}-rank-{rank}.npz"
         with suppress(OSError, DataError):
-            self.run.debug.mkdir(exist_ok=True)
+            make_folder(self.run.debug)
             rows = self.keep(found.epoch, found.batch, rank, self.run.debug / name)
             first = ", ".join(map(str, rows[:8])) + (" ..." if len(rows) > 8 else "")
             return f"; rows {first} of rank {rank} are kept in {display_path(self.run.debug / name)}"

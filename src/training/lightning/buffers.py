@@ -1,5 +1,6 @@
 """Host copies of a training state, in memory that is kept from one checkpoint to the next."""
 
+import os
 from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from src.checkpoints.disk import CHUNK, write_all
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 """Address, shape, strides and type of a tensor: two with the same are one, such as tied weights."""
@@ -47,7 +50,7 @@ class Buffers:
         try:
             torch.save(self._state, file)
         except RuntimeError as error:  # what torch makes of a full disk
-            raise OSError(f"{file} can't be written: {error}") from error
+            raise disk_error(file, error) from error
 
     def _copy(self, tensor: Tensor, used: dict[Key, Tensor], buffers: Iterator[Tensor]) -> Tensor:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
@@ -57,6 +60,18 @@ class Buffers:
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             used[key] = buffer.copy_(tensor, non_blocking=True)
         return used[key]
+
+
+def disk_error(file: Path, error: RuntimeError) -> OSError:
+    """Return why a disk took no more of a file: torch's error does not say it, so one more megabyte is written."""
+    try:
+        with open(file, "ab", buffering=0) as probe:
+            write_all(probe.fileno(), memoryview(bytes(CHUNK)))
+            os.fsync(probe.fileno())
+    except OSError as why:
+        why.filename = str(file)
+        return why
+    return OSError(f"{file} can't be written: {error}")
 
 
 def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from src.files.ordinary import make_folder
 from src.training.tracking import checks
 from src.training.tracking.once import Once, Pair
 from src.training.tracking.wandb_log import STEP, held
@@ -73,7 +74,7 @@ class Wandb:
         cache = str(Path(folder, "wandb", "cache"))  # else files in the home
         for variable, value in {**ENVIRONMENT, "WANDB_CACHE_DIR": cache, "WANDB_DATA_DIR": cache}.items():
             os.environ.setdefault(variable, value)
-        os.makedirs(Path(folder, "wandb"), exist_ok=True)  # W&B would go elsewhere if it could not
+        make_folder(Path(folder, "wandb"))  # W&B would go elsewhere if it could not
         self.about: dict[str, Any] = {"project": project, "entity": entity, "group": group, "tags": tags}
         self.about |= {"id": run_id, "name": name or run_id, "dir": folder, "config": dict(parameters or {})}
         self.settings = {**QUIET, **(settings or {})}
