@@ -38,10 +38,10 @@ def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
         # what stood there was looked at above; a shared disk answers each look slowly
         temporary.replace(path)
     except BaseException as error:
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None
         with suppress(OSError):  # the first error counts
             remove_file(temporary)
+        if isinstance(error, OSError) and error.errno:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     try:
         run = make_run(config, overrides, layout)
     except CheckpointError:
-        point_latest(results, before if before and before.is_dir() else None)
+        with suppress(OSError):
+            point_latest(results, before if before and before.is_dir() else None)
         raise
     with beside(run, config):
         code = run_here(run, layout)

@@ -56,8 +56,11 @@ class RunLock:
         self._over.set()
         self._beats.join()
         self._count()
-        if read(self.path) == self.me:
-            self._remove_left_behind(self.me)
+        with suppress(
+            OSError
+        ):  # a lock that stays names a process that has ended, and the next one takes it over
+            if read(self.path) == self.me:
+                self._remove_left_behind(self.me)
 
     def refuse_if_held(self) -> dict[str, Any] | None:
         """Returns the ended process that left the lock behind; None if there is no lock, or it names none.
