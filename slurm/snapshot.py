@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm import git
-from slurm.left_out import TESTS, special, why_data, why_not_copied
+from slurm.left_out import TESTS, group_reads, special, why_data, why_not_copied, why_private
 from src.errors import SubmitError
 
 PIECE = 2**20
 """Bytes copied at a time."""
+
+SOME = 20
+"""Paths that are named, and tracked files whose permissions are looked at."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,22 @@ def take(root: Path, code: Path, results: Path) -> Snapshot:
 def _take(root: Path, code: Path, results: Path, known: git.GitState | None) -> Snapshot:
     left_out: dict[str, str] = {}
     if known is None:
-        names = _wanted(results, root, _walk(root, left_out))
-        _copy(root, code, _code_only(root, names, left_out), left_out)
+        names = [*_wanted(results, root, _walk(root, left_out))]
+        _copy(root, code, _code_only(root, names, left_out, group_reads(root, names)), left_out)
         note = f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
         return Snapshot(None, False, (note, *_notes(left_out)))
     untracked = [*_wanted(results, root, known.untracked)]
-    tracked = _wanted(results, root, known.tracked)
-    _copy(root, code, itertools.chain(tracked, _code_only(root, untracked, left_out)), left_out)
+    tracked = [*_wanted(results, root, known.tracked)]
+    shared = group_reads(root, tracked[:SOME])
+    _copy(root, code, itertools.chain(tracked, _code_only(root, untracked, left_out, shared)), left_out)
     return Snapshot(known.commit, known.changed or bool(untracked), tuple(_notes(left_out)))
 
 
 def _notes(left_out: dict[str, str]) -> Iterator[str]:
-    return (f"{name} was left out of the snapshot: {why}." for name, why in left_out.items())
+    shown = itertools.islice(left_out.items(), SOME)
+    yield from (f"{name} was left out of the snapshot: {why}." for name, why in shown)
+    if len(left_out) > SOME:
+        yield f"{len(left_out) - SOME} more paths were left out of the snapshot, such as {[*left_out][-1]}."
 
 
 def _wanted(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
@@ -78,12 +85,16 @@ def _wanted(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
     return (n for n in names if not n.startswith(others))
 
 
-def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str]) -> Iterator[str]:
-    """Of files that git does not track, those that are code; the others are added to `left_out` with a reason."""
+def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], shared: bool) -> Iterator[str]:
+    """Of files that git does not track, those that are code; the others are added to `left_out` with a reason.
+
+    Args:
+        shared: whether the group may read the project, so that what it can't read is private.
+    """
     for name in names:
         if why := why_not_copied(root, name):
             left_out[name] = why
-        elif why := why_data(root, name):
+        elif why := why_data(root, name) or (why_private(root, name) if shared else ""):
             left_out[name] = f"not tracked by git, and {why}"
         else:
             yield name
@@ -112,9 +123,11 @@ def _walk(root: Path, left_out: dict[str, str]) -> Iterator[str]:
 def _copy(root: Path, code: Path, names: Iterable[str], left_out: dict[str, str]) -> None:
     """Copy files and folders; sockets and the like are added to `left_out` with a reason."""
     os.makedirs(code, exist_ok=True)
+    with suppress(OSError):  # a disk without permissions
+        code.chmod(code.stat().st_mode & (root.stat().st_mode | 0o700))
     made = {""}
     for name in names:
-        _make_folder(code, os.path.dirname(name.rstrip("/")), made)
+        _make_folder(root, code, os.path.dirname(name.rstrip("/")), made)
         source, target = os.path.join(root, name), os.path.join(code, name)
         try:
             _copy_path(source, target)
@@ -140,11 +153,14 @@ class _SpecialFileError(Exception):
     """A path has no content to copy."""
 
 
-def _make_folder(code: Path, folder: str, made: set[str]) -> None:
+def _make_folder(root: Path, code: Path, folder: str, made: set[str]) -> None:
+    """Make a folder, and those above it, no more open than that of the project."""
     if folder not in made:
-        _make_folder(code, os.path.dirname(folder), made)
-        with suppress(FileExistsError):  # a folder has taken the place of a tracked file
-            os.mkdir(os.path.join(code, folder))
+        _make_folder(root, code, os.path.dirname(folder), made)
+        with suppress(FileNotFoundError):  # deleted, but still in git's index
+            mode = os.stat(os.path.join(root, folder)).st_mode & 0o777
+            with suppress(FileExistsError):  # a folder has taken the place of a tracked file
+                os.mkdir(os.path.join(code, folder), mode | 0o700)
         made.add(folder)
 
 

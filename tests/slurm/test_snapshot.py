@@ -129,6 +129,92 @@ def test_keys_and_passwords_are_left_out(project: Path, name: str, under_git: bo
     assert sorted(n for n in taken.notes if "left out" in n) == (told[1:] if hidden else sorted(told))
 
 
+SECRETS = [
+    ".envrc", "prod.env", "kaggle.json", "secret.yaml", "secrets.toml", "hf_token", "HF_TOKEN.txt", ".huggingface/token", "token",
+    "token.txt", "token.json", "service-account.json", "my_service_account_key.json", "api_key.txt", "openai-api-key", "wandb_api_key.txt",
+    "client_secret_12.json", "application_default_credentials.json", ".s3cfg", ".boto", "rclone.conf", ".my.cnf", ".pgpass",
+    ".vault-token", ".databrickscfg", ".oci/config", "krb5cc_1000", "auth.json", ".dockercfg", ".docker/config.json",
+    ".config/gh/hosts.yml", ".password-store/site.gpg", "vault.yml", "passwords.txt", "key.asc", ".comet.config", ".dvc/config.local",
+    ".azure/token", ".gcloud/db", ".kube/config", "terraform.tfstate", ".cdsapirc", ".wandb/settings", "github_token",
+    "src/deploy_key", "secrets/wandb", "conf/Password.txt", "private_key.txt", "clearml.conf", ".bash_history", ".aws/setup.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_other_keys_and_tokens_are_left_out(name: str) -> None:
+    assert left_out.secret(name) and left_out.secret(name.upper())
+    assert left_out.secret(f"deep/{name}") or name == "auth.json"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["token.py", "src/secrets.py", "tokenizer.json", "special_tokens_map.json", "added_tokens.json", "secret_sauce.py", "src/keys.py",
+     "credentials.py", "configs/data/auth.json", "data/auth.json", "src/token/vocabulary.json", "id_to_label.json", "environment.yml",
+     "keys.csv", "monkey.txt", "src/api_keys.pyi", "env.yaml", "password_model.pt", ".gitignore", "README.md"],
+)  # fmt: skip
+def test_what_only_sounds_like_a_key_is_copied(name: str) -> None:
+    assert not left_out.secret(name)
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+def test_untracked_files_that_the_group_can_t_read_are_left_out(project: Path, under_git: bool) -> None:
+    if under_git:
+        commit(project)
+    for name in ("site.txt", "own/site.txt", "own/code.py", "mine.py", "open/a.txt"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("1")
+    for name in ("site.txt", "mine.py"):
+        (project / name).chmod(0o600)
+    (project / "own").chmod(0o700)
+    taken, code = take(project)
+    assert {"own/code.py", "mine.py", "open/a.txt"} <= files(code)
+    assert not {"site.txt", "own/site.txt"} & files(code)
+    assert sorted(note for note in taken.notes if "left out" in note) == [
+        "own/site.txt was left out of the snapshot: not tracked by git, and the group can't enter own (chmod g+x).",
+        "site.txt was left out of the snapshot: not tracked by git, and the group can't read it (chmod g+r).",
+    ]
+    assert (code / "own").stat().st_mode & 0o777 == 0o700
+    assert (code / "mine.py").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+@pytest.mark.parametrize("now", [0o077, 0o022])
+def test_with_umask_077_all_is_copied(project: Path, under_git: bool, now: int) -> None:
+    """Also where only the files were made with it."""
+    before = os.umask(now)
+    try:
+        for path in project.rglob("*"):
+            path.chmod(path.stat().st_mode & ~0o077)
+        project.chmod(0o700)
+        if under_git:
+            commit(project)
+        (project / "new").mkdir(0o700)
+        (project / "new" / "site.txt").write_text("1")
+        (project / "new" / "site.txt").chmod(0o600)
+        taken, code = take(project)
+    finally:
+        os.umask(before)
+    assert "new/site.txt" in files(code)
+    assert not any("left out" in note for note in taken.notes)
+    assert code.stat().st_mode & 0o777 == (code / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_tracked_file_is_copied_whatever_its_permissions(project: Path) -> None:
+    (project / "table.txt").write_text("1")
+    (project / "table.txt").chmod(0o600)
+    commit(project)
+    assert "table.txt" in files(take(project)[1])
+
+
+def test_of_many_paths_that_are_left_out_the_first_are_named(project: Path) -> None:
+    commit(project)
+    for number in range(100):
+        (project / f"{number:02}.pem").touch()
+    notes = take(project)[0].notes
+    assert len(notes) == 21 and notes[0].startswith("00.pem was left out")
+    assert notes[-1] == "80 more paths were left out of the snapshot, such as 99.pem."
+
+
 def test_what_git_tracks_is_code_whatever_its_name(project: Path) -> None:
     (project / ".env").write_text("PORT=1")
     commit(project)
