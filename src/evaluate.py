@@ -22,14 +22,19 @@ from slurm.presets import name_current  # noqa: E402
 from src.after.asked import ask, parser  # noqa: E402
 from src.after.job import after_of, job_config, of_the_job, words_of  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError  # noqa: E402
-from src.files.output import escape_characters  # noqa: E402
+from src.files.printable import printable_output  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code; a refusal is one message."""
     parsed = parser(__doc__ or "").parse_intermixed_args(arguments)
-    escape_characters()
+    with printable_output(log=True):  # own code prints too
+        return carry_out(parsed)
+
+
+def carry_out(parsed: argparse.Namespace) -> int:
+    """Evaluate here or submit that; returns the exit code."""
     try:
         if job := of_the_job(parsed.words):
             return submit(parsed, job)

@@ -12,7 +12,6 @@ at submission; to continue with today's code use `python src/train.py resume=RUN
 """
 
 import argparse
-import io
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from slurm.status.watch import watch  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
 from src.files import ROOT  # noqa: E402
 from src.files.plain_json import dumps  # noqa: E402
+from src.files.printable import one_line, printable_output  # noqa: E402
 from src.runs.summary import display_path  # noqa: E402
 
 Runs = list[runs.Submitted]
@@ -44,8 +44,11 @@ FOLLOWING = ("follow", "watch")
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0, or `REFUSED` with one message per run that could not be served."""
     parsed = _parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a log may hold what the terminal has no letters for
-        sys.stdout.reconfigure(errors="replace")
+    with printable_output(log=parsed.verb is logs):
+        return _serve(parsed)
+
+
+def _serve(parsed: argparse.Namespace) -> int:
     try:
         every = parsed.run is None and parsed.verb in (list_, best)
         found = runs.every(_results(parsed)) if every else runs.find(parsed.run, _results(parsed))
@@ -176,10 +179,10 @@ def best(found: Runs, parsed: argparse.Namespace) -> int:
         print(dumps(plain(asdict(winner))), end="")
         return 0
     without = f"; {winner.left_out} have no such values" if winner.left_out else ""
-    print(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}")
+    print(one_line(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}"))
     print(f"{winner.mode}imum of {winner.compared} runs{without}", file=sys.stderr)
     if winner.command:
-        print(f"Again: {winner.command}")
+        print(f"Again: {one_line(winner.command)}")
     print(display_path(winner.path))
     return 0
 

@@ -17,6 +17,7 @@ from slurm import runs  # noqa: E402
 from slurm.status.sweep_page import write_sweep  # noqa: E402
 from src.errors import REFUSED, ProjectError  # noqa: E402
 from src.files import ROOT  # noqa: E402
+from src.files.printable import printable_output  # noqa: E402
 from src.monitor.report.page import write_report  # noqa: E402
 from src.runs.summary import display_path  # noqa: E402
 
@@ -31,8 +32,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
     parsed = parser.parse_args(arguments)
+    with printable_output():
+        return write(parsed.run, Path(parsed.results).absolute())
+
+
+def write(named: str | None, results: Path) -> int:
+    """Write the report of a run or sweep; returns the exit code."""
     try:
-        found = runs.find(parsed.run, Path(parsed.results).absolute())
+        found = runs.find(named, results)
         if len(found) > 1:
             print(f"{'Report:':<15}{display_path(write_sweep(found))}")
         else:

@@ -29,6 +29,7 @@ from src.config.schema import Config  # noqa: E402
 from src.config.sentences import about_configuration  # noqa: E402
 from src.errors import ConfigError  # noqa: E402
 from src.files import ROOT  # noqa: E402
+from src.files.printable import printable_output  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
 from src.launch.command import exit_code  # noqa: E402
 from src.launch.local import local_problems  # noqa: E402
@@ -49,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--weak", action="store_true", help="the global batch grows with the devices")
     parsed = parser.parse_intermixed_args(arguments)
     if len(parsed.words) == 1 and "=" not in parsed.words[0]:
-        return exit_code(lambda: show(table.open_table(Path(parsed.words[0]))), overrides=False)
+        with printable_output():
+            return exit_code(lambda: show(table.open_table(Path(parsed.words[0]))), overrides=False)
     return exit_code(lambda: compare(parsed.words, parsed.weak), overrides=False)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm.status import samples
 from slurm.status.report import Report, differing
+from src.files.printable import one_line
 from src.runs.summary import display_path
 
 INDENT = 13
@@ -12,12 +13,12 @@ INDENT = 13
 
 def headline(report: Report) -> str:
     """The line of one run: id, state, where it is, how far, metrics."""
-    return "  ".join([report.id, *_state(report), report.where, *how_far(report), *metrics(report)])
+    return one_line("  ".join([report.id, *_state(report), report.where, *how_far(report), *metrics(report)]))
 
 
 def page(report: Report) -> str:
     """All that is known of one run; rows of which nothing is known are left out."""
-    rows = [f"{name + ':':<{INDENT}}{text}" for name, text in _rows(report) if text]
+    rows = [f"{name + ':':<{INDENT}}{one_line(text)}" for name, text in _rows(report) if text]
     return "\n".join([headline(report), *rows, *next_lines(report.next)])
 
 
@@ -40,6 +41,7 @@ def table(reports: Sequence[Report]) -> str:
 
 def columns(lines: Sequence[Sequence[str]]) -> str:
     """The cells of each line below each other."""
+    lines = [[*map(one_line, line)] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -48,7 +50,9 @@ def columns(lines: Sequence[Sequence[str]]) -> str:
 
 def next_lines(commands: Sequence[str]) -> list[str]:
     """Commands, one below the other."""
-    return [f"{'Next:' if not at else '':<{INDENT}}{command}" for at, command in enumerate(commands)]
+    return [
+        f"{'Next:' if not at else '':<{INDENT}}{one_line(command)}" for at, command in enumerate(commands)
+    ]
 
 
 def how_far(report: Report) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm.status.gather import Gathered
 from slurm.status.page import headline
+from src.files.printable import printable
 
 EVERY_S = 5.0
 """Seconds between two looks; a scheduler should not be asked more often."""
@@ -36,9 +37,11 @@ def _terminal() -> AbstractContextManager[Any]:
     """Text that is drawn over itself; None where the output is no terminal."""
     if not sys.stdout.isatty():
         return nullcontext()
+    from rich.console import Console
     from rich.live import Live
 
-    return Live(auto_refresh=False)
+    terminal = getattr(sys.stdout, "stream", sys.stdout)  # what it does to draw over itself is not printable
+    return Live(console=Console(file=terminal), auto_refresh=False)
 
 
 def _show(
@@ -49,7 +52,9 @@ def _show(
     if screen is not None:
         from rich.text import Text
 
-        screen.update(Text("\n".join([text(gathered), *gathered.notes, *gathered.trouble])), refresh=True)
+        screen.update(
+            Text(printable("\n".join([text(gathered), *gathered.notes, *gathered.trouble]))), refresh=True
+        )
         return lines
     for name, line in lines.items():
         if shown.get(name) != line:

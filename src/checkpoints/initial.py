@@ -8,6 +8,7 @@ from src.config.open import TARGET
 from src.config.schema import Config
 from src.config.targets import brings_network
 from src.errors import CheckpointError, ProjectError
+from src.files.printable import printable
 from src.runs.awaited import awaited
 from src.runs.folder import open_run
 from src.runs.frozen import read_frozen
@@ -99,4 +100,4 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more if names else "nothing else"
+    return printable(", ".join(names[:SHOWN])) + more if names else "nothing else"

@@ -13,6 +13,7 @@ from src.config.refusal import refusal
 from src.config.yaml_files import refuse_unusable
 from src.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
 from src.files.output import escape_characters, trouble
+from src.files.printable import printable
 from src.runs.resume import saved_overrides
 
 
@@ -74,7 +75,7 @@ def exit_code(command: Callable[[], int], overrides: bool = True) -> int:
         if message is None:
             raise
         with suppress(OSError):  # the exit code says it too
-            print(f"error: {message}", file=sys.stderr, flush=True)
+            print(f"error: {printable(message)}", file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
 
 

@@ -23,6 +23,7 @@ from src.errors import (
     SignalsAsErrors,
 )
 from src.files.output import mark_lines, outlive_terminal, protect
+from src.files.printable import printable
 from src.launch.failure import tell as tell_failure
 from src.launch.failure import watch_threads
 from src.launch.leaving import follow_parent, reported_exits
@@ -81,7 +82,7 @@ def run_rank(run: RunDir | str | Path) -> int:
         with visible(run, topology), RunLock(run) if topology.rank == 0 else nullcontext():
             return _run_locked(config, run, topology, stop)
     except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return REFUSED
 
 
@@ -131,7 +132,7 @@ def tell(run: RunDir, config: Config) -> None:
     try:
         from src.monitor.report.page import write_report
 
-        print("\n".join(write_report(run)), flush=True)
+        print(printable("\n".join(write_report(run))), flush=True)
     except Exception as error:
         print(f"The report was not written: {error}", file=sys.stderr, flush=True)
 

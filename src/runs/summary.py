@@ -10,6 +10,7 @@ from pathlib import Path
 from src.config.schema import Config
 from src.config.strategies import SUPPORTED
 from src.files import ROOT
+from src.files.printable import one_line
 from src.runs.folder import RunDir
 
 
@@ -39,7 +40,7 @@ def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
             )
         )
     rows.append(("Next", next_command(run, config, signal)))
-    return "\n" + "\n".join(f"{name + ':':<15}{text}" for name, text in rows)
+    return "\n" + "\n".join(f"{name + ':':<15}{one_line(text)}" for name, text in rows)
 
 
 def not_finite(metrics: Mapping[str, float | None]) -> str | None:

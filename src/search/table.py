@@ -5,6 +5,7 @@ import shlex
 from optuna.trial import FrozenTrial, TrialState
 
 from src.files import ROOT
+from src.files.printable import printable
 from src.runs.summary import command_path, display_path
 from src.search.study import Study
 
@@ -17,8 +18,8 @@ def table(study: Study) -> str:
     lines += [[str(t.number), _value(t), *(short(t.params.get(key)) for key in keys)] for t in trials]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join(
-        [*rows, "", f"Study:       {display_path(study.folder)}", f"Next:        {_next(study)}"]
+    return printable(
+        "\n".join([*rows, "", f"Study:       {display_path(study.folder)}", f"Next:        {_next(study)}"])
     )
 
 
