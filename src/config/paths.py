@@ -14,6 +14,9 @@ from typing import Annotated
 from src.errors import DataError
 from src.files import ROOT
 
+MOST_OF_NAME, MOST_OF_PATH = 255, 4095
+"""Bytes: NAME_MAX, and PATH_MAX without its final zero, of Linux' limits.h."""
+
 _ON_NODE = re.compile(r"\$\{?(?:(?:SLURM|PBS)_\w+|TMPDIR)\b")
 _VARIABLE = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
@@ -97,9 +100,16 @@ class _Expanded:
 
     def __call__(self, text: str) -> tuple[str, str]:
         try:
-            return self.expand(text), ""
-        except ValueError as error:
+            path = self.expand(text)
+        except (OSError, ValueError) as error:
             return text, str(error)
+        longest = max(len(os.fsencode(name)) for name in path.split("/"))
+        if longest > MOST_OF_NAME or len(os.fsencode(path)) > MOST_OF_PATH:
+            return (
+                text,
+                f"is too long for a path: at most {MOST_OF_NAME} bytes for each name, {MOST_OF_PATH} in all; use a shorter one",
+            )
+        return path, ""
 
 
 Folder = Annotated[str, _Expanded(expand)]

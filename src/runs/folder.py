@@ -253,7 +253,7 @@ def open_run(path: str | Path) -> RunDir:
     """
     # pathlib fails for ~nobody and for circular links
     folder = Path(os.path.realpath(os.path.expanduser(path)))
-    if not (folder / "config.yaml").is_file():
+    if not os.path.isfile(folder / "config.yaml"):  # pathlib fails for names that are too long
         raise CheckpointError(
             f"{path} is not a run folder (it has no config.yaml); name one like {example(folder)}."
         )

@@ -1,12 +1,15 @@
 """Paths as a shell would read them, once; a folder of a job's node is left to the node."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from src.config.paths import absolute, expand, expand_home, here, on_node, unexpanded
-from src.errors import DataError
+from src.config.schema import Config
+from src.errors import CheckpointError, ConfigError, DataError
 from src.files import ROOT
+from src.runs.folder import open_run
 
 ENVIRON = {"A": "/a", "B_1": "/b"}
 
@@ -79,3 +82,31 @@ def test_a_relative_path_is_below_the_project(monkeypatch: pytest.MonkeyPatch, t
 def test_only_the_home_is_expanded_if_the_rest_is_the_node_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert expand_home("~/$NOPE") == "/home/me/$NOPE"
+
+
+@pytest.mark.parametrize(
+    "key", ["paths.data", "paths.results", "data.dir", "data.cache", "init.run", "checkpoint.local", "cluster.local_disk", "cluster.venv",
+            "container.image", "after"]
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/tmp/" + "x" * 300, "é" * 128, "/".join(["y" * 200] * 30)])
+def test_a_path_that_no_disk_takes_is_refused_by_its_key(
+    make_config: Callable[..., Config], key: str, path: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_config("data=text", "task=language_model", "model=gpt", f"{key}='{path}'")
+    assert all(p.startswith(("paths.data=", "data.cache=", f"{key}=")) for p in refused.value.problems)
+    assert all(
+        "is too long for a path: at most 255 bytes for each name, 4095 in all" in p
+        for p in refused.value.problems
+    )
+
+
+def test_the_longest_path_is_taken(make_config: Callable[..., Config]) -> None:
+    longest = "/" + "/".join(["é" * 127] * 15)
+    assert make_config(f"paths.data='{longest}'").paths.data == longest
+
+
+@pytest.mark.parametrize("path", ["/tmp/" + "x" * 300, "/".join(["y" * 200] * 30)])
+def test_a_run_with_such_a_name_does_not_exist(path: str) -> None:
+    with pytest.raises(CheckpointError, match="is not a run folder"):
+        open_run(path)
