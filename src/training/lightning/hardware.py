@@ -1,6 +1,9 @@
 """What a run asks of its device: products in TF32, weights channels last, a compiled network, fused optimizers."""
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 from types import MethodType
 from typing import Any
 
@@ -12,6 +15,7 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn, optim
 
 from src.config.schema import Config
+from src.files.marked import Place, make
 from src.training.lightning.strategies.blocks import blocks_of
 from src.training.lightning.strategies.fsdp import FullyShardedStrategy
 
@@ -52,8 +56,20 @@ def suit(module: pl.LightningModule, config: Config, strategy: Strategy) -> None
         # convolutions go by their weights: what they compute lies channels last too, and the first one turns its input
         whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.trainer.compile:
+        keep_programs_private()
         for part in compiled_parts(whole, strategy):
             part.forward = compiled(part)  # type: ignore[method-assign]
+
+
+def keep_programs_private() -> None:
+    """Let torch.compile run only what this user has compiled: its own folder in /tmp has a name that anyone may take first."""
+    place = Place(Path(gettempdir()), (f"compiled-{os.getuid()}",), "programs of torch.compile")
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        try:
+            make(place, private=True)
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place.path)
+        except OSError:  # someone has taken this name too
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = mkdtemp(prefix="compiled-")
 
 
 def compiled_parts(network: nn.Module, strategy: Strategy) -> Sequence[nn.Module]:

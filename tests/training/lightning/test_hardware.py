@@ -1,6 +1,8 @@
 """TF32, channels last, compiling, fused optimizers: what a GPU does with them is tried by `make gpu-check`."""
 
+import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -21,6 +23,7 @@ from src.training.lightning.hardware import (
     compiled_parts,
     computing_in,
     fuses,
+    keep_programs_private,
     place_state,
 )
 from src.training.lightning.strategies.fsdp import FullyShardedStrategy
@@ -105,6 +108,24 @@ class Theirs(pl.LightningModule):
         super().__init__()
         self.first, self.second = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         self.loss = nn.MSELoss()
+
+
+def test_compiled_programs_are_kept_where_only_this_user_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept, own = "TORCHINDUCTOR_CACHE_DIR", tmp_path / f"compiled-{os.getuid()}"
+    for _ in range(2):
+        monkeypatch.delenv(kept, raising=False)
+        keep_programs_private()
+        assert os.environ[kept] == str(own) and own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)  # someone else may have put programs there
+    monkeypatch.delenv(kept)
+    keep_programs_private()
+    assert os.environ[kept] != str(own) and Path(os.environ[kept]).stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv(kept, "/mine")
+    keep_programs_private()
+    assert os.environ[kept] == "/mine"
 
 
 def test_what_is_compiled(make_config: MakeConfig) -> None:
