@@ -28,7 +28,7 @@ from src.runs.folder import RunDir, claim, claim_code, create, now, point_latest
 from src.runs.from_scratch import put_back, set_aside
 from src.runs.frozen import write_frozen
 from src.runs.summary import display_path
-from src.runs.trust import remember, remember_script
+from src.runs.trust import remember, remember_job, remember_script
 
 
 def submit(
@@ -197,6 +197,7 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> i
     with Submission(results_of([member]), [run] if run else []) as submission:
         job, [run], _ = make_folders(packed, [member], run, submission)
         record([run], None, str(running_job()))
+        remember_job(run.path, str(running_job()))
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
     let_run(script, [run], [member])
     print(

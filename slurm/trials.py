@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm import client, environment, queue, resubmit, runs, snapshot
+from slurm import client, environment, ownership, queue, resubmit, runs, snapshot
 from slurm.chain import submit_chain
 from slurm.job import Job
 from slurm.packed.archive import with_code, with_environment
@@ -92,4 +92,5 @@ def ended(waiting: Waiting, live: Sequence[RunDir]) -> dict[str, str]:
 def cancel(run: RunDir) -> None:
     """Stop the job of a trial; its ranks save a checkpoint first."""
     found = runs.submitted(run.path)
+    ownership.refuse_others(found, found.job_ids[-1:])
     queue.cancel(str(found.scheduler), found.job_ids[-1:])

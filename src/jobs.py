@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from slurm import queue, ran_here, runs, show_logs  # noqa: E402
+from slurm import ownership, queue, ran_here, runs, show_logs  # noqa: E402
 from slurm.resubmit import again as submit_again  # noqa: E402
 from slurm.status.as_json import document, plain  # noqa: E402
 from slurm.status.best import best as best_of  # noqa: E402
@@ -215,6 +215,7 @@ def cancel(found: Runs, parsed: argparse.Namespace) -> int:
         with asking("Nothing was cancelled."):
             run = runs.with_unrecorded_jobs(run)
             living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
+            ownership.refuse_others(run, living)
         if not living:
             runs.refuse_unclear(run)
             print(f"{run.folder.id}: no job of it is queued or running.")

@@ -10,7 +10,7 @@ import yaml
 from src.checkpoints.choose import read_chosen
 from src.checkpoints.info import SavedCheckpoint
 from src.config.choices import PlainStrategy
-from src.config.compose import compose, groups
+from src.config.compose import compose
 from src.config.flat import flatten, unflatten
 from src.config.load import load
 from src.config.open import CHOSEN, LISTED
@@ -20,7 +20,7 @@ from src.files import ROOT
 from src.launch.rank import side
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import read_frozen
-from src.runs.resume import saved_lines
+from src.runs.resume import chosen_lines, saved_lines
 from src.runs.trust import refuse_foreign
 from src.training.resuming import refuse_other_framework
 
@@ -55,7 +55,7 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
     Args:
         run: a run folder.
         checkpoint: "best", "newest" or a step.
-        trust: run what the run folder brings as code, see docs/trust.md.
+        trust: use what only the run folder brings, see docs/trust.md.
 
     Raises:
         CheckpointError, ConfigError: there is no such run or checkpoint, or it can't be read.
@@ -96,10 +96,9 @@ def read_config(run: RunDir, words: Sequence[str]) -> Config:
         CheckpointError: it is damaged.
     """
     frozen, changes = flatten(read_frozen(run)), _changes(words)
-    chosen = [s for s in saved_lines(run) if s.lstrip("+~").partition("=")[0] in groups()]
-    here = flatten(compose(chosen))
+    here = flatten(compose(chosen_lines(saved_lines(run))))
     if not changes.pop("trust", False):
-        refuse_foreign(run.path, frozen, here)
+        refuse_foreign(run.path, {**frozen, **changes}, {**here, **changes}, training=False)
     younger = {
         k: v for k, v in here.items() if k not in frozen and not k.startswith(OF_CHOICES)
     }  # than the run

@@ -161,7 +161,7 @@ class Config:
     seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)]  # what numpy's generators take
     resume: str | None
     after: RunFolder | None  # or its id
-    trust: bool  # with resume: run what the run folder brings as code, see src/runs/trust.py
+    trust: bool  # with resume: use what only the run folder brings, see src/runs/trust.py
     from_scratch: bool  # with resume: begin again at step 0, what the run has is kept aside
     dry_run: bool | Literal["test"]
     framework: strategies.FrameworkName

@@ -1,5 +1,6 @@
 """`resume=RUN`: the run's own frozen configuration, changed by nothing but what the new command line names."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from src.config.strategies import SHARDED
 from src.errors import ConfigError
 from src.runs.folder import RunDir, open_run
 from src.runs.frozen import FREE, ONE_COMMAND, read_frozen, read_overrides, refuse_damaged
-from src.runs.trust import refuse_foreign
+from src.runs.trust import foreign_lines, refuse_foreign
 
 FIXED = (
     "framework",
@@ -38,7 +39,7 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
         ConfigError: where the new ones choose another model, data set or optimizer.
         CheckpointError: where it is no run folder, or a damaged one.
     """
-    named = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
+    named = [a.lstrip("+").removeprefix("resume=") for a in arguments if a.lstrip("+").startswith("resume=")]
     if not named or named[-1] in ("null", ""):
         return []
     run = open_run(named[-1].strip("'\""))
@@ -54,7 +55,21 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
     ]
     if problems:
         raise ConfigError(*problems)
+    if not any(a.lstrip("+").lower() == "trust=true" for a in arguments):
+        _refuse_foreign_lines(run, saved, arguments)
     return saved
+
+
+def _refuse_foreign_lines(run: RunDir, saved: Sequence[str], typed: Sequence[str]) -> None:
+    """Look at the overrides before they are composed: that reads the environment. Raises ConfigError, see `refuse_foreign`."""
+    if lines := foreign_lines(run.path, [line for line in saved if line not in typed]):
+        refuse_foreign(run.path, _frozen(run), flatten(compose(chosen_lines(saved))), lines=lines)
+
+
+def chosen_lines(saved: Sequence[str]) -> list[str]:
+    """The overrides of a run folder that choose among this project's own files, and the run's name if that is a plain word."""
+    plain = re.compile(r"name=[\w.=+-]+", re.ASCII)
+    return [s for s in saved if plain.fullmatch(s) or s.lstrip("+~").partition("=")[0] in groups()]
 
 
 def saved_lines(run: RunDir) -> list[str]:
@@ -112,9 +127,11 @@ def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> d
         overrides: what `tree` was composed of: the run's own overrides, then those of this command.
 
     Raises:
-        ConfigError: where a change would make it another run, or where the run folder brings code, see `src.runs.trust`.
+        ConfigError: where a change would make it another run, or where the run folder brings what reaches out of it, see `src.runs.trust`.
     """
     frozen, saved = _frozen(run), saved_lines(run)
+    if not tree["trust"]:
+        _refuse_foreign_lines(run, saved, overrides[len(saved) :])
     before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
@@ -134,8 +151,7 @@ def _without(saved: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
     """What this project composes with this command's own words, and of the run folder's only those that name a file here."""
     typed = overrides[len(saved) :] if list(overrides[: len(saved)]) == list(saved) else []
     words = [w for w in typed if not w.startswith("-")]
-    chosen = [s for s in saved if s.lstrip("+~").partition("=")[0] in groups()]
-    return flatten(compose([*chosen, *words]))
+    return flatten(compose([*chosen_lines(saved), *words]))
 
 
 def _frozen(run: RunDir) -> dict[str, Any]:

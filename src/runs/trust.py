@@ -1,28 +1,55 @@
-"""Values in a run folder that run as code, and whether this user has allowed them before.
+"""Values in a run folder that reach out of it, and whether this user has allowed them before.
 
-A run folder may come from anyone, so it is data: its `cluster.setup` runs only if this project's own configuration or the
-command line has the same value, or if this user has submitted it from that same folder. The record of that is in the user's
-own state folder (https://specifications.freedesktop.org/basedir-spec), never in a run folder.
+A run folder may come from anyone, so it is data. A value that runs code, opens a connection or a port, reads the environment or names
+a folder to write to is used only if this project's own configuration or the command line has the same value, or if this user has run
+it from that same folder. The record of that is in the user's own state folder (https://specifications.freedesktop.org/basedir-spec),
+never in a run folder.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from src.config.flat import flatten
-from src.config.load import as_tree
+from src.config.load import FOLDERS, as_tree
+from src.config.open import CHECK, CHOSEN, LISTED, TARGET
+from src.config.paths import absolute, expand
 from src.config.schema import Config
 from src.errors import ConfigError, SubmitError
+from src.files.atomic import read_text
 
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
 COMMANDS = ("monitor.dashboard",)
 """Keys whose values are run beside the ranks, in a job or not."""
+
+REQUESTS = (
+    "name", "scheduler", "account", "partition", "qos", "time", "gpu_type", "cpus_per_task", "mem", "mem_per_gpu", "constraint",
+    "reservation", "exclude", "exclusive", "begin", "nice", "max_gpu_hours", "gpu_request", "launch", "requeue", "no_kill", "retries",
+    "signal_seconds", "chain", "max_running", "site",
+)  # fmt: skip
+"""Keys of `cluster` that say what a job requests and what its site allows. Every other key may reach further."""
+
+OWN = (TARGET, CHECK, "name", "batch_size", "workers", "stage", "from_data", "lr", "scale_lr", "no_decay", "interval")  # fmt: skip
+"""Keys of a section with a target that are not arguments of it."""
+
+READ = ("dir", "files", "text_key", "tokenizer", "documents", "small_images", "checkpoint_activations")
+"""Arguments of this project's own targets that name nothing to write to and nothing on a network."""
+
+NOT_EVALUATED = (*LISTED, "optimizer", "schedule", "checkpoint", "monitor", "init", "paths", "cluster")
+"""Sections that an evaluation does not use."""
+
+VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
+"""A part of a value that the value of an environment variable replaces."""
+
+RESOLVER = re.compile(r"\$\{.*:")
+"""A part of an override that OmegaConf computes: from the environment, from the clock."""
 
 
 def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,34 +68,120 @@ def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in flat.items() if v and runs(k, v)}
 
 
-def refuse_foreign(folder: Path, flat: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse code that comes from the run folder alone.
+def reaches(flat: Mapping[str, Any], training: bool = True) -> dict[str, str]:
+    """Return what each value that reaches out of the run folder does, as the end of a sentence.
+
+    Args:
+        flat: a configuration as {'loggers.wandb.project': 'digits', ...}.
+        training: whether the run is to train. An evaluation uses fewer sections.
+    """
+    found = {k: "would read your environment" for k, v in flat.items() if VARIABLE.search(f"{v}")}
+    for key, value in flat.items():
+        used = training or key.partition(".")[0] not in NOT_EVALUATED
+        if key not in found and used and _reaches_out(key, value, flat):
+            found[key] = "may connect, listen, read or write as you"
+    return found | dict.fromkeys(code_of(flat), "would run as you")
+
+
+def _reaches_out(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
+    group, name, *_ = (*key.split("."), "")
+    if group in LISTED:  # null and false too: loggers.wandb.offline
+        return bool(name)
+    if group in CHOSEN:
+        return _is_place(group, name, value, flat)
+    if value in (None, False, "", []):
+        return False
+    if group == "cluster":
+        site = ("cluster.site.login", "cluster.site.internet", "cluster.local_disk")
+        return key in site or (flat.get("cluster.scheduler") != "none" and name not in REQUESTS)
+    return (
+        key in ("monitor.serve", "monitor.serve_address", "init.run")
+        or (key == "checkpoint.local" and value != "auto")
+        or (key == "paths.results" and bool(flat.get("cluster.pack_env")))  # the archive is written there
+    )
+
+
+def _is_place(group: str, name: str, value: Any, flat: Mapping[str, Any]) -> bool:
+    """Whether an argument of a target may be an address or a folder to write to, or may start a download."""
+    targets = [t for k, t in flat.items() if k.startswith(f"{group}.{TARGET}")]
+    if not targets or name in OWN or _is_number(value):
+        return False
+    read = all(str(t).startswith("src.") for t in targets) and name in READ
+    return not read or (name == "dir" and bool(flat.get(f"{group}.download")))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_number, value))
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def refuse_foreign(
+    folder: Path,
+    flat: Mapping[str, Any],
+    known: Mapping[str, Any],
+    training: bool = True,
+    lines: Sequence[str] = (),
+) -> None:
+    """Refuse what comes from the run folder alone and reaches out of it.
 
     Args:
         folder: of the run.
         flat: the configuration to run.
         known: the configuration that this project and the command line compose without the run folder.
+        training: whether the run is to train.
+        lines: overrides of the run that `foreign_lines` has found.
 
     Raises:
         ConfigError: one sentence for each value; `trust=true` lets it run.
     """
     trusted = _trusted()
-    foreign = {
-        k: v for k, v in code_of(flat).items() if known.get(k) != v and _digest(folder, k, v) not in trusted
+    found = {f"{line!r} in overrides.txt": "would read your environment" for line in lines} | {
+        f"{k}={flat[k]!r}": does
+        for k, does in reaches(flat, training).items()
+        if not _same(k, flat[k], known.get(k)) and _digest(folder, k, flat[k]) not in trusted
     }
-    if foreign:
+    if found:
         raise ConfigError(
             *[
-                f"the run folder {folder} brings {k}={v!r}, which would run as you and is not in this project's configuration: "
+                f"the run folder {folder} brings {what}, which {does} and is not in this project's configuration: "
                 "read it, and add trust=true to run it."
-                for k, v in foreign.items()
+                for what, does in found.items()
             ]
         )
 
 
+def _same(key: str, value: Any, known: Any) -> bool:
+    """Whether two values are equal. A folder may be written relative to the project."""
+    if key in FOLDERS and not VARIABLE.search(f"{value}"):
+        with suppress(ValueError, AttributeError, TypeError):  # no such user, not a string
+            return absolute(expand(value)) == absolute(expand(known))
+    return bool(value == known)
+
+
+def foreign_lines(folder: Path, lines: Sequence[str]) -> list[str]:
+    """Return the overrides that read the environment or the clock, and that this user has not run from the folder."""
+    resolved, trusted = filter(RESOLVER.search, lines), _trusted()
+    return [line for line in resolved if _digest(folder, "overrides.txt", line) not in trusted]
+
+
 def remember(folder: Path, config: Config) -> None:
-    """Record that this user allows the configuration to run from this folder: `resume=` need not ask again."""
-    _add(_digest(folder, k, v) for k, v in code_of(flatten(as_tree(config))).items())
+    """Record that this user lets the configuration run from this folder: `resume=` need not ask again."""
+    flat = flatten(as_tree(config))
+    _add(_digest(folder, k, flat[k]) for k in reaches(flat))
+    with suppress(OSError, ValueError):
+        lines = read_text(folder / "overrides.txt").splitlines()
+        _add(_digest(folder, "overrides.txt", line) for line in filter(RESOLVER.search, lines))
+
+
+def remember_job(folder: Path, job_id: str) -> None:
+    """Record that this user has made the job one of the run."""
+    _add([_digest(folder, "job", job_id)])
+
+
+def is_remembered(folder: Path, job_id: str) -> bool:
+    """Whether `remember_job` has recorded the job."""
+    return _digest(folder, "job", job_id) in _trusted()
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
@@ -118,7 +231,8 @@ def _trusted() -> set[str]:
 
 
 def _add(digests: Iterable[str]) -> None:
-    new = [d for d in digests if d not in _trusted()]
+    trusted = _trusted()
+    new = [d for d in digests if d not in trusted]
     with suppress(OSError, RuntimeError):  # a read-only home: the user is asked again
         if new:
             _record().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
