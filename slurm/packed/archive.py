@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import tarfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from slurm.job import ARCHIVE, ENVIRONMENTS, Job
 from slurm.packed.environment import Environment, of_job, read
 from src.errors import SubmitError
 from src.files.atomic import move, write_atomic
+from src.files.clock import disk_time
 from src.files.marked import MARKER, Place
 from src.files.removal import make_empty, remove
 from src.files.telling import Progress, telling
@@ -112,7 +112,7 @@ def _remove_unused(results: Path) -> None:
     for path in (results / ENVIRONMENTS).glob("*"):
         begun = path.name.startswith(".")
         with suppress(OSError):
-            age = (time.time() - (path / MARKER).stat().st_mtime) / 86400
+            age = (disk_time(results) - (path / MARKER).stat().st_mtime) / 86400
             if age > (1 if begun else KEPT):
                 remove(_place(results, path.name.split(".")[begun], path.name))
 

@@ -5,15 +5,19 @@ import math
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from slurm.status.report import Checkpoint, Progress
 from src.files.atomic import read_text
+from src.files.clock import disk_time
 from src.monitor.efficiency import step_time
 from src.monitor.ranks import read_json
 from src.runs.folder import ATTEMPTS, RunDir
+
+DAY_S = 86400.0
 
 NOT_HOSTS = ("live", "watch")
 """Files of RUN/monitor/ that are of no host; nor are those that begin with `ranks-`."""
@@ -49,7 +53,7 @@ def progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
         rate=_number(now.get("rate")),
         unit=str(now.get("unit", "samples")),
         seconds_left=_number(now.get("seconds_left")),
-        moved=max(0.0, time.time() - now["time"]),
+        moved=age(run.path / "monitor" / "live.json", now["time"]),
         data_wait=_number(now.get("data_wait")),
         efficiency=_number(now.get("efficiency")),
         metrics=_metrics(now),
@@ -61,18 +65,39 @@ def checkpoint(run: RunDir) -> Checkpoint | None:
     try:
         steps = {int(p.name): p for p in run.checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()}
         newest = max(steps)
-        age = time.time() - steps[newest].stat().st_mtime
+        saved = steps[newest].stat().st_mtime
     except (OSError, ValueError):
         return None
-    return Checkpoint(newest, steps[newest], max(0.0, age))
+    return Checkpoint(newest, steps[newest], max(0.0, disk_time(run.path) - saved))
+
+
+def age(path: Path, told: float) -> float:
+    """Return the seconds since a file was written, by the clock of its disk: the node that wrote it may have another time than we.
+
+    Args:
+        told: the time in the file, by the clock of that node. It counts for a file that was copied, so that it is days older.
+    """
+    try:
+        written, now = path.stat().st_mtime, disk_time(path.parent)
+    except OSError:
+        written, now = told, time.time()
+    return max(0.0, now - written if abs(written - told) < DAY_S else time.time() - told)
 
 
 def nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the side processes of the newest attempt's nodes have written last, by host."""
     hosts = info.get("hosts")
     known = hosts if isinstance(hosts, list) else []
-    named = {h: read_json(run.path / "monitor" / f"{h}.json") for h in known if _is_name(h)}
-    return {host: content for host, content in named.items() if content}
+    named = {h: run.path / "monitor" / f"{h}.json" for h in known if _is_name(h)}
+    read = {host: read_json(path) for host, path in named.items()}
+    return {host: {**content, **_age(named[host], content)} for host, content in read.items() if content}
+
+
+def _age(path: Path, content: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds since a node's newest sample, by the key `age_seconds`; nothing if it has none."""
+    sample = content.get("sample")
+    told = _number(sample.get("time")) if isinstance(sample, dict) else None
+    return {} if told is None else {"age_seconds": age(path, told)}
 
 
 def overrides(run: RunDir) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 SHOWN = 8
 """GPUs of a node that are listed one by one; of more there is the mean."""
@@ -39,9 +39,11 @@ def _mean(sample: Mapping[str, float], count: int) -> str:
 def _old(sample: Mapping[str, float], content: Mapping[str, Any]) -> list[str]:
     """A node that has been silent for some samples."""
     every = content.get("every_seconds")
-    age = time.time() - sample.get("time", 0.0)
-    return [f"{age:.0f} s ago"] if _is_number(every) and every and age > 3 * float(every) + 5 else []
+    age = content.get("age_seconds", time.time() - sample.get("time", 0.0))
+    if not (_is_number(every) and _is_number(age) and every):
+        return []
+    return [f"{age:.0f} s ago"] if age > 3 * float(every) + 5 else []
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

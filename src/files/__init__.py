@@ -6,6 +6,7 @@
 - `node_disk`: what all jobs of a user share on a node's own disk.
 - `removal`: the only place that removes anything.
 - `plain_json`: JSON that every parser accepts.
+- `clock`: the time by a shared disk's clock.
 - `telling`: progress in bytes.
 - `output`: output that survives a closed terminal, a broken pipe, a full disk.
 """

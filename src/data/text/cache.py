@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import socket
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from src.data.text.sources import Sources, unreadable
 from src.data.text.vocabulary import MANIFEST
 from src.errors import DataError
 from src.files.atomic import move, read_text, write_atomic
+from src.files.clock import disk_time
 from src.files.marked import Place
 from src.files.plain_json import dumps, loads
 from src.files.removal import make_empty, remove
@@ -105,7 +105,7 @@ def _damage(folder: Path) -> str:
 
 def _recently(stamp: Path, times: dict[str, list[int]]) -> bool:
     with suppress(OSError, ValueError):
-        return time.time() - stamp.stat().st_mtime < CHECKED and loads(read_text(stamp)) == times
+        return disk_time(stamp.parent) - stamp.stat().st_mtime < CHECKED and loads(read_text(stamp)) == times
     return False
 
 
@@ -159,7 +159,8 @@ def _contents(sources: Sources, cache: Path) -> str:
     if (known := _remembered(memory)) and known["seen"] == seen:
         return str(known["contents"])
     contents = _sha256([(n, _read(f, checksum)) for n, f in zip(names, files, strict=True)])
-    if all(time.time() - s.st_mtime > SETTLED for s in stats):
+    now = disk_time(top)
+    if all(now - s.st_mtime > SETTLED for s in stats):
         with suppress(OSError):
             write_atomic(memory, dumps({"seen": seen, "contents": contents}))
     return contents

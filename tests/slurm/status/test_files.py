@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from slurm.status import files
+from slurm.status.samples import line
+from src.files import clock
 from src.runs.folder import RunDir
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,6 +44,38 @@ def test_while_it_trains_live_json_counts(tmp_path: Path) -> None:
     assert (progress.epoch, progress.epochs, progress.step, progress.rate) == (3, 9, 21, 7.0)
     assert progress.metrics == {"val/loss": None}
     assert progress.moved == pytest.approx(time.time() - at(60), abs=5)
+
+
+@pytest.mark.parametrize("ahead", [-7200, 7200])
+def test_a_node_whose_clock_is_wrong_is_as_old_as_its_files(tmp_path: Path, ahead: float) -> None:
+    now = time.time() + ahead
+    run, info = make(
+        tmp_path, {"time": now, "step": 21}, started=datetime.fromtimestamp(now - 9, UTC).isoformat()
+    )
+    sampled = run.path / "monitor" / "node1.json"
+    sampled.write_text(json.dumps({"every_seconds": 10, "sample": {"time": now, "cpu_use_percent": 5}}))
+    assert files.progress(run, info).moved == pytest.approx(0, abs=5)
+    assert line(files.nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5 %"
+    for path in (run.path / "monitor" / "live.json", sampled):
+        os.utime(path, (time.time() - 100, time.time() - 100))
+    assert files.progress(run, info).moved == pytest.approx(100, abs=5)
+    assert line(files.nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5 %; 100 s ago"
+
+
+@pytest.mark.parametrize("ahead", [-7200, 7200])
+def test_this_machine_s_clock_may_be_wrong_too(
+    tmp_path: Path, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, now = time.time(), time.time
+    run, info = make(
+        tmp_path, {"time": true, "step": 21}, started=datetime.fromtimestamp(true - 9, UTC).isoformat()
+    )
+    (run.checkpoints / "00000010").mkdir(parents=True)
+    monkeypatch.setattr(clock, "_ahead", {})
+    monkeypatch.setattr(time, "time", lambda: now() + ahead)
+    assert files.progress(run, info).moved == pytest.approx(0, abs=5)
+    found = files.checkpoint(run)
+    assert found and found.age == pytest.approx(0, abs=5)
 
 
 @pytest.mark.parametrize(
