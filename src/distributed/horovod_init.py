@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
-
 from src.distributed.framework_env import horovod_environment
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.listening import listen, meeting_address
+from src.distributed.network import LOOPBACK_INTERFACE, interface_to_others
 from src.distributed.topology import Topology
 from src.errors import ConfigError, LostRankError, TopologyError
 
@@ -97,7 +96,7 @@ def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         }
         _gather_ranks(topology, address, port, timeout)
-    interface = interface_towards(address)
+    interface = interface_to_others(topology) if topology.nodes > 1 else LOOPBACK_INTERFACE
     if interface and "HOROVOD_GLOO_IFACE" not in os.environ:
         variables["HOROVOD_GLOO_IFACE"] = interface  # otherwise Gloo resolves the host's own name
     with _variables(variables):
@@ -114,18 +113,6 @@ def _variables(variables: dict[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def interface_towards(address: str) -> str | None:
-    """Name of the network interface that leads to an IPv4 address; None if it can't be found out."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, 9))  # sends nothing, but chooses the route
-            own = probe.getsockname()[0]
-            addresses = psutil.net_if_addrs()
-        except OSError:
-            return None
-    return next((name for name, found in addresses.items() if own in {a.address for a in found}), None)
 
 
 # --- all ranks meet before Horovod starts, which waits only 30 s and does not say for which rank ---------

@@ -2,22 +2,12 @@
 
 import os
 import socket
-import sys
 from contextlib import suppress
 
 from src.distributed.topology import Topology
 from src.errors import TopologyError
 
 LOOPBACK = "127.0.0.1"
-INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
-"""Name of the loopback interface on Linux and macOS."""
-
-
-def stay_on_this_node(topology: Topology) -> None:
-    """Make Gloo and NCCL listen on loopback if all ranks are on one node, unless the user has named an interface."""
-    if topology.nodes == 1:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, INTERFACE)
 
 
 def meeting_address(topology: Topology) -> str:

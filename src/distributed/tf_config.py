@@ -1,8 +1,8 @@
 """Pass a topology to TensorFlow in the variable that it reads."""
 
 import json
-import os
 
+from src.distributed.network import addresses, node_name
 from src.distributed.topology import Topology
 from src.errors import TopologyError
 
@@ -14,9 +14,11 @@ def tf_config(topology: Topology, first_port: int | None = None) -> str:
         TopologyError: the hosts of the ranks are not known, or this node is not the one that they list.
     """
     layout = topology.layout()
-    _check_place(topology, [host for host, _ in layout], os.uname().nodename)
+    names = [host for host, _ in layout]
+    _check_place(topology, names, node_name())
+    known = addresses(names) if topology.nodes > 1 else dict(zip(names, names, strict=True))
     port = topology.meeting_port if first_port is None else first_port
-    workers = [f"{host}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
+    workers = [f"{known[host]}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": topology.rank}})
 
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import sys
 import threading
 import traceback
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from src.distributed.lost_rank import lost_rank
+from src.distributed.network import node_name
 from src.distributed.topology import Topology
 from src.errors import LostRankError, NotFiniteError, ProjectError
 from src.files.ordinary import open_file
@@ -38,8 +38,8 @@ def tell(run: RunDir, topology: Topology, error: BaseException) -> None:
         leave_out(run, topology, error, f"error: {me} failed where {other} did ({_last_line(error)}).")
     else:
         if topology.world_size > 1:
-            first(run, CAUSE, f"{me} on {socket.gethostname()}: {_last_line(error)}")
-            first(run, NODE, socket.gethostname())
+            first(run, CAUSE, f"{me} on {node_name()}: {_last_line(error)}")
+            first(run, NODE, node_name())
         traceback.print_exception(error)
 
 

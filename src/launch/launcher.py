@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from src.distributed.lost_rank import lost_rank
+from src.distributed.network import address_of, node_name
 from src.errors import NOT_FINITE
 from src.runs.debug import keep, named
 from src.runs.folder import RunDir
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     # only lightning
     # torchrun's store writes a page to the log about each peer that is gone, before torchrun itself says so
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if "SLURM_NODEID" in os.environ and module == "torch.distributed.run":
+        sys.argv = [module, *meeting_at_the_first_node(words, os.environ["SLURM_NODEID"])]
     # end lightning
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -45,6 +48,19 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+# only lightning
+def meeting_at_the_first_node(words: Sequence[str], node: str) -> list[str]:
+    """Return torchrun's arguments with addresses that all nodes can reach, and node 0 of the step as the host of the endpoint.
+
+    torchrun itself goes by the host's own name and its addresses, which may be others than Slurm's, or loopback.
+    """
+    found = [re.fullmatch("(--rdzv-endpoint=)(.*)(:[0-9]+)", word) for word in words]
+    known = [f"{m[1]}{address_of(m[2])}{m[3]}" if m else w for m, w in zip(found, words, strict=True)]
+    own = [f"--rdzv-conf=is_host={int(node == '0')}", f"--local-addr={address_of(node_name())}"]
+    return [*own, *known] if any(found) else known
+
+
+# end lightning
 def how(error: Exception) -> tuple[int, str] | None:
     """Exit code and sentence for the error with which a launcher says how a rank ended; None for any other error."""
     # only lightning

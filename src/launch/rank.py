@@ -11,7 +11,7 @@ from src.config.load import load
 from src.config.schema import Config
 from src.distributed.discover import discover
 from src.distributed.layout import running_strategy
-from src.distributed.listening import stay_on_this_node
+from src.distributed.network import prepare_network
 from src.distributed.topology import Topology
 from src.errors import (
     INTERRUPTED,
@@ -72,7 +72,7 @@ def run_rank(run: RunDir | str | Path) -> int:
             mark_lines(f"[rank {topology.rank}] ")
         else:
             refuse_links(run)
-        stay_on_this_node(topology)
+        topology = prepare_network(topology)
         if run.info().get("state") == "completed":  # a chained job that begins after the last step
             print(f"{run.path} is complete.", flush=True)
             return 0

@@ -3,18 +3,18 @@
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from src.config.load import load
 from src.config.schema import Config
+from src.distributed.network import node_name
 from src.files.ordinary import make_folder, open_file
 from src.monitor.script_watch import script_watch
 from src.monitor.serve import board, dashboard, is_first
@@ -68,14 +68,14 @@ def parts_of(run: RunDir, config: Config) -> list[Part]:
     """What this node's side process does, by the configuration; a part that can't begin is done without."""
     wanted: list[Callable[[], Part]] = []
     if config.monitor.hang_minutes is not None:
-        wanted.append(lambda: Watch(run, config, host()))
+        wanted.append(lambda: Watch(run, config, node_name()))
     if config.monitor.sample_seconds is not None:
         wanted.append(lambda: sampler(run, config))
-    if config.monitor.serve and is_first(host()):
-        wanted.append(lambda: board(run, config, host()))
-    if config.monitor.dashboard and is_first(host()):
-        wanted.append(lambda: dashboard(run, config, host()))
-    if watch := script_watch(run, config, host()):
+    if config.monitor.serve and is_first(node_name()):
+        wanted.append(lambda: board(run, config, node_name()))
+    if config.monitor.dashboard and is_first(node_name()):
+        wanted.append(lambda: dashboard(run, config, node_name()))
+    if watch := script_watch(run, config, node_name()):
         wanted.append(lambda: watch)
     parts: list[Part] = []
     for make in wanted:
@@ -87,7 +87,7 @@ def sampler(run: RunDir, config: Config) -> Part:
     """What samples this node. Raises ImportError in a container that has no psutil."""
     from src.monitor.sampler import Sampler
 
-    return Sampler(run, config, host())
+    return Sampler(run, config, node_name())
 
 
 def look_after(parts: list[Part], done: Callable[[], bool], run: RunDir) -> None:
@@ -124,7 +124,7 @@ def attempted(do: Callable[[], None], run: RunDir) -> bool:
     except Exception:
         with suppress(OSError):
             make_folder(run.monitor)
-            with open_file(run.monitor / f"trouble-{host()}.txt", "wb") as file:
+            with open_file(run.monitor / f"trouble-{node_name()}.txt", "wb") as file:
                 file.write(traceback.format_exc().encode(errors="backslashreplace"))
         return False
     return True
@@ -145,11 +145,6 @@ def lower() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-
-
-def host(environ: Mapping[str, str] = os.environ) -> str:
-    """The name of this node, as the scheduler calls it."""
-    return environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 if __name__ == "__main__":

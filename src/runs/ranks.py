@@ -1,11 +1,11 @@
 """What each rank says of itself with `monitor.ranks=true`: a line in the log for people, ranks/<rank>.json for programs."""
 
 import hashlib
-import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from src.distributed.network import node_name
 from src.distributed.topology import Topology
 from src.files.atomic import read_text, write_atomic
 from src.files.ordinary import make_folder
@@ -15,7 +15,7 @@ from src.runs.folder import RunDir
 
 def report_place(run: RunDir, topology: Topology) -> None:
     """Where this rank runs, and what launched it."""
-    host = socket.gethostname()
+    host = node_name()
     line = (
         f"rank {topology.rank} of {topology.world_size}: local rank {topology.local_rank} of "
         f"{topology.local_world_size} on node {topology.node_rank} ({host}), started by {topology.launched_by}\n"

@@ -8,7 +8,6 @@ Megatron-LM tells the two apart in the same way (megatron/core/rerun_state_machi
 """
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from src.config.schema import Config
+from src.distributed.network import node_name
 from src.errors import CheckpointError, DataError, NotFiniteError
 from src.files.ordinary import make_folder
 from src.monitor.meeting import places
@@ -92,7 +92,7 @@ class Replay:
         """Where a device is; several of one process have numbers, and their process a rank."""
         known = places(os.environ.get("TRAIN_HOSTS", ""))
         each = max(1, self.count // len(known)) if known else 1
-        return known.get(rank // each, socket.gethostname())
+        return known.get(rank // each, node_name())
 
     @property
     def _records(self) -> bool:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from src.distributed.horovod_init import _variables, explaining_lost_ranks, interface_towards, start_horovod
+from src.distributed.horovod_init import _variables, explaining_lost_ranks, start_horovod
 from src.distributed.horovod_install import horovod_problem
 from src.distributed.topology import Topology
 from src.errors import ProjectError, TopologyError
@@ -85,11 +85,6 @@ def test_taken_port_says_what_to_set(horovod):
         other.listen()
         (rank,) = start_ranks([0], 2, other.getsockname()[1])
         assert "is taken (Address already in use): export MASTER_PORT" in rank.communicate(timeout=60)[1]
-
-
-def test_interface_is_the_one_with_the_own_address():
-    assert interface_towards("127.0.0.1") in ("lo", "lo0")
-    assert interface_towards("not an address") is None
 
 
 def test_variables_are_taken_back(monkeypatch):

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from src.distributed.horovod_install import horovod_problem
-from src.distributed.listening import INTERFACE, listen, meeting_address, stay_on_this_node
+from src.distributed.listening import listen, meeting_address
 from src.distributed.topology import Topology
 from src.errors import TopologyError
 from src.files import ROOT
@@ -45,13 +45,7 @@ def test_a_port_that_is_taken_is_a_sentence() -> None:
             listen(Topology(), port)
 
 
-def test_one_node_stays_on_loopback_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
-    stay_on_this_node(two_nodes("a"))
-    assert "GLOO_SOCKET_IFNAME" not in os.environ
-    stay_on_this_node(Topology())
-    assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == (INTERFACE, "ib0")
+def test_the_others_meet_at_the_coordinator() -> None:
     assert meeting_address(two_nodes("a")) == "a"
 
 

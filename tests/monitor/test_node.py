@@ -14,7 +14,7 @@ import pytest
 from src.config.schema import Config
 from src.files import ROOT
 from src.launch.processes import beside
-from src.monitor.node import NICE, host, look_after, parts_of
+from src.monitor.node import NICE, look_after, node_name, parts_of
 from src.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -37,7 +37,7 @@ def side(make_run: MakeRun) -> Iterator[tuple[RunDir, "subprocess.Popen[bytes]"]
 
 
 def lines(run: RunDir) -> int:
-    table = run.monitor / f"{host()}.csv"
+    table = run.monitor / f"{node_name()}.csv"
     return len(table.read_text().splitlines()) if table.exists() else 0
 
 
@@ -121,7 +121,7 @@ def test_without_psutil_the_rest_goes_on(make_run: MakeRun, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "psutil", None)
     config, run = make_run(*OFTEN)
     assert [type(part).__name__ for part in parts_of(run, config)] == ["Watch"]
-    assert "psutil" in (run.monitor / f"trouble-{host()}.txt").read_text()
+    assert "psutil" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
 
 
 def test_it_starts_without_a_framework(make_run: MakeRun) -> None:
@@ -177,7 +177,7 @@ def test_a_part_that_fails_or_hangs_leaves_the_others(
     assert (broken.looks, stuck.looks) == (1, 1)
     assert refused.looks > 2
     assert all(part.closed for part in (good, refused, broken, stuck))
-    assert "ValueError: a bug" in (run.monitor / f"trouble-{host()}.txt").read_text()
+    assert "ValueError: a bug" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
 
 
 def test_a_run_here_has_one_and_ends_it_at_once(make_run: MakeRun) -> None:
