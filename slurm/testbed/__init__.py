@@ -6,7 +6,7 @@ system is shared, like the shared disk of a cluster. Nothing is written outside 
 killing one process ends everything.
 
     python -m slurm.testbed up --site neuron      # then: PATH=/tmp/slurm-testbed-0/bin:$PATH sbatch ...
-    python -m slurm.testbed up --root ~/.cache/newer-slurm    # not the installed one: the one of a newer Debian
+    bash tests/slurm/make_root.sh ~/newer         # then: up --root ~/newer, with the Slurm of a newer Debian
     python -m slurm.testbed shell                 # a bash on the login node
     python -m slurm.testbed down
 """

@@ -49,9 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--share", type=Path, action="append", default=[], help="a folder below /tmp that all nodes see"
     )
     up.add_argument("--conf", action="append", default=[], help="a line for slurm.conf: MaxArraySize=6")
-    up.add_argument(
-        "--root", type=Path, help="a folder with a newer Slurm (made by debootstrap if it is new)"
-    )
+    up.add_argument("--root", default="", help="a folder with a newer Slurm, see tests/slurm/make_root.sh")
     up.set_defaults(verb=_up)
 
     run = verbs.add_parser("run", parents=[where], help="run a command on the login node")
@@ -77,9 +75,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(a: argparse.Namespace) -> None:
-    testbed = Testbed(
-        a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, True, "\n".join(a.conf), a.root or ""
-    ).up()
+    conf = "\n".join(a.conf)
+    testbed = Testbed(a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, True, conf, a.root).up()
     site = testbed.layout.site
     where = f" --dir {a.dir}" if a.dir != default_dir() else ""
     nodes, partitions = (

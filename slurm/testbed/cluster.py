@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm.testbed import config, namespaces
 from slurm.testbed.errors import TestbedError
 from slurm.testbed.machines import Machines
-from slurm.testbed.requirements import make_root, missing
+from slurm.testbed.requirements import missing
 from slurm.testbed.sites import find_site
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -48,8 +48,8 @@ class Testbed:
         share: folders below `/tmp` that all nodes see; each node has a `/tmp` of its own otherwise. The
             testbed's folder and this repository are always seen.
         conf: lines for slurm.conf, in place of those that set the same, such as `SelectType=select/linear`.
-        root: a folder whose `/usr` and `/etc` the machines have instead of this machine's; if it doesn't exist, it is
-            made, with the Slurm of a newer Debian. `/usr/local` and this process' Python stay.
+        root: a folder whose `/usr` and `/etc` the machines have instead of this machine's, such as a newer Debian
+            (tests/slurm/make_root.sh makes one); `/usr/local` and this process' Python stay.
         outlive: keep running after this process has ended; otherwise the kernel ends the testbed with it.
     """
 
@@ -112,8 +112,6 @@ class Testbed:
             TestbedError: this machine lacks something, the folder is in use, or a daemon did not start.
         """
         of = self.layout
-        if of.root:
-            make_root(of.root)
         problem = missing(accounting=of.accounting, ssh=of.ssh, pbs=of.site.pbs, root=of.root)
         if problem:
             raise TestbedError(problem)

@@ -1,10 +1,7 @@
 """What the testbed needs on this machine, checked before anything is written."""
 
 import os
-import subprocess
 from pathlib import Path
-
-from slurm.testbed.errors import TestbedError
 
 PROGRAMS = {
     "unshare": "util-linux",
@@ -26,18 +23,6 @@ def find(program: str, path: str, root: str = "") -> str | None:
     return next((place for place in places if os.path.lexists(root + place)), None)
 
 
-def make_root(folder: str) -> None:
-    """Make a folder with the Slurm of a newer Debian, in a minute or more, unless the folder exists.
-
-    Raises:
-        TestbedError: debootstrap is missing, or failed.
-    """
-    script = Path(__file__).parent / "files/make_root.sh"
-    done = subprocess.run(["bash", str(script), folder], stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise TestbedError(done.stderr.strip())
-
-
 def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False, root: str = "") -> str | None:
     """One sentence about what this machine lacks and how to get it, or None when a testbed can start."""
     if not os.path.isdir("/proc/self/ns"):
@@ -48,6 +33,8 @@ def missing(*, accounting: bool = False, ssh: bool = False, pbs: bool = False, r
         | (FOR_SSH if ssh else {})
         | (FOR_PBS if pbs else {})
     )
+    if root and not Path(root, "etc").is_dir():
+        return f"there is no other Debian in {root}: bash tests/slurm/make_root.sh {root} makes one, with a newer Slurm"
     packages = _missing_packages(wanted, root)
     if packages:
         install = f"{f'chroot {root} ' if root else ''}apt-get install -y {' '.join(packages)}"

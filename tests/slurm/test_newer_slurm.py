@@ -30,12 +30,11 @@ def testbed(newer_slurm: Testbed) -> Testbed:
     return newer_slurm
 
 
-def test_it_is_newer(testbed: Testbed, testbed_for: Callable[..., Testbed]) -> None:
-    version, installed = (
-        [int(n) for n in re.findall(r"\d+", t.run(["sinfo", "--version"]).stdout)]
-        for t in (testbed, testbed_for("slurm"))
-    )
-    assert version > installed
+def test_the_machines_have_its_programs(testbed: Testbed) -> None:
+    """Clients of the login node, and the steps and Open MPI of a job."""
+    words = ["srun", "--nodes=2", "bash", "-c", "echo $(slurmd -V) $(mpirun --version | head -n 1)"]
+    assert testbed.run(["sinfo", "--version"]).stdout.startswith("slurm-wlm 24.11.")
+    assert re.fullmatch(r"(slurm-wlm 24\.11\.\d+ mpirun \(Open MPI\) 5\.\S+\n){2}", testbed.run(words).stdout)
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
@@ -65,10 +64,15 @@ def cpus(login: Login, launch: str) -> set[tuple[str, str]]:
     return {*re.findall(r"rank's node (\S+) has CPUs (\d+)", log(run))}
 
 
-@pytest.mark.parametrize("launch", ["torchrun", "mpirun"])
-def test_a_job_that_is_told_to_stop_requeues_itself(login: Login, launch: str) -> None:
-    words = [f"launch={launch}", "trainer.nodes=2", "trainer.devices=1"]
+def test_a_job_that_is_told_to_stop_requeues_itself(login: Login) -> None:
+    words = ["launch=torchrun", "trainer.nodes=2", "trainer.devices=1"]
     test_requeue.test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login, words)
+
+
+def test_daemons_of_the_newer_open_mpi_let_preempted_ranks_save(
+    login: Login, slow_steps: str, shared_dir: Path
+) -> None:
+    test_requeue.test_preemption_by_a_job_of_a_higher_partition(login, slow_steps, shared_dir, ["mpirun"])
 
 
 @pytest.mark.usefixtures("on_again")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from slurm.testbed.cluster import Testbed
-from slurm.testbed.config import FILES
 from slurm.testbed.errors import TestbedError
 from tests.confined import confined
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
+MAKE_ROOT = Path(__file__).with_name("make_root.sh")
 APT_GET = """#!/bin/sh
 echo file:/first; echo file:/second
 """
@@ -52,7 +52,7 @@ class Maker:
         """Return what is printed as an error, "" if the folder is there then."""
         script = f'{before}; {bash} "$@"; code=$?; ! grep .part /proc/self/mountinfo || exit 9; exit $code'
         environ = ["env", f"PATH={self.scratch}/bin:{os.environ['PATH']}"]
-        words = [*environ, "bash", "-c", script, "bash", str(FILES / "make_root.sh"), str(self.folder)]
+        words = [*environ, "bash", "-c", script, "bash", str(MAKE_ROOT), str(self.folder)]
         done = confined(self.scratch, words)
         assert (done.returncode == 0) == self.folder.exists() == (done.stderr == ""), done
         return done.stderr.strip()
@@ -94,6 +94,8 @@ def test_what_is_missing_is_said_with_what_to_type(maker: Maker, tmp_path: Path)
     (tmp_path / "bin/debootstrap").unlink()
     assert maker.make("mount -t tmpfs none /usr/sbin").endswith(": apt-get install -y debootstrap")
     assert maker.make(bash="setpriv --reuid 65534 bash").endswith(": run the same command with sudo")
-    (tmp_path / "empty/usr/bin").mkdir(parents=True)
+    with pytest.raises(TestbedError, match=f"bash tests/slurm/make_root.sh {tmp_path}/new makes one"):
+        Testbed(tmp_path / "testbed", root=tmp_path / "new").up()
+    (tmp_path / "empty/etc").mkdir(parents=True)
     with pytest.raises(TestbedError, match=f"chroot {tmp_path}/empty apt-get install -y iproute2 munge"):
         Testbed(tmp_path / "testbed", root=tmp_path / "empty").up()

@@ -1,5 +1,5 @@
-# Makes a folder with the Slurm of a newer Debian for root.sh, unless it exists; several processes may do so at once.
-# Usage: make_root.sh FOLDER
+# Makes a folder with the Slurm of a newer Debian, for `python -m slurm.testbed up --root FOLDER`; does nothing if it exists.
+# Usage: make_root.sh FOLDER     (as root; takes a minute or more; several processes may do it at once)
 set -euo pipefail
 folder=$1
 packages=slurmctld,slurmd,slurm-client,munge,openmpi-bin,openssh-client,openssh-server,iproute2,procps,git,rsync
