@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from src.config.compose import compose
+from src.config.flat import flatten
 from src.config.members import load_members, refuse_unlike
 from src.config.schema import Config
 from src.distributed.layout import local_layout
@@ -19,6 +21,9 @@ from src.launch.local import freeze, local_problems, resolved_numbers
 from src.launch.processes import beside
 from src.launch.rank import frozen
 from src.runs.folder import RunDir, claim, point_latest
+from src.runs.frozen import read_frozen
+from src.runs.resume import chosen_lines, saved_lines
+from src.runs.trust import refuse_foreign
 
 LOG = "log.txt"
 """Output of a trial that runs beside others, in its run folder."""
@@ -61,7 +66,9 @@ class Here:
         return self._start(run, config)
 
     def again(self, run: RunDir) -> str:
-        """Go on with a trial that was interrupted."""
+        """Go on with a trial that was interrupted. Raises ConfigError: someone else has made its folder, see `src.runs.trust`."""
+        known = flatten(compose(chosen_lines(saved_lines(run))))
+        refuse_foreign(run.path, flatten(read_frozen(run)), known)
         return self._start(run, frozen(run))
 
     def _start(self, run: RunDir, config: Config) -> str:

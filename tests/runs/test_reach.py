@@ -15,6 +15,7 @@ from src.errors import ConfigError
 from src.runs.folder import RunDir
 from src.runs.resume import resumed, saved_overrides
 from src.runs.trust import reaches
+from src.search.here import Here
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]
@@ -168,6 +169,23 @@ def test_own_code_with_other_arguments_is_asked_for(make_run: Make) -> None:
     assert [*reaches({**flat, "model.weights": "http://evil", "model.pretrained": True})] == [
         *("model.weights", "model.pretrained", "model._target_")
     ]
+
+
+def test_a_search_goes_on_only_with_trials_of_its_own(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(
+        Here, "_start", lambda self, run, config: started.append(run.path.name) or "process 1"
+    )
+    _, own = make_run(
+        "loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9", "monitor.serve=true"
+    )
+    here = Here(1)
+    here.again(own)
+    with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
+        here.again(handed_over(own))
+    assert started == [own.path.name]
 
 
 def test_an_evaluation_asks_only_for_what_it_uses(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
