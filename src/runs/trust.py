@@ -210,7 +210,11 @@ def _text(script: Path) -> str:
 
 
 def _digest(path: Path, key: str, value: object) -> str:
-    return hashlib.sha256(json.dumps([str(path.resolve()), key, value]).encode()).hexdigest()
+    try:
+        written = json.dumps([str(path.resolve()), key, value])
+    except (TypeError, ValueError):  # YAML has more than JSON: dates, lists that hold themselves
+        written = json.dumps([str(path.resolve()), key, repr(value)])
+    return hashlib.sha256(written.encode()).hexdigest()
 
 
 def _record() -> Path:

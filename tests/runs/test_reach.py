@@ -171,6 +171,15 @@ def test_own_code_with_other_arguments_is_asked_for(make_run: Make) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "value", ["2026-01-01", "[{2026-01-01: x}]", "&a [*a]", "!!set {a}", "!!binary aGk=", ".nan"]
+)
+def test_whatever_yaml_holds_is_shown(make_run: Make, value: str) -> None:
+    run = handed_over(make_run("loggers=wandb")[1])
+    run.config.write_text(run.config.read_text().replace("entity: null", f"entity: {value}"))
+    assert asked(run) == ["loggers.wandb.entity"]
+
+
 def test_a_search_goes_on_only_with_trials_of_its_own(
     make_run: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
