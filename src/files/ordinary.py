@@ -36,25 +36,20 @@ def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
     except OSError:
         permissions(path)  # raises what says what else it is
         raise
-    file = FileIO(number, mode)
     try:
-        return _checked(file, path, mode)
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode):
+            raise not_ordinary(path, status.st_mode)
+        if mode == "rb" or status.st_nlink < 2:
+            if mode == "wb":
+                os.ftruncate(number, 0)
+            return FileIO(number, mode)
     except BaseException:
-        file.close()
+        os.close(number)
         raise
-
-
-def _checked(file: FileIO, path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise not_ordinary(path, status.st_mode)
-    if mode != "rb" and status.st_nlink > 1:
-        file.close()
-        _copy_of_its_own(path)
-        return open_file(path, mode)
-    if mode == "wb":
-        file.truncate(0)
-    return file
+    os.close(number)
+    _copy_of_its_own(path)
+    return open_file(path, mode)
 
 
 def overwrite(path: Path, content: bytes) -> None:
@@ -66,8 +61,20 @@ def overwrite(path: Path, content: bytes) -> None:
         OSError: the disk refuses, or there is no such ordinary file.
     """
     with open_file(path, "rb+") as file:
-        file.write(content.ljust(os.fstat(file.fileno()).st_size, b"\n"))
+        size = os.fstat(file.fileno()).st_size
+        if len(content) > size:
+            _allocate(file, len(content), size)
+        file.write(content.ljust(size, b"\n"))
         file.truncate(len(content))
+
+
+def _allocate(file: FileIO, wanted: int, size: int) -> None:
+    """Get the room first: of a write that does not fit a disk takes a part."""
+    try:
+        os.posix_fallocate(file.fileno(), 0, wanted)
+    except OSError:
+        file.truncate(size)
+        raise
 
 
 def write_or_overwrite(path: Path, content: str) -> None:

@@ -1,6 +1,7 @@
 """Runs on disks that refuse, and run folders with links: whole commands, in forks of one process that has imported a framework.
 
     python tests/chaos/disk.py faults lightning 40       # file operations below the results that fail, 40 of all of them
+    python tests/chaos/disk.py full lightning 8          # real disks that are too small; as root, in a mount namespace
     python tests/chaos/disk.py links keras 20            # something else in the place of 20 files of a finished run, then resume=
 
 The last line is one JSON object: how many commands ran, and what was wrong.
@@ -12,6 +13,7 @@ import os
 import shutil
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +42,7 @@ class Commands(Framework):
         from src.launch.local import start
 
         def command() -> int:
-            whole = complete(words)
+            sys.argv[1:] = whole = complete(words)
             tree = compose(whole)
             return start(tree if isinstance(tree, dict) else plain(tree), whole)
 
@@ -96,28 +98,51 @@ def turn_of(local: str) -> int:
 
 
 def refused(disk: Disk, local: str, first: int, last: int, error: int) -> None:
-    """One command whose disk refuses; the state that it leaves has to fit its exit code."""
+    """One command whose disk refuses."""
     results = disk.folder / f"r-{first}-{error}"
     results.mkdir()
     what = f"{errno.errorcode[error]} at operation {first}{' and later ones' if last > first else ''}, local={local}"
-    code, _, said = disk.run(disk.words(results, local), Fault((results,), fail=(first, last), error=error))
+    judged(disk, what, results, local, Fault((results,), fail=(first, last), error=error))
+    shutil.rmtree(results)
+
+
+SMALL_DISKS = (
+    "size=8k",
+    "size=40k",
+    "size=200k",
+    "size=700k",
+    "nr_inodes=4",
+    "nr_inodes=12",
+    "nr_inodes=20",
+    "nr_inodes=30",
+)
+
+
+def full(disk: Disk, count: int) -> None:
+    """Run on real disks that are too small, with too little room or too few files."""
+    for turn, options in enumerate(SMALL_DISKS[-count:]):
+        results = disk.folder / options
+        results.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(results)], check=True)
+        judged(disk, options, results, "null" if turn % 2 else str(disk.folder / "node"), Fault())
+        subprocess.run(["umount", str(results)], check=True)
+
+
+def judged(disk: Disk, what: str, results: Path, local: str, fault: Fault) -> None:
+    """Run a command; the state that it leaves has to fit its exit code, and one message names a file."""
+    code, _, said = disk.run(disk.words(results, local), fault)
     runs = [RunDir(path.parent) for path in results.glob("*/2*/config.yaml")]
     state = runs[0].info().get("state") if runs else None
     fits = {
         0: state == "completed",
         1: state == "failed" or "run.json" in said,
-        2: "nothing was trained" in said or "no run folder can be made" in said,
+        2: "nothing was trained" in said or "paths.results=" in said,
     }
-    if (
-        not fits.get(code)
-        or "Traceback" in said
-        or ".py, line" in said
-        or len([line for line in said.splitlines() if line.startswith("error: ")]) > 1
-    ):
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    if not fits.get(code) or "Traceback" in said or ".py, line" in said or len(errors) > 1:
         disk.problem(f"{what}: exit code {code}, state {state}", said)
-    if code and str(results) not in said.partition("error: ")[2]:
+    if code and str(results) not in "".join(errors):
         disk.problem(f"{what}: no file is named", said)
-    shutil.rmtree(results)
 
 
 # --- run folders with something else in the place of a file -----------------------------------------------------------
@@ -202,7 +227,7 @@ def content(user: Path) -> dict[str, bytes | None]:
     return {str(p): p.read_bytes() if p.is_file() else None for p in user.rglob("*")}
 
 
-EXPERIMENTS: dict[str, Callable[[Disk, int], None]] = {"faults": faults, "links": links}
+EXPERIMENTS: dict[str, Callable[[Disk, int], None]] = {"faults": faults, "full": full, "links": links}
 
 
 def main() -> str:

@@ -1,5 +1,6 @@
 """Run folders: unique, found again, run.json never half-written."""
 
+import errno
 import json
 import os
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from src.errors import CheckpointError
 from src.files.marked import MARKER
+from src.runs import folder
 from src.runs.folder import RunDir, create, discard, open_run, point_latest
 
 
@@ -139,3 +141,28 @@ def test_only_a_run_that_never_had_a_job_is_discarded(
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted([used.id, "mine"])
     said = capsys.readouterr().err
     assert "it has jobs.txt" in said and "mine has no marker of this project" in said
+
+
+def test_what_a_disk_refuses_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run that trains goes on, and reads its own newest values."""
+
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    run = create(tmp_path, "a")
+    run.update(state="queued", step=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "write_or_overwrite", full)
+        assert not run.note(state="running")
+        assert not run.note(step=4)
+        run.catch_up()
+        assert (run.info()["state"], run.info()["step"]) == ("running", 4)
+        with pytest.raises(OSError, match="No space left"):
+            run.update(step=5)
+    assert capfd.readouterr().err.count(f"{run.info_file} can't be written (No space left on device)") == 1
+    assert RunDir(run.path).info()["state"] == "queued"
+    run.catch_up()
+    read = RunDir(run.path).info()
+    assert (read["state"], read["step"], run.state_file.read_text()) == ("running", 4, "running\n")

@@ -1,11 +1,14 @@
 """metrics.csv."""
 
+import errno
+import os
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from src.tasks.classification import Classification
+from src.training import metrics_csv
 from src.training.metrics_csv import CsvLog
 
 METRICS = Classification().names("train", "val", "test")
@@ -125,3 +128,39 @@ def test_what_was_logged_is_known_before_it_is_cut_back(tmp_path: Path) -> None:
     assert again.held() == again.held(11) | {("train/loss", 10), ("lr", 10)}
     again.resume(10)
     assert again.held() == {("train/loss", 10), ("lr", 10)}
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_rows_wait_for_a_disk_that_is_full_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.csv"
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics_csv, "write_atomic", full)
+        log = CsvLog(path, ["a"])
+        log.resume(0)
+        log.write(1, 1, {"a": 1.0})
+        log.write(2, 1, {"b": 2.0})
+        assert not path.exists()
+    assert capfd.readouterr().err.count(f"{path} can't be written (No space left on device)") == 1
+    log.write(3, 1, {"a": 3.0, "b": 4.0})
+    assert path.read_text() == "step,epoch,lr,a,b\n1,1,,1,\n2,1,,,2\n3,1,,3,4\n"
+    log.write(4, 1, {"a": 5.0})
+    assert path.read_text().endswith("4,1,,5,\n")
+
+
+def test_a_resumed_file_that_can_not_be_cut_back_is_cut_back_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,epoch,lr,a\n1,1,,1\n2,1,,2\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics_csv, "write_atomic", full)
+        log = CsvLog(path, ["a"])
+        log.resume(1)
+        assert log.held() == {("a", 1)}
+    log.write(2, 1, {"a": 7.0})
+    assert path.read_text() == "step,epoch,lr,a\n1,1,,1\n2,1,,7\n"

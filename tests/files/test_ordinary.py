@@ -1,0 +1,224 @@
+"""Links are not followed, pipes are not waited for, and a full disk still takes what fits in place."""
+
+import ast
+import errno
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from src.files import ROOT, ordinary
+from src.files.ordinary import make_folder, open_file, overwrite, write_or_overwrite
+
+MODES = ("rb", "rb+", "ab", "wb")
+
+
+def link(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("two years of work\n")
+    path.symlink_to(tmp_path / "thesis.tex")
+
+
+def dangling(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "new.txt")
+
+
+def pipe(path: Path, tmp_path: Path) -> None:
+    os.mkfifo(path)
+
+
+def read_pipe(path: Path, tmp_path: Path) -> None:
+    """A pipe that someone reads: opening it to write would succeed."""
+    os.mkfifo(path)
+    os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+
+def unix_socket(path: Path, tmp_path: Path) -> None:
+    os.chdir(path.parent)
+    socket.socket(socket.AF_UNIX).bind(path.name)
+
+
+def device(path: Path, tmp_path: Path) -> None:
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+
+
+def folder(path: Path, tmp_path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("plant", [link, dangling, pipe, read_pipe, unix_socket, device, folder])
+def test_anything_but_an_ordinary_file_is_refused(
+    plant: Callable[[Path, Path], None], mode: str, tmp_path: Path, require: Callable[[object, str], None]
+) -> None:
+    require(plant is not device or os.getuid() == 0, "run as root: the test makes a device")
+    run = tmp_path / "run"
+    run.mkdir()
+    plant(run / "steps", tmp_path)
+    with pytest.raises(FileExistsError, match=r"run/steps is a .*, not an ordinary file"):
+        open_file(run / "steps", mode)  # type: ignore[arg-type]
+    assert not (tmp_path / "new.txt").exists()
+    if plant is link:
+        assert (tmp_path / "thesis.tex").read_text() == "two years of work\n"
+
+
+@pytest.mark.parametrize("mode", ["rb+", "ab", "wb"])
+def test_a_second_name_keeps_its_content(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "user.csv").write_text("theirs\n")
+    (tmp_path / "user.csv").chmod(0o640)
+    os.link(tmp_path / "user.csv", tmp_path / "ours.csv")
+    with open_file(tmp_path / "ours.csv", mode) as file:  # type: ignore[arg-type]
+        file.write(b"new")
+    assert (tmp_path / "user.csv").read_text() == "theirs\n"
+    expected = {"rb+": "newirs\n", "ab": "theirs\nnew", "wb": "new"}
+    assert (tmp_path / "ours.csv").read_text() == expected[mode]
+    assert stat.S_IMODE((tmp_path / "ours.csv").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_a_folder_is_not_made_through_a_link(target: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "monitor").symlink_to(tmp_path / target)
+    with pytest.raises(FileExistsError, match="monitor is a link, not an ordinary folder"):
+        make_folder(tmp_path / "monitor")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "monitor").write_text("")
+    with pytest.raises(FileExistsError, match="monitor is not a folder"):
+        make_folder(tmp_path / "monitor")
+    make_folder(tmp_path / "other")
+    make_folder(tmp_path / "other")
+
+
+@pytest.mark.parametrize("text", ["a longer text than before\n", "short\n"])
+def test_overwriting_leaves_nothing_of_the_old_text(text: str, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("running 12345\n")
+    overwrite(tmp_path / "state", text.encode())
+    assert (tmp_path / "state").read_text() == text
+
+
+def test_a_full_disk_takes_what_fits_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.json"
+    file.write_text("{}\n")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    monkeypatch.setattr(ordinary, "write_atomic", full)
+    write_or_overwrite(file, '{"state": "failed"}\n')
+    assert file.read_text() == '{"state": "failed"}\n'
+    file.unlink()
+    with pytest.raises(OSError, match="No space left on device"):
+        write_or_overwrite(file, "{}\n")
+
+
+def test_what_does_not_fit_in_place_leaves_the_old_text(small_disk: Path) -> None:
+    file = small_disk / "run.json"
+    file.write_text('{"state": "running"}\n')
+    with suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+    write_or_overwrite(file, json.dumps({"state": "failed", "more": "x" * 2000}))
+    assert json.loads(file.read_text())["state"] == "failed"
+    with pytest.raises(OSError, match="No space left on device"):
+        write_or_overwrite(file, json.dumps({"state": "completed", "more": "x" * 9000}))
+    assert json.loads(file.read_text())["state"] == "failed"
+
+
+# --- nothing else writes ----------------------------------------------------------------------------------------------
+
+WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "truncate", "symlink_to", "hardlink_to"}
+OF_MODULES = {"open", "link", "symlink", "mkfifo", "copy", "copy2", "copyfile", "copytree", "mkstemp"}
+
+OUTSIDE = {
+    "src/files/atomic.py": "temporary files with O_EXCL; `link_atomic` makes results/latest",
+    "src/files/ordinary.py": "it is what the others call",
+    "src/files/marked.py": "folders entered name by name without links",
+    "src/files/node_disk.py": "the node's own disk, in a folder of mode 700",
+    "src/files/output.py": "/dev/null",
+    "src/checkpoints/disk.py": "a folder, to flush it",
+    "src/checkpoints/event_files.py": "the folders above the run's, and a file just opened",
+    "src/checkpoints/manifest.py": "folders in the new folder of a checkpoint",
+    "src/data/download.py": "the data's folder",
+    "src/data/stage.py": "the node's own disk",
+    "src/data/text/build.py": "the data's cache",
+    "src/data/text/cache.py": "the data's cache",
+    "src/distributed/programs.py": "/dev/null",
+    "src/monitor/heartbeat.py": "the node's memory, in a folder of mode 700",
+    "src/monitor/sampler.py": "a file just opened",
+    "src/monitor/stacks.py": "the node's memory, in a folder of mode 700",
+    "src/runs/debug.py": "O_EXCL; else a temporary file with a random name",
+    "src/runs/folder.py": "the new run folder itself",
+    "src/runs/lock.py": "O_EXCL",
+    "src/runs/trust.py": "the user's own state",
+    "src/search/here.py": "the folders above the run's",
+    "src/after/predictions.py": "a file that the user names, with O_EXCL",
+    "src/training/keras/checkpoint.py": "the new folder of a checkpoint, reached without links",
+    "src/training/keras/tensorboard.py": "O_EXCL",
+    "src/training/keras/buffers.py": "an entry of an archive",
+    "src/training/lightning/shards.py": "the new folder of a checkpoint, reached without links",
+    "src/training/lightning/buffers.py": "the new folder of a checkpoint, reached without links",
+    "slurm/evaluation.py": "a new folder, which must not exist",
+    "slurm/new_cluster.py": "configs/, with O_EXCL",
+    "slurm/render.py": "a cache beside the templates",
+    "slurm/scaling/start.py": "the table of a scaling study, in a new folder",
+    "slurm/snapshot.py": "the new folder of a snapshot, reached without links",
+    "slurm/packed": "the environment's archive",
+    "slurm/testbed": "a Slurm on this machine, for tests",
+}  # fmt: skip
+"""Who opens or makes files on its own, and why no link of a run folder can lead it astray."""
+
+
+def writes(source: str) -> list[str]:
+    """The calls in a Python source that write or make something."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        of_module = isinstance(owner, ast.Name) and owner.id in ("os", "shutil", "tempfile")
+        modes = [
+            a.value for a in [*node.args, *(k.value for k in node.keywords)] if isinstance(a, ast.Constant)
+        ]
+        opens = name == "open" and any(
+            isinstance(m, str) and set(m) & set("wax+") and len(m) < 4 for m in modes
+        )
+        if name in WRITES or (of_module and name in OF_MODULES) or opens:
+            found.append(f"{name} in line {node.lineno}")
+    return found
+
+
+def test_nothing_else_writes_into_run_folders() -> None:
+    sources = [p for top in ("src", "slurm", "hydra_plugins") for p in (ROOT / top).rglob("*.py")]
+    found = {str(p.relative_to(ROOT)): writes(p.read_text()) for p in sources}
+    known = tuple(OUTSIDE)
+    assert {name: calls for name, calls in found.items() if calls and not name.startswith(known)} == {}
+    assert [
+        name for name in known if not any(calls for n, calls in found.items() if n.startswith(name))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(run.path / 'steps').write_text('4')",
+        "run.monitor.mkdir(exist_ok=True)",
+        "open(run.jobs, 'a')",
+        "run.jobs.open('ab')",
+        "open(path, mode='w')",
+        "os.open(path, os.O_WRONLY)",
+        "os.truncate(path, 3)",
+        "shutil.copyfile(a, b)",
+    ],
+)
+def test_each_of_them_is_seen(source: str) -> None:
+    assert writes(source)
+    assert not writes("open(path); path.read_text(); open_file(path, 'ab'); open(path, 'rb'); file.open('r')")

@@ -1,0 +1,74 @@
+"""What a run writes to must be ordinary; what nothing writes to may be anything."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src.config.schema import Config
+from src.errors import CheckpointError
+from src.runs.folder import RunDir
+from src.runs.links import not_ordinary, refuse_links
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> RunDir:
+    run = make_run("model=mlp")[1]
+    run.update(hosts=["n1"])
+    return run
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "steps", "state", "jobs.txt", "bad_nodes", "report.html", "slurm-12.out", "slurm-12_3.err", "pbs-9.out", "job.sbatch",
+        "monitor", "monitor/n7.csv", "monitor/ended", "debug/local-1-rank-0.txt", "ranks", "ranks/0.json", "tensorboard/n1",
+        "tensorboard/events.out.tfevents.1.n1.2", "checkpoints/index.json", "checkpoints/stage.json", "wandb", "wandb/debug-cli.root.log2",
+        "mlruns/0/ab/metrics/loss", "evaluations",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("target", ["thesis.tex", "folder", "nothing"])
+def test_a_link_is_refused(name: str, target: str, run: RunDir, tmp_path: Path) -> None:
+    path = run.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "thesis.tex").touch()
+    path.symlink_to(tmp_path / target)
+    with pytest.raises(CheckpointError) as caught:
+        refuse_links(run)
+    assert str(caught.value) == (
+        f"{path} is a link to {tmp_path / target}: a run continues in its own folder, so put what it leads to there."
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "notes.md", "code", "checkpoints/00000230-mine", "checkpoints/00000230", "tensorboard/baseline", "wandb/latest-run",
+        "wandb/debug-internal.log", "wandb/offline-run-1/files/mine.txt", "evaluations/job-1/code/data",
+    ],
+)  # fmt: skip
+def test_a_link_that_nothing_writes_to_stays(name: str, run: RunDir, tmp_path: Path) -> None:
+    (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+    (run.path / name).symlink_to(tmp_path)
+    assert not_ordinary(run) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["steps", "monitor", "monitor/n1.csv", "tensorboard/n1", "checkpoints/newest"]
+)
+def test_a_pipe_is_refused(name: str, run: RunDir) -> None:
+    (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(run.path / name)
+    [problem] = not_ordinary(run)
+    assert problem.startswith(f"{run.path / name} is ") and problem.endswith("; move it away.")
+
+
+def test_a_folder_in_the_place_of_a_file(run: RunDir) -> None:
+    (run.path / "steps").mkdir()
+    (run.path / "metrics.csv").mkdir()  # which is kept under another name
+    assert not_ordinary(run) == [f"{run.path / 'steps'} is a folder, not an ordinary file; move it away."]
