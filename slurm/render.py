@@ -55,6 +55,7 @@ def render(job: Job) -> str:
         nodes='"$NODES"' if job.elastic else job.nodes,
         world=f'"$((NODES * {job.ranks[0]}))"' if job.elastic else job.world_size,
         there=' --overlap --nodelist="$NODELIST"' if job.elastic else "",
+        distribution=distribution(job),
         pyxis=pyxis(job),
         apptainer=apptainer(job),
     )
@@ -109,6 +110,13 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([n, n])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def distribution(job: Job) -> str:
+    """Return srun's order of the ranks: node after node, as TRAIN_HOSTS lists them, on sockets as `cluster.extra` says."""
+    options = " ".join(job.cluster.extra)
+    sockets = re.search(r"(?:^| )(?:--distribution[= ]|-m ?)[\w*]+(:[\w*:]+)", options)
+    return f"block{sockets[1] if sockets else ''}"
 
 
 def pyxis(job: Job) -> str:

@@ -2,7 +2,7 @@
 
 1. `environment` finds the virtual environment and says what is in it, by a key; `archive` packs it on the login node, once for each
    key, and the copy of the code of each job.
-2. The batch script (slurm/templates/_unpack.sh.j2) starts `unpack` once on each node, before the ranks.
+2. The batch script (slurm/templates/_prepare.sh.j2) starts `unpack` once on each node, before the ranks.
 3. The ranks, and what runs beside them, are started by the script `python` here: it runs the unpacked Python and code where
    they are, and the shared ones on a node that could not unpack them.
 

@@ -35,7 +35,7 @@ def listen(topology: Topology, port: int) -> socket.socket:
     except OSError as error:
         raise TopologyError(
             f"port {port} of rank 0's node, where the ranks meet, is taken ({os.strerror(error.errno or 0)}): "
-            "export MASTER_PORT=<a free port>."
+            "export MASTER_PORT=<a free port>; each start of a job after the first takes another port by itself."
         ) from error
 
 
