@@ -119,11 +119,14 @@ def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
         "MASTER_PORT": str(free_port(ranks)),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks))),
     }
+    # what an earlier torchrun left: ranks would wait for a store that it keeps
+    left = ("TORCHELASTIC_", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    environ = {k: v for k, v in of_this_parent().items() if not k.startswith(left)}
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
     return [
         subprocess.Popen(
             command,
-            env={**of_this_parent(), **shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            env={**environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)},
             start_new_session=True,
         )
         for r in range(ranks)

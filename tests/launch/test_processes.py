@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import psutil
 import pytest
 
 from src.files import ROOT
@@ -119,3 +120,29 @@ def test_ranks_that_are_started_from_outside_are_refused(train: Train, tmp_path:
     assert done.returncode == 2
     assert "started as rank 1 of 2" in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+# only lightning
+def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -> None:
+    """With TORCHELASTIC_USE_AGENT_STORE all ranks would wait for ever for a store that torchrun keeps."""
+    left = {
+        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
+        "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "gone", "MASTER_PORT": "29500",
+    }  # fmt: skip
+    options = [
+        "trainer.devices=2",
+        "trainer.max_epochs=1",
+        "trainer.max_steps=2",
+        f"paths.results={tmp_path}",
+    ]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *options]
+    process = subprocess.Popen(command, env={**os.environ, **left}, start_new_session=True)
+    try:
+        assert process.wait(90) == 0
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+            child.kill()
+        process.kill()
+
+
+# end lightning

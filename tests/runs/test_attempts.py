@@ -13,6 +13,7 @@ from src.runs.attempts import (
     Outcome,
     count_step,
     counted_step,
+    job_name,
     logged_step,
     record_end,
     record_failure,
@@ -135,3 +136,18 @@ def test_a_damaged_record_of_ends_is_none(tmp_path: Path, damaged: bytes) -> Non
     assert with_ends(run, [{"allocated": "2026-11-22T09:00:00+00:00"}]) == [
         {"allocated": "2026-11-22T09:00:00+00:00"}
     ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({}, None),
+        ({"TRAIN_JOB": "24_1", "SLURM_ARRAY_JOB_ID": "24", "SLURM_ARRAY_TASK_ID": "1"}, None),
+        ({"SLURM_JOB_ID": "24"}, "24"),
+        ({"SLURM_JOB_ID": "24", "SLURM_ARRAY_JOB_ID": "24", "SLURM_ARRAY_TASK_ID": "0"}, "24_0"),
+        ({"SLURM_JOB_ID": "25", "TRAIN_JOB": "24_1"}, "24_1"),
+        ({"PBS_JOBID": "7[3].server"}, "7[3].server"),
+    ],
+)
+def test_a_member_of_an_array_has_a_name_of_its_own(environ: dict[str, str], name: str | None) -> None:
+    assert job_name(environ) == name

@@ -10,7 +10,11 @@ import pytest
 from slurm import client
 from slurm.testbed import config
 from slurm.testbed.cluster import Testbed
+from src.config.load import load
+from src.monitor import script_watch
 from src.runs import lock
+from src.runs.folder import RunDir
+from tests.properties.cases import composed
 from tests.slurm.login import SMALL, Login
 from tests.weights import info
 
@@ -201,13 +205,12 @@ def test_a_shell_that_knows_only_a_part_of_its_allocation(login: Login) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", ["srun", "mpirun"])
-def test_the_shell_of_a_step_trains_on_its_whole_allocation(login: Login, launch: str) -> None:
+def test_the_shell_of_a_step_trains_on_its_whole_allocation(login: Login) -> None:
     command = login.command("train", "--help").args[:2]
     words = [
         "cluster=slurm",
         *SMALL,
-        f"launch={launch}",
+        "launch=mpirun",
         "trainer.nodes=2",
         "trainer.devices=1",
         "trainer.accelerator=cpu",
@@ -238,3 +241,42 @@ def test_a_notebook_that_is_a_batch_job_may_submit(login: Login) -> None:
     assert said.count("a job can't submit another") == 3
     assert len(queued(login)) == 1
     login.testbed.run(["scancel", *queued(login)])
+
+
+def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
+    testbed: Testbed, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if Slurm does not answer at the first try. The member is the one whose number is that of the array."""
+    monkeypatch.setenv("PATH", f"{shared_dir}:{testbed.env()['PATH']}")
+    (shared_dir / "a.sh").write_text("#!/bin/bash\nsleep 300\n")
+    submitted = [
+        "sbatch",
+        "--parsable",
+        "--requeue",
+        "--array=0-1",
+        "--output=/dev/null",
+        f"{shared_dir}/a.sh",
+    ]
+    array = testbed.run(submitted).stdout.strip()
+
+    def states() -> dict[str, str]:
+        listed = testbed.run(["squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={array}"]).stdout
+        return dict(line.split() for line in listed.splitlines())
+
+    testbed.machines.wait_for(lambda: [*states().values()] == ["RUNNING"] * 2, "the members do not run")
+    shown = testbed.run(["scontrol", "show", "job", "--oneliner", array]).stdout
+    [leader] = re.findall(rf"^JobId={array} .*ArrayTaskId=(\d+)", shown, re.MULTILINE)
+    for name, value in {"JOB_ID": array, "ARRAY_JOB_ID": array, "ARRAY_TASK_ID": leader}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(script_watch, "SILENT_S", 0.0)
+    monkeypatch.setattr(script_watch, "answers", lambda job, host: False)
+    real = shutil.which("scontrol", path=testbed.env()["PATH"])
+    once = f"[ $1 != requeue ] || [ -e {shared_dir}/failed ] || {{ touch {shared_dir}/failed; exit 1; }}"
+    (shared_dir / "scontrol").write_text(f'#!/bin/bash\n{once}\nexec {real} "$@"\n')
+    (shared_dir / "scontrol").chmod(0o755)
+    watch = script_watch.ScriptWatch(RunDir(shared_dir), load(composed("cluster=slurm")), 1, "node1")
+    for _ in range(3):
+        watch.look(0.0)
+    assert states()[f"{array}_{1 - int(leader)}"] == "RUNNING"
+    assert states()[f"{array}_{leader}"] != "RUNNING"
+    testbed.run(["scancel", array])
