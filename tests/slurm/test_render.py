@@ -2,21 +2,24 @@
 
 import dataclasses
 import json
+import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from slurm import render as renderer
-from slurm.job import Job, make_job
+from slurm.job import Job, Packed, make_job
 from slurm.render import log_path, option, ranges, render
 from src.checkpoints.recovery import recover_leftovers
 from src.config.schema import Config
+from src.distributed.launcher_env import job_port
 from src.errors import ConfigError
 from src.files import ROOT
 from src.runs.folder import RunDir
@@ -230,6 +233,57 @@ def test_an_environment_script_may_read_unset_variables(
     assert "activated:  yes" in done.stdout
 
 
+def test_each_start_of_a_job_meets_at_another_port(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """As src.distributed computes it; what the user has exported is the first start's, where it is free and a port."""
+    ranks = "echo port=$MASTER_PORT; exit 0"
+
+    def port(**environ: str) -> str:
+        done = _run(make_config, tmp_path, ranks, environ=environ)
+        return done.stdout.rpartition("port=")[2].strip()
+
+    assert port() == str(job_port(7))
+    assert port(SLURM_RESTART_COUNT="2") == str(job_port(7, restart=2))
+    assert port(MASTER_PORT="29511", SLURM_RESTART_COUNT="1") == str(job_port(7, restart=1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for unusable in (str(taken.getsockname()[1]), "abc", "080", "70000"):
+            assert port(MASTER_PORT=unusable) == str(job_port(7))
+        taken.close()
+        assert port(MASTER_PORT="29511") == "29511"
+
+
+@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun", "horovodrun"])
+def test_each_step_of_a_job_has_the_environment_and_whole_nodes(
+    make_config: Callable[..., Config], launch: str
+) -> None:
+    """Each srun exports all. One that runs next to the ranks drops each variable that would give it a part of its node."""
+    strategy = "strategy=horovod" if launch == "horovodrun" else "strategy=ddp"
+    for nodes in (["trainer.total_devices=3"], ["trainer.devices=2"]):
+        words = ["trainer.nodes=2", *nodes, f"launch={launch}", strategy, "cluster.retries=1"]
+        script = render(
+            job(make_config, *words, packed=Packed("/e/environment.tar", "k"), stage=True)
+        ).replace("\\\n", " ")
+        calls = [line for line in script.splitlines() if re.search(r"(^|[ (])srun +--", line)]
+        assert len(calls) >= 4 and all("--export=ALL" in call for call in calls), calls
+        lines = [*script.splitlines(), *(ROOT / "slurm" / "ssh_by_srun" / "ssh").read_text().splitlines()]
+        for number, line in enumerate(lines):
+            if "--whole" in line:
+                unset = line if "unset" in line else lines[number - 1]
+                for name in ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"):
+                    assert re.search(rf"unset .*\b{name}\b", unset), line
+
+
+def test_the_layout_on_sockets_is_kept(make_config: Callable[..., Config]) -> None:
+    for extra, expected in (
+        ("--distribution=cyclic", "block"),
+        ("--distribution=block:block", "block:block"),
+        ("-m cyclic:fcyclic", "block:fcyclic"),
+        ("--mem-bind=local", "block"),
+    ):
+        assert f" --distribution={expected} " in render(job(make_config, extra=[extra]))
+
+
 def _run(
     make_config: Callable[..., Config],
     folder: Path,
@@ -237,6 +291,7 @@ def _run(
     state: str = "queued",
     prepare: Callable[[RunDir], object] = lambda run: None,
     side: str = "exec cat",
+    environ: Mapping[str, str] = {},
     **changes: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
@@ -246,7 +301,8 @@ def _run(
     _tool(folder / "scontrol", "echo node1")
     script = folder / "job.sh"
     script.write_text(render(job(make_config, run=str(folder), code=str(folder), **changes)))
-    environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
+    own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
+    environ = {**environ, **own}
     return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)
 
 

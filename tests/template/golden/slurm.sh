@@ -31,14 +31,12 @@ for name in $(compgen -e); do
         OMPI_MCA_ess | OMPI_MCA_ess_base_* | OMPI_MCA_orte_ess_* | OMPI_MCA_orte_*_uri | OMPI_MCA_orte_*_dir) unset "$name" ;;
         OMPI_MCA_orte_launch | OMPI_MCA_orte_app_num | OMPI_MCA_orte_num_nodes | OMPI_MCA_orte_tmpdir_base) unset "$name" ;;
         PMIX_MCA_* | PMIX_INSTALL_PREFIX | PRTE_MCA_* | PRTE_ALLOW_*) ;;
-        RANK | WORLD_SIZE | LOCAL_RANK | LOCAL_WORLD_SIZE | NODE_RANK | GROUP_RANK | GROUP_WORLD_SIZE | MASTER_ADDR) unset "$name" ;;
-        ROLE_RANK | ROLE_WORLD_SIZE | ROLE_NAME | TORCHELASTIC_* | PET_NNODES | PET_NPROC_* | PET_NODE_RANK) unset "$name" ;;
-        PET_MASTER_* | PET_RDZV_* | PET_STANDALONE | PET_LOCAL_ADDR | PET_MODULE | PET_NO_PYTHON | PET_RUN_PATH) unset "$name" ;;
-        OMPI_COMM_* | OMPI_UNIVERSE_SIZE | OMPI_APP_CTX_* | OMPI_NUM_APP_CTX | OMPI_FIRST_RANKS | OMPI_ARGV) unset "$name" ;;
-        OMPI_COMMAND | OMPI_FILE_LOCATION | PMI_* | PMI2_* | PMIX_* | PRTE_* | HOROVOD_RANK | HOROVOD_SIZE) unset "$name" ;;
-        HOROVOD_LOCAL_* | HOROVOD_CROSS_* | HOROVOD_HOSTNAME | HOROVOD_CONTROLLER | HOROVOD_ELASTIC) unset "$name" ;;
-        HOROVOD_GLOO_RENDEZVOUS_* | HOROVOD_SECRET_KEY | _HOROVOD_*) unset "$name" ;;
-        TF_CONFIG | TRAIN_HOSTS | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
+        RANK | WORLD_SIZE | LOCAL_RANK | LOCAL_WORLD_SIZE | NODE_RANK | GROUP_RANK | GROUP_WORLD_SIZE | ROLE_RANK | ROLE_WORLD_SIZE | ROLE_NAME) unset "$name" ;;
+        MASTER_ADDR | TF_CONFIG | TORCHELASTIC_* | PET_NNODES | PET_NPROC_* | PET_NODE_RANK | PET_MASTER_* | PET_RDZV_* | PET_STANDALONE) unset "$name" ;;
+        PET_LOCAL_ADDR | PET_MODULE | PET_NO_PYTHON | PET_RUN_PATH | OMPI_COMM_* | OMPI_UNIVERSE_SIZE | OMPI_APP_CTX_* | OMPI_NUM_APP_CTX) unset "$name" ;;
+        OMPI_FIRST_RANKS | OMPI_ARGV | OMPI_COMMAND | OMPI_FILE_LOCATION | PMI_* | PMI2_* | PMIX_* | PRTE_* | HOROVOD_RANK | HOROVOD_SIZE) unset "$name" ;;
+        HOROVOD_LOCAL_* | HOROVOD_CROSS_* | HOROVOD_HOSTNAME | HOROVOD_CONTROLLER | HOROVOD_ELASTIC | HOROVOD_GLOO_RENDEZVOUS_*) unset "$name" ;;
+        HOROVOD_SECRET_KEY | _HOROVOD_* | TRAIN_HOSTS | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
         SRUN_* | SBATCH_* | SLURM_EXPORT_ENV | SLURM_CPU_BIND* | SLURM_DIST* | SLURM_HOSTFILE) unset "$name" ;;
         SLURM_TRES_PER_TASK | SLURM_GPUS_PER_TASK | SLURM_CPUS_PER_GPU) unset "$name" ;;
         SLURM_GPUS) [ "${ENVIRONMENT:-}" != BATCH ] || unset "$name" ;;  # salloc's are the allocation's
@@ -74,7 +72,8 @@ requeue() {  # a job that is not RUNNING any more is being cancelled, or has bee
     timeout -k 5 30 scontrol requeue "$TRAIN_JOB"
 }
 come_back() {
-    persist "" requeue || true
+    trap '' TERM  # the requeue ends this script
+    persist "" requeue || return 0
 }
 finish() {
     local ended=$?
