@@ -19,8 +19,7 @@ keep_signals
 # ---- what an earlier launcher or job has left in the shell that submitted goes; what only tunes them stays
 for name in $(compgen -e); do
     case $name in
-        OMPI_MCA_ess | OMPI_MCA_ess_base_* | OMPI_MCA_orte_ess_* | OMPI_MCA_orte_*_uri | OMPI_MCA_orte_*_dir) unset "$name" ;;
-        OMPI_MCA_orte_launch | OMPI_MCA_orte_app_num | OMPI_MCA_orte_num_nodes | OMPI_MCA_orte_tmpdir_base) unset "$name" ;;
+        OMPI_MCA_ess | OMPI_MCA_ess_base_* | OMPI_MCA_orte_ess_* | OMPI_MCA_orte_*_uri | OMPI_MCA_orte_*_dir | OMPI_MCA_orte_launch | OMPI_MCA_orte_app_num | OMPI_MCA_orte_num_nodes) unset "$name" ;;
         PMIX_MCA_* | PMIX_INSTALL_PREFIX | PRTE_MCA_* | PRTE_ALLOW_*) ;;
         RANK | WORLD_SIZE | LOCAL_RANK | LOCAL_WORLD_SIZE | NODE_RANK | GROUP_RANK | GROUP_WORLD_SIZE | ROLE_RANK | ROLE_WORLD_SIZE | ROLE_NAME) unset "$name" ;;
         MASTER_ADDR | TF_CONFIG | TORCHELASTIC_* | PET_NNODES | PET_NPROC_* | PET_NODE_RANK | PET_MASTER_* | PET_RDZV_* | PET_STANDALONE) unset "$name" ;;
