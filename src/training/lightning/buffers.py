@@ -50,7 +50,7 @@ class Buffers:
         try:
             torch.save(self._state, file)
         except RuntimeError as error:  # what torch makes of a full disk
-            raise disk_error(file, error) from error
+            raise OSError(f"{file} can't be written: {why(file, error)}") from error
 
     def _copy(self, tensor: Tensor, used: dict[Key, Tensor], buffers: Iterator[Tensor]) -> Tensor:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
@@ -62,16 +62,15 @@ class Buffers:
         return used[key]
 
 
-def disk_error(file: Path, error: RuntimeError) -> OSError:
+def why(file: Path, error: RuntimeError) -> str:
     """Return why a disk took no more of a file: torch's error does not say it, so one more megabyte is written."""
     try:
         with open(file, "ab", buffering=0) as probe:
             write_all(probe.fileno(), memoryview(bytes(CHUNK)))
             os.fsync(probe.fileno())
-    except OSError as why:
-        why.filename = str(file)
-        return why
-    return OSError(f"{file} can't be written: {error}")
+    except OSError as trouble:
+        return trouble.strerror or str(trouble)
+    return str(error)
 
 
 def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
