@@ -50,12 +50,10 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
     Raises:
         SubmitError: the job is over, and this shell still has its variables; or it can't submit.
     """
-    here, refusal, ours = None, None, any(name in environ for name in OURS)
+    here = refusal = None
     try:
         here = find_allocation(environ)
     except InsideJob as error:
-        if ours or _number(environ, "SLURM_STEP_NUM_TASKS") > 1:
-            raise
         refusal = error
     if not (here or refusal):
         return None
@@ -66,11 +64,12 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
             f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job is over, and this shell still has its "
             f"variables; type `unset {variable}` to submit a job, or make a new allocation and type the command there."
         )
-    if refusal and runs is None:
+    several = any(name in environ for name in OURS) or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    if refusal and (several or not runs):
         raise refusal
     if runs is None:
         print(
-            f"note: the scheduler does not say whether job {environ[variable]}, in which this runs, still exists."
+            f"note: the scheduler does not say whether job {environ[variable]} around this shell still exists."
         )
     return here
 
@@ -78,9 +77,8 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
 def _runs(variable: str, job: str) -> bool | None:
     """Whether the scheduler has a job; None if it does not answer."""
     try:
-        states = (
-            lock.states(job) if variable == "SLURM_JOB_ID" else queue.queued("pbs", [job]).states.values()
-        )
+        pbs = variable != "SLURM_JOB_ID"
+        states = queue.queued("pbs", [job]).states.values() if pbs else lock.states(job)
     except SchedulerError:
         return None
     return None if states is None else not {*states} <= {*queue.ENDED, "COMPLETING", "PENDING", "REQUEUED"}

@@ -186,7 +186,8 @@ def test_what_slurm_conf_forbids_is_said_before_a_folder_is_made(
 def test_a_shell_whose_allocation_is_over(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = login.testbed.env
     left = {"SLURM_JOB_ID": "424242", "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
-    for shell in (left, {"SLURM_JOB_ID": "424242"}, {**left, "ENVIRONMENT": "BATCH"}):
+    several = {**left, "SLURM_STEP_NUM_TASKS": "4"}  # of `srun --ntasks=4 --pty bash`
+    for shell in (left, {"SLURM_JOB_ID": "424242"}, {**left, "ENVIRONMENT": "BATCH"}, several):
         with monkeypatch.context() as typed:
             typed.setattr(login.testbed, "env", lambda shell=shell: {**ours(), **shell})
             refused = login.command("train", "cluster=slurm", f"paths.results={login.results}")
