@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import psutil
 import pytest
 
 from src.files import ROOT
@@ -140,9 +139,9 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
     try:
         assert process.wait(90) == 0
     finally:
-        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
-            child.kill()
-        process.kill()
+        if process.poll() is None:  # it ends its ranks
+            process.terminate()
+            process.wait(60)
 
 
 # end lightning
