@@ -53,7 +53,7 @@ class CsvLog:
 
         Rows that a full disk refuses are written with a later one, and a line says so.
         """
-        values = {"step": str(step), "epoch": str(epoch), **{k: f"{v:.6g}" for k, v in metrics.items()}}
+        values = {**{k: f"{v:.6g}" for k, v in metrics.items()}, "step": str(step), "epoch": str(epoch)}
         new = [name for name in values if name not in self.columns]
         if new and not self._waiting:  # else a part of a row is on the disk
             self.columns += new

@@ -15,7 +15,7 @@ from src.data.stage import staging
 from src.data.tf_pipeline import plain_data_errors
 from src.distributed.layout import running_strategy
 from src.distributed.topology import Topology
-from src.errors import ConfigError
+from src.errors import ConfigError, ProjectError
 from src.monitor.heartbeat import own as heartbeat
 from src.runs.attempts import Outcome, record_first_step
 from src.runs.folder import RunDir
@@ -107,7 +107,13 @@ def train_and_test(
         )
         callback.replay = replay_of(module, loader, plan, config, run)
         with metrics.finishing(position):
+            before, first = fingerprint(module), position.step
             fit(callback)
+            if position.step > first and before and fingerprint(module) == before:
+                raise ProjectError(
+                    f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
+                    "the gradients (self.optimizer.apply)."
+                )
             heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
             compare_weights(module, config, run, topology)
             if checkpointer:
@@ -117,6 +123,12 @@ def train_and_test(
                 test(callback)
         heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit)
+
+
+def fingerprint(module: Module) -> list[float]:
+    """Return a number for each trained weight and each variable of the optimizers; one counts their steps."""
+    variables = [*module.model.trainable_variables, *module.optimizer_state().values()]
+    return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
 
 
 def replay_of(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Replay | None:

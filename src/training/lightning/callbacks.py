@@ -101,7 +101,9 @@ class MetricsCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Remember the learning rate that this step uses."""
-        if optimizer is _plain(trainer.optimizers[0]):
+        if (
+            optimizer is _plain(trainer.optimizers[0]) and optimizer.param_groups
+        ):  # else Lightning's own, for none
             self._lr = optimizer.param_groups[0].get("lr")
 
     def on_train_batch_end(

@@ -31,6 +31,7 @@ from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
 from src.training.lightning.dropin import lightning_refusals, make_task, without_evaluation
 from src.training.lightning.hardware import suit
 from src.training.lightning.initial import begin_with
+from src.training.lightning.learnt import Learnt
 from src.training.lightning.loaders import OwnOrder
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
@@ -262,12 +263,16 @@ def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
         later = getattr(made.trainer.strategy, "later", None)
         begin_with(checkpoints.config, made.module, checkpoints.metrics.progress.note, later)
     training = parts.train.loader(checkpoints.start)
+    made.trainer.callbacks.append(learnt := Learnt())
     add_callbacks(made.trainer, made.module, checkpoints, training, made.devices)
     add_loggers(made.trainer, run, checkpoints)
     path = newest.path / FILE if newest else None
     validation = parts.val.loader() if parts.val else []
     with lightning_refusals(), giving(parts, train=training, val=validation) as loaders:
         made.trainer.fit(made.module, **loaders, ckpt_path=path, weights_only=True)
+    unfinished = made.trainer.steps_done < made.plan.total_steps
+    if (learnt.batches or unfinished) and (note := learnt.judge(made.trainer)):
+        checkpoints.metrics.progress.note(note)
 
 
 def test(made: Made, checkpoints: CheckpointCallback) -> None:

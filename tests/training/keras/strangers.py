@@ -44,6 +44,20 @@ def open_tf(endless: bool = False) -> tuple[Any, Any]:
     return (train.repeat() if endless else train), val.batch(16)
 
 
+class Idle(keras.Model):
+    """Its step computes a loss, and forgets the gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> dict:
+        return {"loss": keras.ops.mean(self(data[0], training=True))}
+
+
 class OwnStep(keras.Model):
     """Its own steps, metrics and dropout; layers are created when it is first called."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
-from src.errors import ConfigError, DataError
+from src.errors import ConfigError, DataError, ProjectError
 from src.runs.attempts import Outcome
 from src.runs.folder import RunDir, open_run
 from src.training.stop import Stop
@@ -43,6 +43,11 @@ def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
 def trained(make_run: Make, *overrides: str) -> tuple[Outcome, RunDir]:
     config, run = make_run(*BASE, *overrides)
     return run_keras(config, run), run
+
+
+def test_a_step_that_changes_nothing_is_an_error(make_run: Make) -> None:
+    with pytest.raises(ProjectError, match=r"nothing was trained: \d+ steps changed no weight"):
+        trained(make_run, task("Idle"), *NO_EVALUATION)
 
 
 def rows(run: RunDir) -> list[dict[str, str]]:

@@ -140,3 +140,42 @@ class Iterable(IterableDataset[torch.Tensor]):
 
 def streams() -> dict[str, Any]:
     return {"train": Rows(), "val": DataLoader(Iterable(), batch_size=None)}
+
+
+class Learns(pl.LightningModule):
+    """Learns nothing, or little, in a way of its own."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.automatic_optimization = how, "by hand" not in how
+        self.network, self.other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+
+    def training_step(self, batch: torch.Tensor, index: int) -> Any:
+        if self.how == "by hand":
+            optimizer: Any = self.optimizers()
+            optimizer.zero_grad()
+            self.network(batch).mean().backward()
+            optimizer.step()
+        if self.how == "a metric called step":
+            self.log("step", 5.0)
+            self.log("epoch", 7.0)
+        skips = self.how == "skips all" or (self.how == "skips one" and index == 1)
+        return None if skips or self.how.startswith("by hand") else self.network(batch).mean()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if self.how == "leaves each epoch" else None
+
+    def configure_optimizers(self) -> torch.optim.Optimizer | None:
+        if self.how == "no optimizer":
+            return None
+        trained = self.other if self.how == "the parameters of another" else self.network
+        return torch.optim.SGD(trained.parameters(), lr=0.1)
+
+
+def gaps() -> dict[str, Any]:
+    """A loader that gives no batch, only None."""
+
+    def some(batch: list[torch.Tensor]) -> Any:
+        return None
+
+    return {"train": DataLoader(Rows(), batch_size=8, collate_fn=some), "val": Rows()}
