@@ -70,7 +70,7 @@ def _hosts(file: Path) -> list[str]:
         ValueError: the file can't be read, with the reason.
     """
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tree = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ValueError(f"it can't be read ({error.strerror})") from error
     except UnicodeError as error:

@@ -24,7 +24,7 @@ def explained(page: str) -> str:
 def comments(file: Path, group: str = "") -> dict[str, str]:
     """The comments of a file of configs/, by key: {'trainer.max_steps': 'optimizer steps'}."""
     found = {}
-    for path, line in paths(file.read_text()):
+    for path, line in paths(file.read_text(encoding="utf-8-sig")):
         match = LINE.fullmatch(line)
         if match and match["comment"]:
             found[f"{group}.{path}" if group else path] = match["comment"]
@@ -37,7 +37,7 @@ def chosen(keys: str) -> Iterator[tuple[str, str]]:
         group, _, last = path.rpartition(".")
         file = CONFIGS / group / f"{line.partition(':')[2].strip()}.yaml"
         if last == "name" and group and "." not in group and file.is_file():
-            text = file.read_text()
+            text = file.read_text(encoding="utf-8-sig")
             yield from comments(file, "" if text.startswith("# @package _global_") else group).items()
 
 

@@ -42,7 +42,8 @@ def sentence(error: Exception) -> str | None:
 
 def _endless(error: RecursionError) -> str:
     """Hydra recurses through `defaults` from file to file, OmegaConf through the lists and sections of a value."""
-    if any(Path(f.filename).name == "defaults_list.py" for f in traceback.extract_tb(error.__traceback__)):
+    names = [Path(f.filename).name for f in traceback.extract_tb(error.__traceback__)]
+    if names.count("defaults_list.py") > len(names) // 4:  # else it only reads a file that one names
         return "the configuration includes itself: look for a file whose `defaults` name that file."
     return "a value of the configuration has too many nested brackets."
 

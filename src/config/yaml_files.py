@@ -14,6 +14,9 @@ from src.errors import ConfigError, ProjectError
 HEADER = "# @package _global_"
 """First line of a file whose keys are top-level ones, not those of its group."""
 
+MOST_VALUES = 100_000
+"""A file of aliases of aliases may stand for so many values that composing them never ends."""
+
 WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
 """Clearer words for messages of PyYAML."""
 
@@ -49,7 +52,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
         raise ConfigError(
@@ -71,6 +74,35 @@ def refuse_unusable(folder: Path) -> None:
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
+            if stat.S_ISREG(mode) and (text := path.read_bytes()) and b"*" in text and too_large(text):
+                raise ProjectError(f"{path}: its aliases (*name) stand for more than {MOST_VALUES:,} values.")
+    _accept_byte_order_marks()
+
+
+def too_large(text: str | bytes) -> bool:
+    """Whether some YAML has more than `MOST_VALUES` values when each alias is replaced by what it stands for."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = 1  # of an alias inside of what it stands for
+            inner = node.value if isinstance(node, yaml.CollectionNode) else []
+            sizes[id(node)] += sum(
+                size(n) for entry in inner for n in (entry if isinstance(entry, tuple) else [entry])
+            )
+        return sizes[id(node)]
+
+    try:
+        return size(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return False  # reading it gives a better message
+
+
+def _accept_byte_order_marks() -> None:
+    """Let Hydra read files that an editor saved with a byte order mark, which hides the line `HEADER` from it."""
+    from hydra._internal.core_plugins import file_config_source
+
+    file_config_source.open = lambda path, encoding: open(path, encoding="utf-8-sig")  # type: ignore[attr-defined]  # noqa: SIM115
 
 
 def yaml_sentence(error: Exception, path: str | None = None) -> str:

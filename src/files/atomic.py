@@ -63,7 +63,7 @@ def read_text(path: Path, largest: float = LARGEST) -> str:
             raise not_ordinary(path, status.st_mode)
         if status.st_size > largest:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-        with open(file, encoding="utf-8", closefd=False) as content:
+        with open(file, encoding="utf-8-sig", closefd=False) as content:
             return content.read()
     finally:
         os.close(file)

@@ -12,12 +12,13 @@ import yaml
 
 from src.config.load import as_tree
 from src.config.schema import Config
+from src.config.yaml_files import too_large
 from src.errors import CheckpointError
 from src.files.atomic import read_text, write_keeping
 from src.runs.folder import RunDir
 from src.runs.links import not_ordinary
 
-ALWAYS = ("name", "seed", "framework", "data", "model", "optimizer", "trainer", "paths")
+ALWAYS = ("name", "seed", "framework", "data", "model", "optimizer", "strategy", "trainer", "paths")
 """Keys that every run has had; a file that was cut off would make another run of it."""
 
 FREE = ("resume", "after", "dry_run", "trust", "from_scratch")
@@ -45,7 +46,8 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
         CheckpointError: where it can't be read.
     """
     try:
-        tree = yaml.safe_load(read_text(run.config))
+        text = read_text(run.config)
+        tree = None if "*" in text and too_large(text) else yaml.safe_load(text)
     except OSError as error:
         raise CheckpointError(f"{run.config} can't be read ({error.strerror or error}).") from error
     except UnicodeDecodeError as error:

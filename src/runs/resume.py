@@ -136,7 +136,7 @@ def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> d
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
     refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
-    refused += [k for k in changed if k == "strategy.name" and _other_files(frozen[k], changed[k])]
+    refused += [k for k in changed if k == "strategy.name" and _other_files(frozen.get(k), changed[k])]
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
     younger = {k: v for k, v in after.items() if k not in frozen and k in before}  # than the run
@@ -167,6 +167,6 @@ def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigErr
     )
 
 
-def _other_files(before: str, after: str) -> bool:
+def _other_files(before: str | None, after: str) -> bool:
     """Whether one strategy can't read the checkpoints of the other: those of some are in shards."""
     return before != after and bool(SHARDED & {before, after})

@@ -61,7 +61,7 @@ def not_recorded(run: RunDir, state: str) -> str:
 
 def next_command(run: RunDir, config: Config, signal: str | None) -> str:
     """A command worth trying after this run."""
-    if signal:
+    if signal and run.config.exists():  # a folder that was removed meanwhile can't be resumed
         return f"{train_command()} resume={shlex.quote(display_path(run.path))}"
     others = [name for name in SUPPORTED if name != config.framework]
     first = config.framework == next(iter(SUPPORTED))

@@ -7,7 +7,14 @@ import pytest
 
 from src.config.compose import CONFIGS
 from src.config.diagnose import KEYS
-from src.config.yaml_files import HEADER, broken_files, problem_of_choice, read_mapping, refuse_unusable
+from src.config.yaml_files import (
+    HEADER,
+    broken_files,
+    problem_of_choice,
+    read_mapping,
+    refuse_unusable,
+    too_large,
+)
 from src.errors import ConfigError, ProjectError
 
 
@@ -91,3 +98,36 @@ def test_a_file_among_its_own_defaults(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"{HEADER}\ndefaults:\n  - mine\n  - _self_\n")
     assert problem_of_choice(path, KEYS) == f"{path} names itself among its defaults; remove that line."
+
+
+def bomb(levels: int = 9) -> str:
+    """YAML of few lines that stands for 10**levels values."""
+    lines = ["a0: &a0 [" + ", ".join("x" * 10) + "]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+def test_aliases_of_aliases_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text("a: 1\n")
+    (tmp_path / "x.yaml").write_text(bomb())
+    with pytest.raises(
+        ProjectError, match=r"x\.yaml: its aliases \(\*name\) stand for more than 100,000 values"
+    ):
+        refuse_unusable(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a: &a {b: 1}\nc: *a\n", "a: &a [1, *a]\n", "a: '*'\n", "a: [", bomb(3)])
+def test_other_aliases_are_not(text: str) -> None:
+    assert not too_large(text)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+
+    (tmp_path / "train.yaml").write_text("a: 1\n")
+    marked = tmp_path / "x.yaml"
+    marked.write_bytes("\ufeff# @package _global_\r\na: 1\r\n".encode())
+    refuse_unusable(tmp_path)
+    assert read_mapping(marked) == {"a": 1}
+    loaded = FileConfigSource("test", str(tmp_path)).load_config("x.yaml")
+    assert (loaded.header["package"], loaded.config) == ("_global_", {"a": 1})

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+import yaml
 
+from src.config.compose import compose
 from src.config.schema import Config
-from src.errors import ConfigError
+from src.errors import ConfigError, ProjectError
 from src.runs.folder import RunDir
-from src.runs.resume import saved_overrides
+from src.runs.resume import resumed, saved_overrides
 
 Make = Callable[..., tuple[Config, RunDir]]
 
@@ -46,3 +48,22 @@ def test_the_rest_comes_after_what_the_run_was_made_with(make_run: Make, asked: 
 def test_several_choices_of_a_group_are_kept(make_run: Make) -> None:
     _, run = make_run("loggers=[wandb,mlflow]", "callbacks=learning_rate")
     assert saved_overrides([f"resume={run.path}"]) == ["loggers=[wandb,mlflow]", "callbacks=learning_rate"]
+
+
+TYPED = ["strategy=ddp", "optimizer.lr=0.5", "trainer.max_epochs=3"]
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_section_that_is_missing_is_named_or_gets_its_defaults(make_run: Make, emptied: bool) -> None:
+    _, run = make_run()
+    whole = yaml.safe_load(run.config.read_text())
+    tree = compose([*TYPED, f"resume={run.path}"])
+    for section in whole:
+        rest = {k: v for k, v in whole.items() if k != section} | ({section: {}} if emptied else {})
+        run.config.write_text(yaml.safe_dump(rest))
+        try:
+            resumed(tree, run, TYPED)
+        except ProjectError as error:
+            assert emptied or f"{run.config} is damaged (it lacks {section})" in str(error)
+        else:
+            assert emptied or section != "strategy"

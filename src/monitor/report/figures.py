@@ -12,6 +12,9 @@ from src.monitor.facts import NodeUse, Series
 MOST_POINTS = 400
 """Of a curve: more than a screen can show only makes the page heavy."""
 
+LARGEST = 1e300
+"""The largest number that is drawn."""
+
 COLOURS = 6
 """Colours that the page defines: --curve-0 to --curve-5."""
 
@@ -96,8 +99,8 @@ def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: boo
 
 
 def drawable(points: Series) -> Series:
-    """Without nan and inf."""
-    return [(x, y) for x, y in points if math.isfinite(y)]
+    """Without nan, inf and numbers so large that their differences are not finite."""
+    return [(x, y) for x, y in points if abs(x) < LARGEST and abs(y) < LARGEST]
 
 
 def in_minutes(points: Series, began: float) -> Series:
