@@ -136,7 +136,8 @@ class SignalsAsErrors:
     """
 
     def __init__(self, *kinds: type[BaseException]) -> None:
-        self.kinds = (StopIteration, StopAsyncIteration, SystemExit, KeyboardInterrupt, GeneratorExit, *kinds)
+        ends = (StopIteration, StopAsyncIteration, SystemExit, KeyboardInterrupt, GeneratorExit)
+        self.kinds: tuple[type[BaseException], ...] = (*ends, *kinds)
 
     def __enter__(self) -> None:
         """Nothing is prepared."""

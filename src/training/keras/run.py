@@ -107,9 +107,9 @@ def train_and_test(
         )
         callback.replay = replay_of(module, loader, plan, config, run)
         with metrics.finishing(position):
-            before, first = fingerprint(module), position.step
+            weights, first = fingerprint(module), position.step
             fit(callback)
-            if position.step > first and before and fingerprint(module) == before:
+            if position.step > first and weights and fingerprint(module) == weights:
                 raise ProjectError(
                     f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
                     "the gradients (self.optimizer.apply)."
