@@ -1,8 +1,8 @@
 """Runs on disks that refuse, and run folders with links: whole commands, in forks of one process that has imported a framework.
 
-    python tests/chaos/disk.py faults lightning 40       # file operations below the results that fail, 40 of all of them
-    python tests/chaos/disk.py full lightning 8          # real disks that are too small; as root, in a mount namespace
-    python tests/chaos/disk.py links keras 20            # something else in the place of 20 files of a finished run, then resume=
+    python tests/chaos/disk.py faults FRAMEWORK 40       # file operations below the results that fail, 40 of all of them
+    python tests/chaos/disk.py full FRAMEWORK 8          # real disks that are too small; as root, in a mount namespace
+    python tests/chaos/disk.py links FRAMEWORK 20        # something else in the place of 20 files of a finished run, then resume=
 
 The last line is one JSON object: how many commands ran, and what was wrong.
 """
