@@ -1,5 +1,6 @@
 """Without Horovod, Slurm, Open MPI or root, no test fails: those that need it are skipped and say what to install."""
 
+import os
 import re
 import sys
 import tempfile
@@ -38,12 +39,13 @@ TESTS = {
 @pytest.fixture
 def scratch(require: Callable[[object, str], None]) -> Iterator[Path]:
     """Return a folder that other users can read too."""
+    able = os.getuid() == 0 and os.access("/var/tmp", os.W_OK) and which("dpkg") and which("setpriv")
+    require(able, "run as root on Debian: the test hides programs in a mount namespace")
     # not below /tmp: that is `cluster.local_disk`, and HOME is in it
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        there = which("dpkg") and which("setpriv") and works(folder)
-        require(there, "run as root on Debian: the test hides programs in a mount namespace")
+        require(works(folder), "run as root, with unshare and mount: apt install util-linux mount")
         yield folder
 
 
