@@ -2,14 +2,9 @@
 
 import os
 import time
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
-
-MEASURED_FOR_S = 60.0
-"""Seconds after which the difference between the two clocks is measured again."""
-
-_ahead: dict[int, tuple[float, float]] = {}
-"""For each device when it was measured (monotonic seconds), and by how many seconds the disk's clock is ahead of this machine's."""
 
 
 def disk_time(folder: Path) -> float:
@@ -18,18 +13,14 @@ def disk_time(folder: Path) -> float:
     If the folder takes no file, this is the time of this machine.
     """
     try:
-        device = folder.stat().st_dev
-        measured, ahead = _ahead.get(device, (float("-inf"), 0.0))
-        if time.monotonic() - measured > MEASURED_FOR_S:
-            ahead = _measure(folder)
-            _ahead[device] = time.monotonic(), ahead
-        return time.time() + ahead
+        return time.time() + _ahead(folder, int(time.monotonic() // 60))
     except OSError:
         return time.time()
 
 
-def _measure(folder: Path) -> float:
-    """Return how far ahead the disk's clock is. Raises OSError: the folder takes no file."""
+@lru_cache(maxsize=1024)
+def _ahead(folder: Path, minute: int) -> float:
+    """Return the seconds by which the disk's clock is ahead of this machine's. Raises OSError: the folder takes no file."""
     with TemporaryFile(dir=folder) as file:
         ahead = os.fstat(file.fileno()).st_mtime - time.time()
     return ahead if abs(ahead) > 1 else 0.0  # the stamps of files are coarse

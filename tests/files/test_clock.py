@@ -14,7 +14,7 @@ def test_it_is_the_disk_s_time_if_this_machine_s_clock_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true, now = time.time(), time.time
-    monkeypatch.setattr(clock, "_ahead", {})
+    clock._ahead.cache_clear()
     monkeypatch.setattr(time, "time", lambda: now() + 7200)
     assert disk_time(tmp_path) == pytest.approx(true, abs=5)
     assert disk_time(tmp_path) == pytest.approx(true, abs=5)

@@ -71,7 +71,7 @@ def test_this_machine_s_clock_may_be_wrong_too(
         tmp_path, {"time": true, "step": 21}, started=datetime.fromtimestamp(true - 9, UTC).isoformat()
     )
     (run.checkpoints / "00000010").mkdir(parents=True)
-    monkeypatch.setattr(clock, "_ahead", {})
+    clock._ahead.cache_clear()
     monkeypatch.setattr(time, "time", lambda: now() + ahead)
     assert files.progress(run, info).moved == pytest.approx(0, abs=5)
     found = files.checkpoint(run)
