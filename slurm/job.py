@@ -14,6 +14,7 @@ from src.config.schema import Config
 from src.config.strategies import LAUNCHERS
 from src.distributed.layout import lay_out, support
 from src.errors import ConfigError
+from src.files.links import with_links
 
 ENVIRONMENTS, ARCHIVE = ".environments", "environment.tar"
 """Below `paths.results`: packed environments, and the name of each one's archive."""
@@ -255,7 +256,7 @@ def interpreter(config: Config) -> str:
     """The Python of the ranks: the container's, the activated environment's, else the one that submits."""
     if config.container.name != "none":
         return config.container.python
-    return "python" if config.cluster.conda or config.cluster.venv else sys.executable
+    return "python" if config.cluster.conda or config.cluster.venv else str(with_links(Path(sys.executable)))
 
 
 def _cpus(c: Cluster, node: NodeType | None) -> int:

@@ -3,6 +3,7 @@
 A scheduler that does not answer is a `SchedulerError`, never "no such job".
 """
 
+import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,9 @@ CANCEL_TIMEOUT_S = 3.0
 
 END_TIMEOUT_S = 45.0
 """Until a cancelled job must have left the queue: Slurm's KillWait, 30 s by default, and a margin."""
+
+SACCT = ("sacct", "--noheader", "--parsable2", "--allocations")
+"""The accounting's jobs without their steps, a line each."""
 
 UNKNOWN = {
     "squeue": "Invalid job id specified",
@@ -96,7 +100,7 @@ def states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     known = queued(scheduler, job_ids)
     if scheduler == "pbs":
         return known
-    for look_up in (_by_sacct, _by_scontrol):
+    for look_up in (_by_sacct, _states_by_scontrol):
         if not (missing := known.missing(job_ids)):
             break
         try:
@@ -151,7 +155,9 @@ def jobs_of(script: str) -> dict[str, str]:
     """
     answer = programs.ask(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
     rows = [line.split("|", 2) for line in answer.splitlines()]
-    return {row[0]: row[1] for row in rows if row[2:] == [script]}
+    return {
+        row[0]: row[1] for row in rows if row[2:] and os.path.realpath(row[2]) == os.path.realpath(script)
+    }
 
 
 def jobs(job_ids: Iterable[str]) -> str:
@@ -205,19 +211,22 @@ def _ended(found: dict[str, str]) -> dict[str, str]:
 
 
 def _by_sacct(job_ids: Sequence[str]) -> dict[str, str]:
-    return _pairs(
-        ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State", jobs(job_ids)]
-    )
+    return _pairs([*SACCT, "--format=JobID,State", jobs(job_ids)])
 
 
-def _by_scontrol(job_ids: Sequence[str]) -> dict[str, str]:
+def _states_by_scontrol(job_ids: Sequence[str]) -> dict[str, str]:
+    return {job: state for job, [state] in by_scontrol(job_ids, "JobState").items()}
+
+
+def by_scontrol(job_ids: Sequence[str], *names: str) -> dict[str, list[str]]:
+    """Return fields of `scontrol show job` for each job, by id; "" for a field that is not there."""
     found = {}
     for job_id in _wholes(job_ids):
         for line in programs.ask(
             ["scontrol", "--oneliner", "show", "job", job_id], UNKNOWN["scontrol"]
         ).splitlines():
-            facts = dict(re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState)=(\w+)", line))
+            facts = dict(re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode)=(\S+)", line))
             member = f"{facts['ArrayJobId']}_{facts.get('ArrayTaskId')}" if "ArrayJobId" in facts else job_id
             if "JobState" in facts:
-                found[member] = facts["JobState"]
+                found[member] = [facts.get(name, "") for name in names]
     return found

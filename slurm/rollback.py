@@ -9,6 +9,7 @@ from typing import Self
 from slurm.client import SCRIPT, held_interrupt
 from src.errors import SubmitError, UnclearError
 from src.files.atomic import take, write_atomic
+from src.files.links import as_typed
 from src.files.removal import remove_empty, remove_file
 from src.runs.folder import JOBS, RunDir, discard, point_latest
 
@@ -32,7 +33,7 @@ class Submission:
     def __init__(self, results: Path, runs: Sequence[RunDir]) -> None:
         self.undo: list[Callable[[], object]] = []
         self._link, self._runs = results / "latest", runs
-        self._latest = self._link.resolve() if self._link.is_symlink() else None
+        self._latest = as_typed(self._link) if self._link.is_symlink() else None
         self._names = {p.name for p in results.iterdir()} if results.is_dir() else set()
         self._folders = [p for p in (results, *results.parents) if not p.exists()]
         self._before = {path: content(path) for path in self._written()}

@@ -17,6 +17,7 @@ from slurm.client import QUEUE, SCRIPT, UNCLEAR
 from slurm.left_out import special
 from src.errors import SubmitError
 from src.files.atomic import read_text
+from src.files.links import as_typed, with_links
 from src.runs.folder import JOBS, RunDir
 
 
@@ -67,7 +68,7 @@ def find(name: str | None, results: Path) -> list[Submitted]:
     try:
         if name is None and not (results / "latest").is_dir():
             raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
-        folders = _folders(name, results) if name is not None else [(results / "latest").resolve()]
+        folders = _folders(name, results) if name is not None else [as_typed(results / "latest")]
         found = [submitted(f) for f in folders]
     except ValueError:  # a name with a character 0 in it
         found = []
@@ -91,7 +92,7 @@ def every(results: Path) -> list[Submitted]:
         SubmitError: there is none, or the folder can't be read.
     """
     try:
-        folders = [path.parent.resolve() for path in results.glob("*/*/config.yaml")]
+        folders = [path.parent for path in results.glob("*/*/config.yaml")]
         found = [submitted(folder) for folder in sorted(folders, key=_begun, reverse=True)]
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "its links form a loop"
@@ -177,7 +178,7 @@ def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
     """One word for the state of a run, and its run.json.
 
     While a job is alive, the scheduler decides; afterwards run.json does. A run whose job disappeared before it recorded an
-    end is `lost`, or `unknown` if the accounting did not answer.
+    end is `lost`, or `unknown` if the accounting did not answer. One that saved a checkpoint when it was cancelled is `cancelled`.
 
     Raises:
         CheckpointError: run.json is damaged.
@@ -187,10 +188,12 @@ def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
     if alive := [*known.living(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
     word = str(info.get("state", "lost"))
+    newest = [*known.of(run.job_ids[-1:]).values()]
+    if word == "preempted" and newest[-1:] == ["CANCELLED"]:  # a rank does not know why it was asked to stop
+        return "cancelled", info
     if word not in ("queued", "running"):
         return word, info
-    newest = [*known.of(run.job_ids[-1:]).values()]  # training had no time to record its end
-    if newest and newest[-1] != "COMPLETED":
+    if newest and newest[-1] != "COMPLETED":  # training had no time to record its end
         return newest[-1].lower(), info
     return ("unknown" if known.gap or (run.unclear and not of_its_jobs) else "lost"), info
 
@@ -203,7 +206,7 @@ def _folders(name: str, results: Path) -> list[Path]:
     path = Path(name)
     if "/" not in name and not (path / "config.yaml").is_file():
         path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
-    path = path.resolve()
+    path = with_links(path.resolve(), path)
     if (path / "config.yaml").is_file():
         return [path]
     members = [

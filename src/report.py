@@ -17,6 +17,7 @@ from slurm import runs  # noqa: E402
 from slurm.status.sweep_page import write_sweep  # noqa: E402
 from src.errors import REFUSED, ProjectError  # noqa: E402
 from src.files import ROOT  # noqa: E402
+from src.files.links import shell_folder  # noqa: E402
 from src.files.printable import printable_output  # noqa: E402
 from src.monitor.report.page import write_report  # noqa: E402
 from src.runs.summary import display_path  # noqa: E402
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
     parsed = parser.parse_args(arguments)
     with printable_output():
-        return write(parsed.run, Path(parsed.results).absolute())
+        return write(parsed.run, shell_folder() / parsed.results)
 
 
 def write(named: str | None, results: Path) -> int:

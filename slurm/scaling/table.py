@@ -14,6 +14,7 @@ from slurm.status.page import columns
 from slurm.status.report import OVER, Report
 from src.errors import SubmitError
 from src.files.atomic import read_text, write_atomic
+from src.files.links import as_typed
 from src.files.plain_json import loads
 from src.monitor.report.comparison import Comparison, page_of
 from src.monitor.report.figures import Figure, figure
@@ -63,7 +64,7 @@ def open_table(folder: Path) -> Table:
         cells = [Cell(**cell) for cell in content["cells"]]
         if not all(cell.is_one for cell in cells):
             raise TypeError("values that no cell has")
-        return Table(folder.resolve(), cells, str(content["scheduler"]))
+        return Table(as_typed(folder), cells, str(content["scheduler"]))
     except (OSError, ValueError, TypeError, KeyError):
         raise SubmitError(
             f"{folder} holds no timing table (no readable {FILE}); name a folder like results/scaling/<id>."

@@ -8,6 +8,7 @@ from typing import Any
 from src.checkpoints.info import SavedCheckpoint
 from src.errors import CheckpointError
 from src.files.atomic import read_text, write_atomic
+from src.files.links import shell_folder
 from src.files.ordinary import make_folder
 from src.files.plain_json import dumps
 from src.runs.folder import RunDir
@@ -59,7 +60,7 @@ def free(path: Path) -> Path:
     Raises:
         CheckpointError: something has that name, or its folder is not there.
     """
-    path = path.expanduser().absolute()
+    path = shell_folder() / path.expanduser()
     if path.exists() or path.is_symlink():
         raise CheckpointError(f"{path} is there already, and is not overwritten; name another file.")
     if not path.parent.is_dir():

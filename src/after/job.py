@@ -1,6 +1,5 @@
 """An evaluation as a job: which cluster, and the command that its one process runs."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from src.config.paths import absolute
 from src.config.schema import Config
 from src.config.sentences import about_configuration
 from src.errors import ConfigError
+from src.files.links import as_typed
 
 SECTIONS = ("cluster", "container")
 KEYS = ("wait", "dry_run", "after")
@@ -36,7 +36,7 @@ def of_the_job(words: Sequence[str]) -> list[str]:
 def after_of(words: Sequence[str]) -> str | None:
     """The run that the job is to follow, as `load` reads it; None for none."""
     named = [w.partition("=")[2] for w in words if w.startswith("after=")]
-    return os.path.realpath(absolute(named[-1])) if named and named[-1] != "null" else None
+    return str(as_typed(absolute(named[-1]))) if named and named[-1] != "null" else None
 
 
 def job_config(asked: Asked, words: Sequence[str]) -> Config:
@@ -70,7 +70,7 @@ def job_config(asked: Asked, words: Sequence[str]) -> Config:
 def words_of(asked: Asked) -> list[str]:
     """What `src/evaluate.py` gets in the job; files are absolute, since a job may start in another folder."""
     typed = asked.typed
-    words = [str(asked.run.path.resolve()), "--checkpoint", typed.checkpoint, "--split", typed.split]
+    words = [str(asked.run.path), "--checkpoint", typed.checkpoint, "--split", typed.split]
     named = {"--export": asked.export, "--to": asked.to, "--predict": asked.predictions}
     words += [word for name, value in named.items() if value for word in (name, str(value))]
     if typed.generate is not None:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from src.errors import DataError
 from src.files import ROOT
+from src.files.links import as_typed
 
 MOST_OF_NAME, MOST_OF_PATH = 255, 4095
 """Bytes: NAME_MAX, and PATH_MAX without its final zero, of Linux' limits.h."""
@@ -118,7 +119,7 @@ Folder = Annotated[str, _Expanded(expand)]
 AbsoluteFolder = Annotated[str, _Expanded(lambda text: str(absolute(expand(text))))]
 """A folder of the machine where the command is typed; a relative one is below the project's folder."""
 
-RunFolder = Annotated[str, _Expanded(lambda text: os.path.realpath(absolute(expand(text))))]
+RunFolder = Annotated[str, _Expanded(lambda text: str(as_typed(absolute(expand(text)))))]
 """A folder that is there when the command is typed: a link such as results/latest will lead to another one."""
 
 NodeFolder = Annotated[str, _Expanded(expand_home)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from src.errors import CheckpointError
 from src.files.atomic import link_atomic, read_text
+from src.files.links import as_typed
 from src.files.marked import Place, make
 from src.files.ordinary import write_or_overwrite
 from src.files.plain_json import dumps, loads
@@ -252,7 +253,7 @@ def open_run(path: str | Path) -> RunDir:
         CheckpointError: the path is not a run folder.
     """
     # pathlib fails for ~nobody and for circular links
-    folder = Path(os.path.realpath(os.path.expanduser(path)))
+    folder = as_typed(os.path.expanduser(path))
     if not os.path.isfile(folder / "config.yaml"):  # pathlib fails for names that are too long
         raise CheckpointError(
             f"{path} is not a run folder (it has no config.yaml); name one like {example(folder)}."

@@ -10,6 +10,7 @@ from pathlib import Path
 from src.config.schema import Config
 from src.config.strategies import SUPPORTED
 from src.files import ROOT
+from src.files.links import shell_folder
 from src.files.printable import one_line
 from src.runs.folder import RunDir
 
@@ -94,7 +95,7 @@ def display_path(path: Path) -> str:
     """A path as a person would type it: relative to the current folder where it lies below, else absolute."""
     path = path if path.is_absolute() else Path(os.path.abspath(path))
     try:
-        here = Path.cwd()
+        folders = (shell_folder(), Path.cwd())
     except FileNotFoundError:  # a folder that was deleted meanwhile
         return str(path)
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return next((str(path.relative_to(here)) for here in folders if path.is_relative_to(here)), str(path))
