@@ -116,6 +116,9 @@ def _ended_badly(run: Submitted, state: str, known: queue.JobStates) -> bool:
 
 def settle(run: Submitted, state: str, info: Mapping[str, Any]) -> str:
     """The same of a run whose job has left the queue; run.json, which nobody else writes any more, then says so too."""
+    if state == "cancelled" and info.get("state") == "preempted":  # Slurm forgets it soon
+        with suppress(OSError):
+            run.folder.update(state="cancelled")
     if state == "cancelled" and info.get("why"):  # a trial that was stopped
         return str(info["why"])
     if state in ("completed", "") or not (because := why(run, info)):

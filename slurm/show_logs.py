@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from slurm.runs import Submitted
+from slurm.status import ended
 from slurm.waiting import Waiting
 from src.errors import SubmitError
 
@@ -33,6 +34,8 @@ def show(run: Submitted, heading: bool, rank: int | None = None) -> None:
     found = run.logs()
     if not found:
         raise SubmitError(no_log(run))
+    if said := ended.ask(run):
+        print(said, file=sys.stderr)
     seen: set[int] = set()
     for path in found:
         try:
@@ -95,6 +98,8 @@ def follow(
             time.sleep(poll)
     if not logs.tails:
         raise SubmitError(no_log(found[0]))
+    for said in filter(None, map(ended.ask, found[: ended.MOST_ASKED])):
+        print(said, file=sys.stderr)
 
 
 def _kinds(found: Sequence[Submitted]) -> set[str]:
@@ -105,6 +110,8 @@ def no_log(run: Submitted) -> str:
     """The message for a run without a log."""
     if run.scheduler is None:
         return f"{run.folder.id} ran on this machine: what it printed went to its terminal, and no log was written."
+    if said := ended.ask(run):
+        return f"{run.folder.id} has no log. {said}"
     jobs = (
         f"no job of it ({', '.join(run.job_ids)}) has started" if run.job_ids else "it has no job in jobs.txt"
     )

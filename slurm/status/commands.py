@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm import ran_here
+from slurm import queue, ran_here
 from slurm.runs import Submitted
+from slurm.status.pending import Pending
 from slurm.status.report import FAILED, Report
 from src.files import ROOT
 from src.runs.summary import command_path, display_path, train_command
@@ -18,14 +19,27 @@ def jobs(verb: str, name: str, results: Path) -> str:
     return f"{program} {verb} {shlex.quote(name)}{there}"
 
 
-def of_run(run: Submitted, state: str, alive: bool) -> tuple[str, ...]:
+def release(run: Submitted, waits: Pending | None) -> tuple[str, ...]:
+    """Return the command that lets a held job start, or nothing."""
+    if not waits or not waits.held:
+        return ()
+    return (
+        f"{'qrls' if run.scheduler == 'pbs' else 'scontrol release'} {shlex.quote(queue.name_of(run.job_ids[-1]))}",
+    )
+
+
+def of_run(run: Submitted, state: str, alive: bool, waits: Pending | None = None) -> tuple[str, ...]:
     """The commands that suit the state of a run."""
     path, results = shlex.quote(display_path(run.folder.path)), run.folder.path.parent.parent
     if alive and run.scheduler is None:
         pid = ran_here.process(run)
         return (f"kill {pid}",) if pid else ()
     if alive:
-        return jobs("logs -f", run.folder.id, results), jobs("cancel", run.folder.id, results)
+        return (
+            *release(run, waits),
+            jobs("logs -f", run.folder.id, results),
+            jobs("cancel", run.folder.id, results),
+        )
     if state == "completed":
         return (f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}",)
     shown = (jobs("logs", run.folder.id, results),) if run.logs() else ()
@@ -40,4 +54,6 @@ def of_sweep(sweep: str, reports: Sequence[Report]) -> tuple[str, ...]:
     alive = any(report.alive for report in reports)
     verbs = ["logs -f", "cancel"] if alive else ["best"]
     verbs += ["resubmit --failed"] if any(report.state in FAILED for report in reports) else []
-    return tuple(jobs(verb, sweep, results) for verb in verbs)
+    held = ",".join(report.jobs[-1] for report in reports if report.pending and report.pending.held)
+    release = (f"scontrol release {held}",) if held else ()
+    return (*release, *(jobs(verb, sweep, results) for verb in verbs))

@@ -8,8 +8,9 @@ from slurm import ran_here, runs
 from slurm.following import settle
 from slurm.queue import JobStates
 from slurm.runs import Submitted
-from slurm.status import commands, files
-from slurm.status.pending import Pending, pending
+from slurm.status import commands, ended, files
+from slurm.status.ended import Ended
+from slurm.status.pending import WAITING, Pending, pending
 from slurm.status.report import Report, may_train
 from src.errors import ProjectError, SchedulerError, SubmitError
 from src.monitor.facts import read_facts
@@ -46,18 +47,19 @@ def gather(found: Sequence[Submitted], ended_too: bool = True) -> Gathered:
     asked = [run for run in found if ended_too or _open(run)]
     known: JobStates | None = None
     waiting: dict[str, Pending] = {}
+    ends: dict[str, Ended] = {}
     trouble, code = [], 0
     try:
         with_jobs, known = runs.ask(asked)
         newer = {run.folder.path: run for run in with_jobs}
         found = [newer.get(run.folder.path, run) for run in found]
-        waiting = _waiting(asked, known)
+        waiting, ends = _waiting(asked, known), ended.newest(asked, known)
     except SchedulerError as error:
         trouble, code = [f"where jobs stand is not known: {error}"], error.exit_code
     reports = []
     for run in found:
         try:
-            reports.append(report(run, known, waiting, len(found) == 1))
+            reports.append(report(run, known, waiting, ends, len(found) == 1))
         except ProjectError as error:
             reports.append(Report(run.folder.id, run.folder.path, trouble=str(error)))
             trouble, code = [*trouble, f"{run.folder.id}: {error}"], error.exit_code
@@ -74,13 +76,18 @@ def sweep_of(found: Sequence[Submitted]) -> str | None:
 
 
 def report(
-    run: Submitted, known: JobStates | None, waiting: Mapping[str, Pending], alone: bool = True
+    run: Submitted,
+    known: JobStates | None,
+    waiting: Mapping[str, Pending],
+    ends: Mapping[str, Ended],
+    alone: bool = True,
 ) -> Report:
     """What is known of one run.
 
     Args:
         known: the states of jobs; None if the scheduler can't be asked.
         waiting: why jobs wait.
+        ends: how jobs ended that ended badly.
         alone: it is the only one that was asked for, so all its files are read.
 
     Raises:
@@ -91,6 +98,8 @@ def report(
     state, where, info = _state(run, known)
     written = str(info.get("state", "nothing"))
     alive = may_train(state, written)
+    waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
+    end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
     return Report(
         id=run.folder.id,
         path=run.folder.path,
@@ -98,7 +107,8 @@ def report(
         written=written,
         where=where,
         jobs=run.job_ids,
-        pending=next((waiting[i] for i in run.job_ids if i in waiting), None) if state == "pending" else None,
+        pending=waits,
+        ended=end,
         framework=info.get("framework"),
         strategy=info.get("strategy"),
         cluster=info.get("cluster"),
@@ -115,8 +125,8 @@ def report(
         tensorboard=_served(info, "tensorboard") if alive else None,
         dashboard=_served(info, "dashboard") if alive else None,
         overrides=files.overrides(run.folder),
-        next=commands.of_run(run, state, alive),
-        why="" if alive else settle(run, state, info),
+        next=commands.of_run(run, state, alive, waits),
+        why="" if alive else settle(run, state, info) or ended.why(run, end),
     )
 
 
@@ -142,7 +152,7 @@ def _waiting(found: Sequence[Submitted], known: JobStates) -> dict[str, Pending]
     said: dict[str, Pending] = {}
     for kind in {run.scheduler for run in found if run.scheduler}:
         jobs = [i for run in found if run.scheduler == kind for i in run.job_ids]
-        said |= pending(kind, [i for i in jobs if known.of([i]).get(i) == "PENDING"])
+        said |= pending(kind, [i for i in jobs if known.of([i]).get(i, "").lower() in WAITING])
     return said
 
 

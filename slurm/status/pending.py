@@ -8,6 +8,9 @@ from slurm import queue
 from src.distributed import programs
 from src.errors import SchedulerError
 
+WAITING = ("pending", "requeue_hold", "special_exit")
+"""States of a job that waits; in the last two until it is released."""
+
 
 @dataclass(frozen=True)
 class Pending:
@@ -20,6 +23,11 @@ class Pending:
 
     reason: str = ""
     start: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits until someone releases it: Slurm's JobHeldUser, JobHeldAdmin, `job requeued in held state`."""
+        return bool(re.search(r"JobHeld|\bheld\b", self.reason))
 
 
 def pending(scheduler: str, job_ids: Sequence[str]) -> dict[str, Pending]:
@@ -36,7 +44,7 @@ def _by_squeue(job_ids: Sequence[str]) -> dict[str, Pending]:
         "--noheader",
         "--array",
         "--format=%i|%r|%S",
-        "--states=PENDING",
+        "--states=all",
         queue.jobs(job_ids),
     ]
     rows = [row.strip().split("|") for row in programs.ask(command, queue.UNKNOWN["squeue"]).splitlines()]

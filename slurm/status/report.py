@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm.queue import ENDED
+from slurm.status.ended import Ended
 from slurm.status.pending import Pending
 
 OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing"}
@@ -68,6 +69,7 @@ class Report:
         where: the jobs and their cluster, or the process and its host.
         jobs: their ids, oldest first.
         pending: why its job waits; None if it does not.
+        ended: how Slurm says that its newest job ended; None if it ended well, or Slurm does not know.
         hosts: the nodes of the newest attempt.
         nodes: what the side process of each node has measured last, by host.
         verdicts: what a person should know of it, see `src/monitor/verdicts.py`.
@@ -79,7 +81,7 @@ class Report:
         dashboard: the same of `monitor.dashboard`.
         overrides: what was typed for it, by key.
         next: commands worth typing, as typed here.
-        why: why it never began, of one that was to follow another.
+        why: why it never began, of one that was to follow another; else Slurm's reason for its end, if its log has none.
         trouble: why nothing is known of it.
     """
 
@@ -90,6 +92,7 @@ class Report:
     where: str = ""
     jobs: tuple[str, ...] = ()
     pending: Pending | None = None
+    ended: Ended | None = None
     framework: str | None = None
     strategy: str | None = None
     cluster: str | None = None
