@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from src.distributed import network
 from src.distributed.lost_rank import lost_rank
-from src.distributed.network import address_of, node_name
 from src.errors import NOT_FINITE
 from src.runs.debug import keep, named
 from src.runs.folder import RunDir
@@ -55,8 +55,11 @@ def meeting_at_the_first_node(words: Sequence[str], node: str) -> list[str]:
     torchrun itself goes by the host's own name and its addresses, which may be others than Slurm's, or loopback.
     """
     found = [re.fullmatch("(--rdzv-endpoint=)(.*)(:[0-9]+)", word) for word in words]
-    known = [f"{m[1]}{address_of(m[2])}{m[3]}" if m else w for m, w in zip(found, words, strict=True)]
-    own = [f"--rdzv-conf=is_host={int(node == '0')}", f"--local-addr={address_of(node_name())}"]
+    known = [f"{m[1]}{network.address_of(m[2])}{m[3]}" if m else w for m, w in zip(found, words, strict=True)]
+    own = [
+        f"--rdzv-conf=is_host={int(node == '0')}",
+        f"--local-addr={network.address_of(network.node_name())}",
+    ]
     return [*own, *known] if any(found) else known
 
 

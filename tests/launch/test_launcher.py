@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from src.files import ROOT
+from src.launch import launcher
 from src.launch.launcher import how
 from tests.conftest import not_installed
 
@@ -95,3 +96,23 @@ def test_a_launcher_that_is_missing_is_in_the_log(tmp_path: Path) -> None:
     done = launch(tmp_path, "nothere.run")
     assert done.returncode == 1 and "No module named 'nothere'" in done.stderr
     assert not kept(tmp_path)
+
+
+# only lightning
+@pytest.mark.parametrize(("node", "is_host"), [("0", 1), ("3", 0)])
+def test_torchrun_takes_the_first_node_of_the_step_as_host(
+    node: str, is_host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself it compares names and addresses, which a node may have other ones of than Slurm."""
+    monkeypatch.setenv("SLURMD_NODENAME", "localhost")
+    words = ["--nnodes=4", "--rdzv-endpoint=localhost:10064", "--", "train.py", "--rdzv-endpoint"]
+    own = [f"--rdzv-conf=is_host={is_host}", "--local-addr=localhost"]
+    assert launcher.meeting_at_the_first_node(words, node) == [*own, *words]
+    assert launcher.meeting_at_the_first_node(["--standalone", "--", "train.py"], node) == [
+        "--standalone",
+        "--",
+        "train.py",
+    ]
+
+
+# end lightning
