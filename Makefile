@@ -1,6 +1,6 @@
 # make help lists the targets. `make train` and `make test` do all the set-up they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock train test test-all lightning-only keras-only new-task rename docs docs-serve golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup lock train test test-all new-task rename docs docs-serve golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
@@ -36,16 +36,6 @@ test-all: export BAD_INPUTS = all
 test-all: setup $(tools)  ## every test, more than an hour: before a release
 	@$(pytest) -m 'not alone' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; [ $$last = 0 ] || [ $$last = 5 ] || exit $$last
-
-# only lightning
-lightning-only:  ## keep this framework alone: what belongs to another is removed from the project
-	@$(PYTHON) tools/one_framework.py lightning
-# end lightning
-
-# only keras
-keras-only:  ## keep this framework alone: what belongs to another is removed from the project
-	@$(PYTHON) tools/one_framework.py keras
-# end keras
 
 new-task:  ## write the files of a task with its data set and test: NAME=mine
 	@$(PYTHON) tools/new_task.py '$(NAME)'

@@ -68,13 +68,8 @@ def growth(found: Found) -> float:
 
 
 GOALS = (
-    # only lightning
     Goal("step", "Lightning: µs of a step over a loop by hand", at("lightning", "ours", "over_us"), 350, 100),
-    # end lightning
-    # only keras
     Goal("step", "Keras: a step by a tf.function for each", at("keras", "ours", "ratio"), 0.35, 0.25),
-    # end keras
-    # only lightning
     Goal("start", "Lightning: file calls of a rank, packed", packed_calls("lightning"), 100),
     Goal(
         "start",
@@ -83,20 +78,13 @@ GOALS = (
         None,
         1.5,
     ),
-    # end lightning
-    # only keras
     Goal("start", "Keras: file calls of a rank, packed", packed_calls("keras"), 100),
-    # end keras
-    # only lightning
     Goal("data", "Lightning: JPEG files, time by a loop by hand", at("lightning", "pictures", "ratio"), 1.05),
     Goal("data", "Lightning: digits, time by a loop by hand", at("lightning", "digits", "ratio"), 1.1),
     Goal("data", "Lightning: MNIST's size, time by a loop by hand", at("lightning", "mnist", "ratio"), 1.1),
-    # end lightning
-    # only keras
     Goal("data", "Keras: JPEG files, time by a tf.data pipeline", at("keras", "pictures", "ratio"), 1.0),
     Goal("data", "Keras: digits, time by a loop by hand", at("keras", "digits", "ratio"), 1.1),
     Goal("data", "Keras: MNIST's size, time by a loop by hand", at("keras", "mnist", "ratio"), 1.1),
-    # end keras
     Goal("collectives", "operations of all steps more than by hand", more_sent, 0),
     Goal("checkpoint", "stall by that of the best peer", stall_by_best_peer, 1.0),
     Goal("scale", "growth with the nodes, 1: linear", growth, 1.0),

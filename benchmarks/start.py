@@ -38,22 +38,14 @@ STEP = "/first-step-of-a-rank"
 """A path that a callback looks for when the first step begins."""
 
 MARKS = {
-    # only lightning
     "lightning": "import os, lightning.pytorch as pl\nclass Mark(pl.Callback):\n"
     f"    def on_train_batch_start(self, *_): os.path.exists('{STEP}')\n",
-    # end lightning
-    # only keras
     "keras": "import os, keras\nclass Mark(keras.callbacks.Callback):\n"
     f"    def on_train_batch_begin(self, *_, **__): os.path.exists('{STEP}')\n",
-    # end keras
 }
 IMPORTS = {
-    # only lightning
     "lightning": ("torch", "lightning.pytorch"),
-    # end lightning
-    # only keras
     "keras": ("tensorflow", "keras"),
-    # end keras
 }
 """What a rank can't do without."""
 

@@ -139,10 +139,8 @@ class Job:
         An uneven job always has one per rank: that is what makes the scheduler place as many GPUs as ranks. An elastic one has one
         per node: with a number of tasks Slurm gives it the fewest nodes that hold them.
         """
-        # only lightning
         if self.launch == "torchrun" and self.even:
             return self.nodes
-        # end lightning
         return self.nodes if self.elastic else self.world_size
 
     @property

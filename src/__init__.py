@@ -1,6 +1,5 @@
 """The project."""
 
-# only keras
 import os
 import sys
 from functools import cache
@@ -18,6 +17,3 @@ def note_backend() -> None:
             f"note: KERAS_BACKEND={ASKED_BACKEND} has no effect: framework=keras trains with TensorFlow.",
             file=sys.stderr,
         )
-
-
-# end keras

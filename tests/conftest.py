@@ -23,9 +23,7 @@ from src.runs.folder import RunDir
 from tests.bad_inputs import summary
 from tests.frameworks import FRAMEWORKS, PREFIXES
 
-# only keras
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# end keras
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

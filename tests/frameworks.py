@@ -1,4 +1,4 @@
-"""The frameworks of this project: a fork may have removed one (tools/one_framework.py)."""
+"""The frameworks of this project."""
 
 from src.config.strategies import SUPPORTED
 

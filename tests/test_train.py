@@ -262,7 +262,6 @@ def test_a_run_killed_in_the_middle_resumes(train: Train, tmp_path: Path) -> Non
     assert run_json(tmp_path)["state"] == "completed"
 
 
-# only keras
 @pytest.mark.parametrize(
     ("words", "noted"),
     [
@@ -278,6 +277,3 @@ def test_another_backend_of_keras_is_noted_once(train: Train, words: tuple[str, 
     assert done.returncode == 0 and done.stderr.count(note) == noted, done.stderr
     assert "KERAS_BACKEND" not in done.stdout
     assert train(*words, "dry_run=true", env={"KERAS_BACKEND": "tensorflow"}).stderr.count("note") == 0
-
-
-# end keras

@@ -10,10 +10,8 @@ import numpy as np
 def final_weights(run: Path) -> dict[str, np.ndarray]:
     """Trained weights by name: float32 arrays."""
     folder = run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
-    # only lightning
     if not (folder / "weights.npz").exists():
         return {name: value.numpy() for name, value in _torch(folder).items()}
-    # end lightning
     with np.load(folder / "weights.npz") as arrays:
         return {name: arrays[name] for name in arrays.files if arrays[name].dtype == np.float32}
 

@@ -93,16 +93,13 @@ def parts(text: str) -> Blocks:
 
 def variants(path: Path, blocks: Blocks) -> dict[Path, Blocks]:
     """The locks of one list: two for one whose packages bring CUDA, of which the CPU's leaves that out."""
-    # only lightning
     if "torch" in blocks:
         cpu = {name: block for name, block in blocks.items() if not CUDA.match(name)}
         cpu["torch"] = torch_for_cpu(blocks["torch"])
         return {LOCKS / f"{path.stem}-cpu.txt": cpu, LOCKS / f"{path.stem}-gpu.txt": blocks}
-    # end lightning
     return {LOCKS / path.name: blocks}
 
 
-# only lightning
 CUDA = re.compile(r"nvidia-(?!ml-py)|cuda-|triton$")
 """What torch needs on a GPU alone."""
 
@@ -129,7 +126,6 @@ def torch_for_cpu(block: str) -> str:
     return f"torch=={version}+cpu ; sys_platform == 'linux' \\\n{hashes}\n{elsewhere}"
 
 
-# end lightning
 def head(path: Path) -> str:
     """The first lines of a lock, by which `make setup` sees whether it is of this list."""
     return HEAD.format(names=path.relative_to(ROOT), digest=digest(path))

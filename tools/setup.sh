@@ -68,13 +68,11 @@ fi
 options=()
 if [ "$locked" != no ]; then
   options=(--require-hashes --no-deps)
-  # only lightning
   # PyPI has no torch without CUDA for Linux; PyTorch's own page has, and is asked only where no other place is known to have it
   torch=$(grep -ho '^torch==[^ ]*+cpu' "${files[@]}" || true)
   if [ -n "$torch" ] && [ "$(uname -s)" = Linux ] && ! "${install[@]}" --quiet --no-deps --dry-run "$torch" 2>/dev/null; then
     options+=(--find-links https://download.pytorch.org/whl/cpu/torch/)
   fi
-  # end lightning
 fi
 "${install[@]}" ${options[@]+"${options[@]}"} "${files[@]/#/--requirement=}"
 # on all CPUs, where pip takes one; a few packages ship files of other versions of Python, which can't be compiled

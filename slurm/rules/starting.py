@@ -22,10 +22,8 @@ def launch(request: Request) -> Iterator[str]:
             "launch=mpirun may wait for a node that died instead of ending, so a job of a range of nodes can't go on at once; use "
             "cluster.no_kill=false, with which Slurm requeues it, or another launch=."
         )
-    # only lightning
     if request.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
         yield "launch=torchrun starts one torchrun per node through srun, which PBS does not have; use launch=mpirun."
-    # end lightning
     if request.config.cluster.scheduler == "pbs" and not job.even:
         yield f"trainer.total_devices={sum(job.devices)}: uneven jobs are not supported on PBS; use trainer.devices."
 

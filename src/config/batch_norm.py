@@ -7,9 +7,7 @@ OFF = "or trainer.sync_batchnorm=false"
 
 ALONE = {
     "horovod": "normalises the rows of each rank by themselves",
-    # only lightning
     "dp": "normalises the rows of each device by themselves",
-    # end lightning
 }
 """Strategies that can't, and what they do."""
 
@@ -25,16 +23,11 @@ def sync_batchnorm(c: Config) -> list[str]:
             f"strategy={SEVERAL[c.framework][1]}, {OFF}."
         ]
     return [
-        # only lightning
         *_torch_on_a_cpu(c),
-        # end lightning
-        # only keras
         *_within_keras(c),
-        # end keras
     ]
 
 
-# only lightning
 def _torch_on_a_cpu(c: Config) -> list[str]:
     t = c.trainer
     devices = t.devices if t.total_devices is None else t.total_devices
@@ -49,8 +42,6 @@ def needs_gpus(here: str) -> str:
     return f"trainer.sync_batchnorm=true needs GPUs, for torch has it for them alone, and {here}; use trainer.sync_batchnorm=false."
 
 
-# end lightning
-# only keras
 def _within_keras(c: Config) -> list[str]:
     """Keras sums over the replicas in the graph of the step itself, and in none within it."""
     t = c.trainer
@@ -68,6 +59,3 @@ def _within_keras(c: Config) -> list[str]:
         for instead, problem in problems.items()
         if problem
     ]
-
-
-# end keras

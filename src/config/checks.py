@@ -26,10 +26,8 @@ def cross_checks(config: Config) -> list[str]:
         _name,
         _strategy,
         _within_node,
-        # only lightning
         _static_graph,
         _whole_network,
-        # end lightning
         sync_batchnorm,
         _serve,
     )
@@ -54,7 +52,6 @@ def _within_node(c: Config) -> list[str]:
     ]
 
 
-# only lightning
 def _static_graph(c: Config) -> list[str]:
     if not getattr(c.strategy, "static_graph", False) or c.trainer.accumulate_grad_batches == 1:
         return []
@@ -77,9 +74,6 @@ def _whole_network(c: Config) -> list[str]:
             "strategy=ddp, or trainer.channels_last=false."
         ]
     return []
-
-
-# end lightning
 
 
 def _serve(c: Config) -> list[str]:

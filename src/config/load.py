@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-# only keras
 from src import note_backend
-
-# end keras
 from src.config.checks import Check, cross_checks
 from src.config.environment_values import filled
 from src.config.flat import flatten, unflatten
@@ -43,10 +40,8 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
         raise ConfigError(*problems)
-    # only keras
     if config.framework == "keras":
         note_backend()
-    # end keras
     return replace(config, written=_written(tree, config))
 
 

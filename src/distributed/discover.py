@@ -55,11 +55,9 @@ def _from_rank_variables(env: Environ) -> Topology:
     rank, world, local = number(env, "RANK"), number(env, "WORLD_SIZE"), number(env, "LOCAL_WORLD_SIZE")
     nodes = number(env, "GROUP_WORLD_SIZE", -(-world // max(local, 1)))
     launched_by = "local"
-    # only lightning
     if "TORCHELASTIC_RUN_ID" in env:
         launched_by = "torchrun"
         _refuse_several_torchruns(env, nodes)
-    # end lightning
     node_list, tasks = train_hosts(env, world)
     if not node_list and _is_step(env) and world == nodes * local:
         node_list, tasks = text(env, "SLURM_STEP_NODELIST"), f"{local}(x{nodes})"

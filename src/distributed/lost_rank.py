@@ -4,12 +4,8 @@ import re
 
 LIBRARIES = (
     "builtins",
-    # only lightning
     "torch",
-    # end lightning
-    # only keras
     "tensorflow",
-    # end keras
 )
 """Whose errors these are; what someone else made of one is not taken for it."""
 
@@ -19,15 +15,11 @@ FORMS = (
     # NCCL: ncclRemoteError, or what a watchdog of the framework did after it
     r"(?P<nccl>remote process exited or there was a network error|NCCL communicator was aborted on rank \d+)",
     r"(?P<watchdog>Watchdog caught collective operation timeout)",
-    # only lightning
     # torch's store, whose server is a rank
     r"(?P<store>Connection was likely closed\. Did the remote server shutdown or crash\?|failed to recv, got 0 bytes)",
-    # end lightning
-    # only keras
     # gRPC below the collectives of tf.distribute, which are also aborted where ranks disagree about a shape
     r"(?P<service>Failed to send RPC to coordination service)",
     r"Collective ops is aborted by: (?P<grpc>.*(?:[Cc]onnection re(?:set|fused)|Socket closed|Broken pipe|GOAWAY|heartbeat).*)",
-    # end keras
 )
 
 

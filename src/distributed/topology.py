@@ -35,10 +35,8 @@ class Topology:
     @property
     def meeting_port(self) -> int:
         """Where ranks may meet: the coordinator's port, if its launcher does not listen there itself."""
-        # only lightning
         if self.launched_by == "torchrun":
             return self.coordinator_port + 1
-        # end lightning
         return self.coordinator_port
 
     def layout(self) -> list[tuple[str, int]]:

@@ -25,12 +25,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the launcher; returns 0, or the exit code of the first rank that failed."""
     run, module, *words = arguments
     sys.argv = [module, *words]
-    # only lightning
     # torchrun's store writes a page to the log about each peer that is gone, before torchrun itself says so
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if "SLURM_NODEID" in os.environ and module == "torch.distributed.run":
         sys.argv = [module, *meeting_at_the_first_node(words, os.environ["SLURM_NODEID"])]
-    # end lightning
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:
@@ -48,7 +46,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-# only lightning
 def meeting_at_the_first_node(words: Sequence[str], node: str) -> list[str]:
     """Return torchrun's arguments with addresses that all nodes can reach, and node 0 of the step as the host of the endpoint.
 
@@ -63,10 +60,8 @@ def meeting_at_the_first_node(words: Sequence[str], node: str) -> list[str]:
     return [*own, *known] if any(found) else known
 
 
-# end lightning
 def how(error: Exception) -> tuple[int, str] | None:
     """Exit code and sentence for the error with which a launcher says how a rank ended; None for any other error."""
-    # only lightning
     if type(error).__module__.startswith("torch.distributed.elastic."):
         if told := getattr(error, "sigval", None):
             return 128 + told, f"torchrun was stopped by {signal.Signals(told).name}."
@@ -79,7 +74,6 @@ def how(error: Exception) -> tuple[int, str] | None:
         if error.__cause__ and (why := lost_rank(error.__cause__)):
             return 1, f"torchrun of this node lost the connection to that of the first one ({why})."
         return None
-    # end lightning
     if found := re.search(r"Horovod detected that .*\nProcess name: (\d+)\nExit code: (\d+)", str(error)):
         code = int(found[2])
         return code, f"rank {found[1]} ended with {named(code)}; the other ranks were stopped."

@@ -132,9 +132,7 @@ def local_problems(config: Config) -> list[str]:
     problems += _local_disk(config.checkpoint.local)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
         problems.append(no_gpu("this machine"))
-    # only lightning
     problems += _needs_gpus(config)
-    # end lightning
     problems.append(missing_framework(config.framework))
     if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
         problems.append(f"{problem} Without Horovod: strategy=auto.")
@@ -187,7 +185,6 @@ def _container(config: Config) -> list[str]:
     ]
 
 
-# only lightning
 FOR_GPUS = {"compression": ("bf16", "fp16"), "process_group_backend": ("nccl", "gloo")}
 """Keys of `strategy` with a value that works between GPUs alone, and what works without."""
 
@@ -204,9 +201,6 @@ def _needs_gpus(config: Config) -> list[str]:
     if several and config.trainer.sync_batchnorm:
         problems.append(needs_gpus("this run computes on the CPU"))
     return problems
-
-
-# end lightning
 
 
 def _local_disk(location: str | None) -> list[str]:

@@ -40,9 +40,7 @@ from src.runs.summary import not_finite, not_recorded, summary
 from src.training.stop import Stop
 
 ALARMED = (
-    # only lightning
     "torchrun",
-    # end lightning
     "mpirun",
     "horovodrun",
 )

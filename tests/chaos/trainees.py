@@ -45,12 +45,10 @@ class Framework:
         import importlib
 
         importlib.import_module(f"src.training.{self.name}.run")
-        # only lightning
         if self.name == "lightning":
             import torch
 
             torch.set_num_threads(1)  # a child of fork must not wait for threads that it has not got
-        # end lightning
 
     def start(self, results: Path, node: Path) -> RunDir:
         """A new run folder."""
@@ -71,20 +69,17 @@ class Framework:
 
     def weights(self, saved: SavedCheckpoint) -> str:
         """A digest of everything in a checkpoint that training depends on."""
-        # only lightning
         if self.name == "lightning":
             import torch
 
             state = torch.load(saved.path / "model.ckpt", weights_only=True)
             rest = {name: value for name, value in state.items() if name != "loops"}
             return digest([rest, self._shards(saved.path) if (saved.path / ".metadata").exists() else {}])
-        # end lightning
         import numpy as np
 
         files = [np.load(saved.path / name) for name in ("weights.npz", "optimizer.npz")]
         return digest([{name: file[name] for name in file.files} for file in files])
 
-    # only lightning
     def _shards(self, folder: Path) -> Any:
         """Weights and optimizer, which fsdp keeps in a file per rank."""
         import torch
@@ -94,7 +89,6 @@ class Framework:
             dcp_to_torch_save(folder, f"{scratch}/whole")
             return torch.load(f"{scratch}/whole", weights_only=False)
 
-    # end lightning
     def curves(self, run: RunDir) -> Any:
         """As TensorBoard reads them: the steps of each, and the values of those that every attempt measures as a whole."""
         notf = "tensorboard.compat.notf"  # or it may load a framework, whose threads no fork takes along

@@ -66,7 +66,6 @@ def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
             ],
             "use trainer.total_devices=4, or",
         ),
-        # only lightning
         (
             ["strategy=ddp", "strategy.static_graph=true", "trainer.accumulate_grad_batches=2"],
             "do not go together",
@@ -79,13 +78,10 @@ def test_auto(framework: str, devices: int, nodes: int, expected: str) -> None:
             "trainer.sync_batchnorm=true needs GPUs",
         ),
         (["strategy=fsdp", "trainer.channels_last=true"], "use strategy=ddp, or trainer.channels_last=false"),
-        # end lightning
-        # only keras
         (
             ["framework=keras", "trainer.sync_batchnorm=true", "trainer.compile=true"],
             "use trainer.compile=false, or trainer.sync_batchnorm=false",
         ),
-        # end keras
     ],
 )
 def test_refused_with_what_works(overrides: list[str], says: str) -> None:

@@ -17,22 +17,18 @@ from src.files import ROOT
 from tests.frameworks import FIRST, FRAMEWORKS
 
 STRANGER = """
-# only lightning
 import lightning.pytorch as pl
 
 class LitModule(pl.LightningModule):
     def __init__(self, hidden: int, dropout: float = 0.0, names: list[str] | None = None):
         super().__init__()
 
-# end lightning
-# only keras
 import keras
 
 class KerasModel(keras.Model):
     def __init__(self, hidden: int, dropout: float = 0.0, names: list[str] | None = None):
         super().__init__()
 
-# end keras
 def open_data(seed, batch_size, rows: int = 10):
     ...
 """

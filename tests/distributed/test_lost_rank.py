@@ -16,10 +16,8 @@ LOST = {
         "remote process exited or there was a network error"
     ),
     "NCCL communicator was aborted on rank 3.": "NCCL communicator was aborted on rank 3",
-    # only keras
     "Collective ops is aborted by: Failed to send RPC to coordination service. Either the leader task was "
     "preempted/died/restarted unexpectedly": "Failed to send RPC to coordination service",
-    # end keras
 }
 CAUSES = [
     "nothing in row 42",
@@ -51,18 +49,12 @@ def of_library(module: str, message: str) -> Exception:
     return kind(message)
 
 
-# only lightning
 def test_the_store_of_the_ranks_is_one_of_them() -> None:
     said = "Connection was likely closed. Did the remote server shutdown or crash?"
     assert lost_rank(of_library("torch.distributed", f"store->get('0') got error: {said}")) == said
 
 
-# end lightning
-# only keras
 def test_grpc_below_a_collective() -> None:
     why = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:5: Connection refused"
     message = f"Graph execution error:\n\nCollective ops is aborted by: {why}\nAdditional GRPC error"
     assert lost_rank(of_library("tensorflow.python.framework.errors_impl", message)) == why
-
-
-# end keras

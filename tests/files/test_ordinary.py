@@ -160,15 +160,11 @@ OUTSIDE = {
     "src/runs/trust.py": "the user's own state",
     "src/search/here.py": "the folders above the run's",
     "src/after/predictions.py": "a file that the user names, with O_EXCL",
-    # only keras
     "src/training/keras/checkpoint.py": "the new folder of a checkpoint, reached without links",
     "src/training/keras/tensorboard.py": "O_EXCL",
     "src/training/keras/buffers.py": "an entry of an archive",
-    # end keras
-    # only lightning
     "src/training/lightning/shards.py": "the new folder of a checkpoint, reached without links",
     "src/training/lightning/buffers.py": "the new folder of a checkpoint, reached without links",
-    # end lightning
     "slurm/evaluation.py": "a new folder, which must not exist",
     "slurm/new_cluster.py": "configs/, with O_EXCL",
     "slurm/render.py": "a cache beside the templates",

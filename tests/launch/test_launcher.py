@@ -26,7 +26,6 @@ def kept(run: Path) -> str:
     return "\n".join(path.read_text() for path in (run / "debug").glob("*"))
 
 
-# only lightning
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
@@ -75,7 +74,6 @@ def test_a_torchrun_that_lost_the_first_one_is_a_consequence() -> None:
     assert how(rendezvous_error(at_the_start)) is None
 
 
-# end lightning
 @pytest.mark.parametrize(
     ("code", "said"),
     [(137, "signal SIGKILL"), (75, "exit code 75"), (1, "exit code 1"), (200, "exit code 200")],
@@ -98,7 +96,6 @@ def test_a_launcher_that_is_missing_is_in_the_log(tmp_path: Path) -> None:
     assert not kept(tmp_path)
 
 
-# only lightning
 @pytest.mark.parametrize(("node", "is_host"), [("0", 1), ("3", 0)])
 def test_torchrun_takes_the_first_node_of_the_step_as_host(
     node: str, is_host: int, monkeypatch: pytest.MonkeyPatch
@@ -113,6 +110,3 @@ def test_torchrun_takes_the_first_node_of_the_step_as_host(
         "--",
         "train.py",
     ]
-
-
-# end lightning

@@ -121,7 +121,6 @@ def test_ranks_that_are_started_from_outside_are_refused(train: Train, tmp_path:
     assert not (tmp_path / "r").exists()
 
 
-# only lightning
 def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -> None:
     """With TORCHELASTIC_USE_AGENT_STORE all ranks would wait for ever for a store that torchrun keeps."""
     left = {
@@ -142,6 +141,3 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
         if process.poll() is None:  # it ends its ranks
             process.terminate()
             process.wait(60)
-
-
-# end lightning

@@ -118,7 +118,6 @@ def test_preemption_by_a_job_of_a_higher_partition(
         went_on_without_loss(login, job, run, 100)
 
 
-# only lightning
 LINGERING = """
 import sys
 import time
@@ -158,7 +157,6 @@ def test_a_node_whose_ranks_are_done_leaves_the_others_their_time(
     went_on_without_loss(login, job, run, 300)
 
 
-# end lightning
 @pytest.mark.slow
 def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
     """Three times, or as often as REQUEUES says, by itself and by its owner; beside it the same run that nobody disturbs."""

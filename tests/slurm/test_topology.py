@@ -88,11 +88,9 @@ def load(folder: Path, name: str) -> list:
     """The weights that a rank saved, as arrays."""
     import numpy as np
 
-    # only lightning
     if (folder / f"{name}.pt").exists():
         import torch
 
         return [value.numpy() for value in torch.load(folder / f"{name}.pt")["weights"].values()]
-    # end lightning
     saved = np.load(folder / f"{name}.npz")
     return [saved[key] for key in sorted(saved) if key.startswith("arr_")]

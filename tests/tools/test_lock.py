@@ -16,9 +16,7 @@ from tests.tools.test_environment import project  # noqa: F401 - a fixture
 from tools.environment import normal, pins
 from tools.lock import LISTS, LOCKS, head
 
-# only lightning
 from tools.lock import CPU_WHEELS  # isort: skip
-# end lightning
 
 NAMES = sorted(path.stem for path in LISTS.glob("*.txt"))
 
@@ -100,15 +98,11 @@ def test_each_package_is_locked_once_for_each_machine(machine: tuple[str, str]) 
     cpu = [lock for lock in LOCKS.glob("*.txt") if not lock.stem.endswith("-gpu") and lock.stem != "docs"]
     found = entries(machine, cpu)
     assert found and all(found.values())
-    # only keras
     of = "tensorflow-cpu" if machine == ("linux", "x86_64") else "tensorflow"
     assert [name for name in found if name in ("tensorflow", "tensorflow-cpu")] == [of]
-    # end keras
-    # only lightning
     wheels = CPU_WHEELS.read_text()
     built = {line[:64] for line in wheels.splitlines() if line.endswith(f"_{machine[1]}.whl")}
     assert (machine[0] != "linux") or built & set(found["torch"])
-    # end lightning
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids="-".join)

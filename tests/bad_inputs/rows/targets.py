@@ -3,20 +3,16 @@
 from tests.bad_inputs.row import Damage, Row
 
 MINE = """
-# only lightning
 import lightning.pytorch as pl
 
 class LitModule(pl.LightningModule):
     def __init__(self, hidden: int, dropout: float = 0.0): ...
 
-# end lightning
-# only keras
 import keras
 
 class KerasModel(keras.Model):
     def __init__(self, hidden: int, dropout: float = 0.0): ...
 
-# end keras
 def open_data(rows: int = 10): ...
 
 value = 3
