@@ -14,7 +14,7 @@ from src.config.schema import Config
 from src.config.strategies import LAUNCHERS
 from src.distributed.layout import lay_out, support
 from src.errors import ConfigError
-from src.files.links import with_links
+from src.files.typed_paths import with_links
 
 ENVIRONMENTS, ARCHIVE = ".environments", "environment.tar"
 """Below `paths.results`: packed environments, and the name of each one's archive."""

@@ -9,8 +9,8 @@ from typing import Self
 from slurm.client import SCRIPT, held_interrupt
 from src.errors import SubmitError, UnclearError
 from src.files.atomic import take, write_atomic
-from src.files.links import as_typed
 from src.files.removal import remove_empty, remove_file
+from src.files.typed_paths import as_typed
 from src.runs.folder import JOBS, RunDir, discard, point_latest
 
 WRITTEN = ("config.yaml", "overrides.txt", "run.json", "state", JOBS, *SCRIPT.values())

@@ -17,7 +17,7 @@ from slurm.client import QUEUE, SCRIPT, UNCLEAR
 from slurm.left_out import special
 from src.errors import SubmitError
 from src.files.atomic import read_text
-from src.files.links import as_typed, with_links
+from src.files.typed_paths import as_typed, with_links
 from src.runs.folder import JOBS, RunDir
 
 

@@ -31,9 +31,9 @@ from slurm.status.report import FAILED  # noqa: E402
 from slurm.status.watch import watch  # noqa: E402
 from src.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError  # noqa: E402
 from src.files import ROOT  # noqa: E402
-from src.files.links import shell_folder  # noqa: E402
 from src.files.plain_json import dumps  # noqa: E402
 from src.files.printable import one_line, printable_output  # noqa: E402
+from src.files.typed_paths import shell_folder  # noqa: E402
 from src.runs.summary import display_path  # noqa: E402
 
 Runs = list[runs.Submitted]

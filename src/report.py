@@ -17,8 +17,8 @@ from slurm import runs  # noqa: E402
 from slurm.status.sweep_page import write_sweep  # noqa: E402
 from src.errors import REFUSED, ProjectError  # noqa: E402
 from src.files import ROOT  # noqa: E402
-from src.files.links import shell_folder  # noqa: E402
 from src.files.printable import printable_output  # noqa: E402
+from src.files.typed_paths import shell_folder  # noqa: E402
 from src.monitor.report.page import write_report  # noqa: E402
 from src.runs.summary import display_path  # noqa: E402
 

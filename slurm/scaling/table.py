@@ -14,8 +14,8 @@ from slurm.status.page import columns
 from slurm.status.report import OVER, Report
 from src.errors import SubmitError
 from src.files.atomic import read_text, write_atomic
-from src.files.links import as_typed
 from src.files.plain_json import loads
+from src.files.typed_paths import as_typed
 from src.monitor.report.comparison import Comparison, page_of
 from src.monitor.report.figures import Figure, figure
 from src.runs.folder import ATTEMPTS, RunDir

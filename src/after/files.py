@@ -8,9 +8,9 @@ from typing import Any
 from src.checkpoints.info import SavedCheckpoint
 from src.errors import CheckpointError
 from src.files.atomic import read_text, write_atomic
-from src.files.links import shell_folder
 from src.files.ordinary import make_folder
 from src.files.plain_json import dumps
+from src.files.typed_paths import shell_folder
 from src.runs.folder import RunDir
 
 EVALUATIONS, EXPORTS = "evaluations", "exports"

@@ -12,7 +12,7 @@ from src.config.paths import absolute
 from src.config.schema import Config
 from src.config.sentences import about_configuration
 from src.errors import ConfigError
-from src.files.links import as_typed
+from src.files.typed_paths import as_typed
 
 SECTIONS = ("cluster", "container")
 KEYS = ("wait", "dry_run", "after")

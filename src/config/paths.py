@@ -13,7 +13,7 @@ from typing import Annotated
 
 from src.errors import DataError
 from src.files import ROOT
-from src.files.links import as_typed
+from src.files.typed_paths import as_typed
 
 MOST_OF_NAME, MOST_OF_PATH = 255, 4095
 """Bytes: NAME_MAX, and PATH_MAX without its final zero, of Linux' limits.h."""

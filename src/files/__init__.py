@@ -7,14 +7,14 @@
 - `removal`: the only place that removes anything.
 - `plain_json`: JSON that every parser accepts.
 - `clock`: the time by a shared disk's clock.
-- `links`: paths with the links that the user sees.
+- `typed_paths`: paths with the links that the user sees.
 - `telling`: progress in bytes.
 - `output`: output that survives a closed terminal, a broken pipe, a full disk.
 """
 
 from pathlib import Path
 
-from src.files.links import as_typed
+from src.files.typed_paths import as_typed
 
 ROOT = as_typed(Path(__file__).parents[1]).parent
 """The folder of the project."""

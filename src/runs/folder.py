@@ -11,11 +11,11 @@ from typing import Any
 
 from src.errors import CheckpointError
 from src.files.atomic import link_atomic, read_text
-from src.files.links import as_typed
 from src.files.marked import Place, make
 from src.files.ordinary import write_or_overwrite
 from src.files.plain_json import dumps, loads
 from src.files.removal import remove, remove_link, say_once
+from src.files.typed_paths import as_typed
 from src.runs.info import is_info
 
 ATTEMPTS = "parts"

@@ -10,8 +10,8 @@ from pathlib import Path
 from src.config.schema import Config
 from src.config.strategies import SUPPORTED
 from src.files import ROOT
-from src.files.links import shell_folder
 from src.files.printable import one_line
+from src.files.typed_paths import shell_folder
 from src.runs.folder import RunDir
 
 

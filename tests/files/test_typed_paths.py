@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from src.files import ROOT
-from src.files.links import as_typed, shell_folder, with_links
+from src.files.typed_paths import as_typed, shell_folder, with_links
 
 
 @pytest.fixture
