@@ -71,7 +71,7 @@ def test_the_project_s_folder_is_as_it_was_typed(home: Path, folder: str, progra
     (project / "src").unlink()
     (project / "src" / "files").mkdir(parents=True)
     (project / "bin").mkdir()
-    for name in ("__init__", "links"):
+    for name in ("__init__", "typed_paths"):
         (project / "src" / "files" / f"{name}.py").write_text(
             (ROOT / "src" / "files" / f"{name}.py").read_text()
         )
