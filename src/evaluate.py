@@ -24,6 +24,7 @@ from src.after.job import after_of, job_config, of_the_job, words_of  # noqa: E4
 from src.errors import INTERRUPTED, ProjectError  # noqa: E402
 from src.files.printable import printable_output  # noqa: E402
 from src.launch.ahead import data_problems  # noqa: E402
+from src.launch.leaving import leave  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,4 +61,4 @@ def submit(parsed: argparse.Namespace, job: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main)
