@@ -5,7 +5,7 @@ import stat
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -74,9 +74,7 @@ def refuse_unusable(folder: Path) -> None:
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
-            if stat.S_ISREG(mode) and (text := path.read_bytes()) and b"*" in text and too_large(text):
-                raise ProjectError(f"{path}: its aliases (*name) stand for more than {MOST_VALUES:,} values.")
-    _accept_byte_order_marks()
+    _replace_open_of_hydra()
 
 
 def too_large(text: str | bytes) -> bool:
@@ -98,11 +96,23 @@ def too_large(text: str | bytes) -> bool:
         return False  # reading it gives a better message
 
 
-def _accept_byte_order_marks() -> None:
-    """Let Hydra read files that an editor saved with a byte order mark, which hides the line `HEADER` from it."""
+def _replace_open_of_hydra() -> None:
+    """Let Hydra read byte order marks, which hide the line `HEADER` from it, and refuse aliases that never end."""
     from hydra._internal.core_plugins import file_config_source
 
-    file_config_source.open = lambda path, encoding: open(path, encoding="utf-8-sig")  # type: ignore[attr-defined]  # noqa: SIM115
+    file_config_source.open = open_yaml  # type: ignore[attr-defined]
+
+
+def open_yaml(path: str, encoding: str = "utf-8") -> TextIO:
+    """Open a YAML file without its byte order mark. Raises YAMLError if its aliases stand for too many values."""
+    file = open(path, encoding="utf-8-sig")  # noqa: SIM115
+    text = file.read()
+    if "*" in text and too_large(text):
+        file.close()
+        problem = f"its aliases (*name) stand for more than {MOST_VALUES:,} values"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, 0, 0, "", 0))
+    file.seek(0)
+    return file
 
 
 def yaml_sentence(error: Exception, path: str | None = None) -> str:

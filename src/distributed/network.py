@@ -44,7 +44,7 @@ def prepare_network(topology: Topology) -> Topology:
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
     """Return the name of this node as the scheduler writes it; the system may have another one."""
-    return environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return environ.get("TRAIN_NODE") or environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def address_of(host: str) -> str:

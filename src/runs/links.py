@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from src.distributed.network import node_name
 from src.errors import CheckpointError
 from src.runs.folder import RunDir
 
@@ -83,7 +84,7 @@ def _named(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
 
 def _nodes(run: RunDir) -> str:
     """Return a pattern of the nodes of the run and this one: each has a folder in `tensorboard`."""
-    hosts = [socket.gethostname(), os.environ.get("SLURMD_NODENAME", "")]
+    hosts = [socket.gethostname(), node_name()]
     with suppress(CheckpointError):
         hosts += map(str, run.info().get("hosts") or [])
     return "|".join(re.escape(host) for host in hosts if host)

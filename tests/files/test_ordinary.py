@@ -1,6 +1,7 @@
 """Links are not followed, pipes are not waited for, and a full disk still takes what fits in place."""
 
 import ast
+import contextlib
 import errno
 import json
 import os
@@ -38,8 +39,8 @@ def read_pipe(path: Path, tmp_path: Path) -> None:
 
 
 def unix_socket(path: Path, tmp_path: Path) -> None:
-    os.chdir(path.parent)
-    socket.socket(socket.AF_UNIX).bind(path.name)
+    with contextlib.chdir(path.parent):  # the name of a socket is short
+        socket.socket(socket.AF_UNIX).bind(path.name)
 
 
 def device(path: Path, tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def test_files_that_are_named_exist() -> None:
 def test_messages_of_the_project_are_those_that_it_prints() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text()
     ours = page.partition("## What it says itself")[2].partition("## What others say")[0]
-    code = "".join(p.read_text() for top in ("src", "slurm") for p in (ROOT / top).rglob("*.py"))
+    files = [p for top in ("src", "slurm") for kind in ("*.py", "*.j2") for p in (ROOT / top).rglob(kind)]
+    code = "".join(p.read_text() for p in files)
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # texts of several lines
     messages = re.findall(r"^### `(.*)`$", ours, re.MULTILINE)
     assert messages and [message for message in messages if message not in code] == []
