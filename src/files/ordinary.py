@@ -64,17 +64,24 @@ def overwrite(path: Path, content: bytes) -> None:
         size = os.fstat(file.fileno()).st_size
         if len(content) > size:
             _allocate(file, len(content), size)
-        file.write(content.ljust(size, b"\n"))
+        _write(file, content.ljust(size, b"\n"), 0)
         file.truncate(len(content))
 
 
 def _allocate(file: FileIO, wanted: int, size: int) -> None:
-    """Get the room first: of a write that does not fit a disk takes a part."""
+    """Get the room first: of a write that does not fit a disk takes a part. Line ends at the end change no content."""
     try:
+        _write(file, b"\n" * (wanted - size), size)
         os.posix_fallocate(file.fileno(), 0, wanted)
     except OSError:
         file.truncate(size)
         raise
+
+
+def _write(file: FileIO, content: bytes, place: int) -> None:
+    while content:
+        written = os.pwrite(file.fileno(), content, place)
+        content, place = content[written:], place + written
 
 
 def write_or_overwrite(path: Path, content: str) -> None:

@@ -94,8 +94,15 @@ def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> 
     except BaseException as error:
         return _failed(run, topology, error)
     # rank 0 alone reports how the run ended: a launcher kills all ranks when one exits with another code
-    if not first:
-        return 0
+    try:
+        return _finish(config, run, topology, stop, outcome) if first else 0
+    except CheckpointError as error:  # run.json was damaged while the run trained
+        print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
+        return 1
+
+
+def _finish(config: Config, run: RunDir, topology: Topology, stop: Stop, outcome: Outcome) -> int:
+    """Record and report how the run ended; returns the exit code."""
     recorded = record_end(run, outcome, stop.requested)
     print(summary(run, config, stop.requested), flush=True)
     tell(run, config)

@@ -223,3 +223,21 @@ def test_nothing_else_writes_into_run_folders() -> None:
 def test_each_of_them_is_seen(source: str) -> None:
     assert writes(source)
     assert not writes("open(path); path.read_text(); open_file(path, 'ab'); open(path, 'rb'); file.open('r')")
+
+
+def test_a_disk_that_fails_in_the_middle_leaves_a_file_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, written = tmp_path / "run.json", []
+    file.write_text('{"state": "running"}')
+
+    def pwrite(number: int, content: bytes, place: int) -> int:
+        written.append(content)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(number, content) if os.lseek(number, place, os.SEEK_SET) == place else 0
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(OSError, match="No space left"):
+        overwrite(file, b'{"state": "completed", "step": 4}')
+    assert len(written) == 2 and json.loads(file.read_text()) == {"state": "running"}
