@@ -130,7 +130,7 @@ class Lingering(pl.Callback):
 
         def late(run, outcome, signal):
             time.sleep(15 if outcome.state == "preempted" else 0)
-            record_end(run, outcome, signal)
+            return record_end(run, outcome, signal)
 
         rank.record_end = late
 """
