@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,11 @@ NETWORK, OWN = next(
     ),
     ([], "127.0.0.1"),
 )
+NEEDED = (
+    not OWN.startswith("127."),
+    "connect this machine to a network: only its loopback interface has an address",
+)
+Require = Callable[[object, str], None]
 
 
 def two_nodes(address: str, node_list: str = "") -> Topology:
@@ -50,11 +56,11 @@ def test_one_node_stays_on_loopback_unless_the_user_named_an_interface(
     assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == (LOOPBACK_INTERFACE, "ib0")
 
 
-@pytest.mark.skipif(OWN.startswith("127."), reason="this machine has no network")
 @pytest.mark.parametrize("name", ["localhost", "127.0.1.1", "::1", "a-name-of-nobody.invalid", "x" * 70])
 def test_a_node_that_does_not_know_its_address_uses_the_interface_to_the_others(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, require: Require
 ) -> None:
+    require(*NEEDED)
     call_this_node(name, monkeypatch)
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     assert not knows_its_address()
@@ -66,16 +72,18 @@ def test_a_node_that_does_not_know_its_address_uses_the_interface_to_the_others(
     assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
-def test_a_node_that_knows_its_address_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_knows_its_address_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, require: Require
+) -> None:
+    require(*NEEDED)
     call_this_node(OWN, monkeypatch)
-    if not OWN.startswith("127."):
-        prepare_network(two_nodes(OWN))
-        assert "GLOO_SOCKET_IFNAME" not in os.environ
+    prepare_network(two_nodes(OWN))
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 
-@pytest.mark.skipif(OWN.startswith("127."), reason="this machine has no network")
-def test_the_first_node_looks_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_node_looks_for_another_one(monkeypatch: pytest.MonkeyPatch, require: Require) -> None:
     """Its own name, at which the others reach it, leads to loopback there."""
+    require(*NEEDED)
     monkeypatch.setattr(network, "ANYWHERE", "localhost")
     assert interface_to_others(two_nodes("localhost", "localhost")) is None
     assert [interface_to_others(two_nodes("localhost", f"localhost,{OWN}"))] == NETWORK
