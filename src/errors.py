@@ -145,10 +145,10 @@ class SignalsAsErrors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """A contextmanager would let a StopIteration pass."""
         if isinstance(error, self.kinds) and not (isinstance(error, KeyboardInterrupt) and interrupted()):
-            raise mistaken(error) from error
+            raise user_error(error) from error
 
 
-def mistaken(error: BaseException) -> RuntimeError:
+def user_error(error: BaseException) -> RuntimeError:
     """Return the error for an exception that has another meaning than an error, raised in user code."""
     return RuntimeError(
         f"user code raised {type(error).__name__}, which is an error here: see the lines above."

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from src.data.tf_arrays import Structure, as_arrays, dtype_of
 from src.data.tf_pipeline import ordered
-from src.errors import DataError, mistaken
+from src.errors import DataError, user_error
 
 
 def is_stream(part: Any) -> bool:
@@ -99,7 +99,7 @@ class Stream:
             try:
                 yield from batches()
             except tf.errors.OutOfRangeError as error:  # to TensorFlow the end of the data
-                raise mistaken(error) from error
+                raise user_error(error) from error
 
         return tf.data.Dataset.from_generator(called, output_signature=spec).with_options(ordered())
 

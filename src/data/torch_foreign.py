@@ -8,7 +8,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.distributed import DistributedSampler
 
 from src.data import torch_draws as draws
-from src.errors import DataError, mistaken
+from src.errors import DataError, user_error
 
 
 class Readable(NamedTuple):
@@ -154,7 +154,7 @@ class Stream:
                 batch = next(inner)
             except StopIteration as end:
                 if of_rows(end):
-                    raise mistaken(end) from end
+                    raise user_error(end) from end
                 break
             finally:
                 self._random = draws.states()

@@ -102,7 +102,7 @@ def reported_exits(report: Callable[[], None]) -> Iterator[None]:
         os._exit = _exit_now
 
 
-def of_this_parent() -> dict[str, str]:
+def rank_environment() -> dict[str, str]:
     """Return the environment of a rank that stops when this process dies."""
     return {**os.environ, PARENT: str(os.getpid())}
 

@@ -17,7 +17,7 @@ from src.distributed.layout import Layout
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
 from src.files import ROOT
 from src.files.output import outlive_terminal, protect
-from src.launch.leaving import of_this_parent
+from src.launch.leaving import rank_environment
 from src.launch.rank import run_rank
 from src.runs.folder import ATTEMPTS, RunDir
 from src.runs.replay import read
@@ -121,7 +121,7 @@ def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
     }
     # what an earlier torchrun left: ranks would wait for a store that it keeps
     left = ("TORCHELASTIC_", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    environ = {k: v for k, v in of_this_parent().items() if not k.startswith(left)}
+    environ = {k: v for k, v in rank_environment().items() if not k.startswith(left)}
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
     return [
         subprocess.Popen(

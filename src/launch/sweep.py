@@ -15,7 +15,7 @@ from src.config.schema import Config
 from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.output import protect
-from src.launch.leaving import of_this_parent
+from src.launch.leaving import rank_environment
 from src.launch.local import local_problems, make_run, resolved_numbers
 from src.launch.processes import beside, recorded
 from src.runs.folder import RunDir
@@ -66,5 +66,5 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
 def _run_one(run: str) -> int:
     """Train in a run folder in a child process."""
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", run]
-    code = subprocess.run(command, env=of_this_parent()).returncode
+    code = subprocess.run(command, env=rank_environment()).returncode
     return recorded(RunDir(Path(run)), 128 - code if code < 0 else code)

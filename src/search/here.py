@@ -16,7 +16,7 @@ from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.ordinary import open_file
 from src.files.output import protect
-from src.launch.leaving import of_this_parent
+from src.launch.leaving import rank_environment
 from src.launch.local import freeze, local_problems, resolved_numbers
 from src.launch.processes import beside
 from src.launch.rank import frozen
@@ -78,7 +78,7 @@ class Here:
         command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
         # in a session of its own: Ctrl-C reaches it once, from `stop`
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, start_new_session=True, env=of_this_parent()
+            command, stdout=log, stderr=log, start_new_session=True, env=rank_environment()
         )
         self._processes[run.id] = (process, around)
         return f"process {process.pid}"

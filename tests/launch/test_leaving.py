@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from src.files import ROOT
-from src.launch.leaving import of_this_parent, reported_exits
+from src.launch.leaving import rank_environment, reported_exits
 from src.launch.processes import recorded
 from src.runs.folder import create
 
@@ -129,8 +129,8 @@ time.sleep(600)
 """
 STARTS = """
 import subprocess, sys, time
-from src.launch.leaving import of_this_parent
-subprocess.Popen([sys.executable, sys.argv[1]], env=of_this_parent(), start_new_session=True)
+from src.launch.leaving import rank_environment
+subprocess.Popen([sys.executable, sys.argv[1]], env=rank_environment(), start_new_session=True)
 time.sleep(600)
 """
 
@@ -140,7 +140,7 @@ def test_a_rank_ends_with_the_process_that_started_it(first: str, tmp_path: Path
     rank, parent = tmp_path / "rank.py", tmp_path / "parent.py"
     rank.write_text(RANK.format(first=first))
     parent.write_text(STARTS)
-    environment = {**of_this_parent(), "PYTHONPATH": str(ROOT)}
+    environment = {**rank_environment(), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, str(parent), str(rank)],
         stdout=subprocess.PIPE,

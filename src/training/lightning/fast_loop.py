@@ -23,7 +23,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
-from src.errors import mistaken
+from src.errors import user_error
 from src.training.lightning.hardware import BFloat16
 
 HOOKS = (
@@ -239,7 +239,7 @@ def _without_user_ends(method: Callable[..., Any], *arguments: Any) -> Any:
         own = Path(frames[-1].co_filename).name in ("training_epoch_loop.py", "fast_loop.py")  # -1 of a hook
         if own or any(Path(code.co_filename).name == "fetchers.py" for code in frames):
             raise
-        raise mistaken(end) from end
+        raise user_error(end) from end
 
 
 def unusual(trainer: pl.Trainer) -> str | None:

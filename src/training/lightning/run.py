@@ -31,7 +31,6 @@ from src.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
 from src.training.lightning.dropin import lightning_refusals, make_task, without_evaluation
 from src.training.lightning.hardware import suit
 from src.training.lightning.initial import begin_with
-from src.training.lightning.learnt import Learnt
 from src.training.lightning.loaders import OwnOrder
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
@@ -42,6 +41,7 @@ from src.training.lightning.strategies.device import pick_device
 from src.training.lightning.strategies.fsdp import FullyShardedStrategy
 from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import Trainer, make_trainer
+from src.training.lightning.training_check import TrainingCheck
 from src.training.network import build_network
 from src.training.peak import peak
 from src.training.plan import Plan, make_plan
@@ -263,7 +263,7 @@ def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
         later = getattr(made.trainer.strategy, "later", None)
         begin_with(checkpoints.config, made.module, checkpoints.metrics.progress.note, later)
     training = parts.train.loader(checkpoints.start)
-    made.trainer.callbacks.append(learnt := Learnt())
+    made.trainer.callbacks.append(check := TrainingCheck())
     add_callbacks(made.trainer, made.module, checkpoints, training, made.devices)
     add_loggers(made.trainer, run, checkpoints)
     path = newest.path / FILE if newest else None
@@ -271,7 +271,7 @@ def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
     with lightning_refusals(), giving(parts, train=training, val=validation) as loaders:
         made.trainer.fit(made.module, **loaders, ckpt_path=path, weights_only=True)
     unfinished = made.trainer.steps_done < made.plan.total_steps
-    if (learnt.batches or unfinished) and (note := learnt.judge(made.trainer)):
+    if (check.batches or unfinished) and (note := check.judge(made.trainer)):
         checkpoints.metrics.progress.note(note)
 
 

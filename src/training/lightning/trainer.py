@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
-from src.errors import interrupted, mistaken
+from src.errors import interrupted, user_error
 from src.training.lightning.connector import Connector
 from src.training.lightning.fast_loop import FastEpochLoop, refuse_user_ends
 from src.training.lightning.hardware import computing_in, use_tf32
@@ -56,7 +56,7 @@ class Trainer(pl.Trainer):
         except (KeyboardInterrupt, _TunerExitException) as error:
             if isinstance(error, KeyboardInterrupt) and interrupted():
                 raise
-            raise mistaken(error) from error
+            raise user_error(error) from error
 
     def _validates(self, config: Config) -> bool:
         return self.plan is not None and validation_due(

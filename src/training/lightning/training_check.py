@@ -1,4 +1,4 @@
-"""Whether the steps of a run changed anything: one in which none did has failed, though Lightning completes it."""
+"""Check that the steps of a run changed something. Lightning completes a run that trained nothing; here it has failed."""
 
 from typing import Any
 
@@ -8,21 +8,21 @@ import torch
 from src.errors import ProjectError
 
 
-class Learnt(pl.Callback):
-    """Counts batches without a loss, and looks for the first gradient that an optimizer uses."""
+class TrainingCheck(pl.Callback):
+    """Count batches without a loss, and look for the first gradient that an optimizer uses."""
 
     def __init__(self) -> None:
         self.batches = self.skipped = 0
-        self.stepped = self.learnt = False
+        self.stepped = self.has_gradient = False
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """An optimizer is about to use the gradients."""
-        if not self.learnt:
+        if not self.has_gradient:
             self.stepped = True
             used = (p for group in optimizer.param_groups for p in group["params"])
-            self.learnt = any(p.grad is not None for p in used)
+            self.has_gradient = any(p.grad is not None for p in used)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -46,7 +46,7 @@ class Learnt(pl.Callback):
             )
         if not any(optimizer.param_groups for optimizer in trainer.optimizers):
             return "the module has no optimizer: no weight was changed."
-        if self.stepped and not self.learnt:
+        if self.stepped and not self.has_gradient:
             raise ProjectError(
                 "nothing was trained: no parameter of the optimizer ever had a gradient; give the optimizer the parameters that the loss "
                 "depends on."
