@@ -187,6 +187,7 @@ def test_what_an_earlier_launcher_has_left_is_not_believed(
         "trainer.devices=2",
         f"launch={launch}",
         "monitor.ranks=true",
+        "monitor.sample_seconds=0.5",
         seen,
     )
     assert sorted(hosts(run).items()) == [(0, "node1"), (1, "node1"), (2, "node2"), (3, "node2")]
