@@ -19,6 +19,7 @@ from tests.frameworks import FRAMEWORKS
 BESIDES = {
     "data=mnist": "is tried with files of its own in tests/data",
     "data=imagefolder": "is tried with files of its own in tests/data",
+    "data=module": "tests/training/lightning/test_parts.py",
     "experiment=resnet50_mnist": "needs MNIST's files",
     "loggers=wandb": "tests/training/tracking",
     "loggers=mlflow": "tests/training/tracking",

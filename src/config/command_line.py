@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from src.config.compose import groups
+from src.config.compose import CONFIGS, groups
 from src.config.open import CHOSEN, CUSTOM, LISTED, TARGET
+from src.config.signatures import TargetError, read
+from src.config.yaml_files import read_mapping
 from src.errors import ConfigError, ProjectError
 
 if TYPE_CHECKING:
@@ -46,14 +49,29 @@ def opened(words: Sequence[str]) -> list[str]:
     """Overrides as Hydra takes them where a key need not be in a file: arguments of a target (`task.hidden=64` as `++task.hidden=64`).
 
     A target that is typed begins without the arguments of the one in the chosen file: `data._target_=mine.rows` stands for
-    `data=custom` too. `init=RUN` stands for `init.run=RUN`.
+    `data=custom` too. `init=RUN` stands for `init.run=RUN`. A task with a train_dataloader of its own stands for `data=module` too, if
+    no data is named.
     """
     words = [f"init.run={word.removeprefix('init=')}" if word.startswith("init=") else word for word in words]
     typed = [word.lstrip("+").partition("=")[0] for word in words]
     begun = [g for g in CHOSEN if any(k.startswith(f"{g}.{TARGET}") for k in typed) and g not in typed]
     sections = tuple(f"{group}." for group in (*CHOSEN, *LISTED))
     added = [f"++{w}" if w.startswith(sections) and "=" in w else w for w in words]
-    return [*(f"{group}={CUSTOM}" for group in begun), *added]
+    named = any(key in ("data", "experiment", "resume") or key.startswith(f"data.{TARGET}") for key in typed)
+    own = ["data=module"] if not named and _brings_loaders(words) else []
+    return [*own, *(f"{group}={CUSTOM}" for group in begun), *added]
+
+
+def _brings_loaders(words: Sequence[str]) -> bool:
+    """Return whether the task that the words name is a LightningModule with a train_dataloader, as far as its source says."""
+    given = dict(word.lstrip("+").partition("=")[::2] for word in words)
+    dotted = given.get(f"task.{TARGET}") or given.get(f"task.{TARGET}.lightning")
+    with suppress(ConfigError, TargetError, OSError):
+        if dotted is None and "task" in given:
+            target = read_mapping(CONFIGS / "task" / f"{given['task']}.yaml").get(TARGET)
+            dotted = target.get("lightning") if isinstance(target, dict) else target
+        return dotted is not None and "train_dataloader" in read(dotted).methods
+    return False
 
 
 def here() -> None:

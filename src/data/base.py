@@ -54,6 +54,10 @@ class Splits:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+class ModuleLoaders:
+    """The data of data=module: a LightningModule's own train_dataloader, val_dataloader and test_dataloader."""
+
+
 class ImageSet(DataSet, Protocol):
     """Labelled images: `read` gives images float32 [n, H, W, C], normalised, and labels int64 [n]."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from src.data.arrays import map_leaves
 from src.errors import DataError
 
 TEXT = "UTSO"
@@ -18,14 +19,12 @@ def to_tensors(rows: Any) -> Any:
     Raises:
         DataError: an array of a type that torch does not have.
     """
-    if isinstance(rows, np.ndarray):
-        return _tensor(rows)
-    return _tensor(np.asarray(rows)) if isinstance(rows, np.generic) else _map(rows, to_tensors)
+    return map_leaves(rows, lambda v: _tensor(np.asarray(v)) if isinstance(v, np.ndarray | np.generic) else v)
 
 
 def to_arrays(rows: Any) -> Any:
     """The same tuples, lists and dicts with arrays in place of tensors."""
-    return rows.numpy() if isinstance(rows, torch.Tensor) else _map(rows, to_arrays)
+    return map_leaves(rows, lambda v: v.numpy() if isinstance(v, torch.Tensor) else v)
 
 
 def check_rows(rows: Any, count: int, path: str = "") -> None:
@@ -43,14 +42,6 @@ def check_rows(rows: Any, count: int, path: str = "") -> None:
         raise DataError(
             f"the data set's read() gave a {type(rows).__name__}{path}; it must give a tuple or a dict of numpy arrays."
         )
-
-
-def _map(rows: Any, function: Any) -> Any:
-    if isinstance(rows, Mapping):
-        return {key: function(value) for key, value in rows.items()}
-    if isinstance(rows, tuple) and hasattr(rows, "_fields"):
-        return type(rows)(*(function(value) for value in rows))
-    return type(rows)(function(value) for value in rows) if isinstance(rows, tuple | list) else rows
 
 
 def _tensor(array: np.ndarray) -> Any:

@@ -4,10 +4,19 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from src.data import torch_draws as draws
+from src.data.base import DataSet
+from src.data.torch_samples import is_map_style
 from src.errors import DataError, user_error
 
 
@@ -40,6 +49,19 @@ def readable(loader: object) -> Readable | None:
     return Readable(
         loader.dataset, loader.batch_size, shuffle, loader.drop_last, loader.collate_fn, loader.num_workers
     )
+
+
+def is_source(value: object) -> bool:
+    """Return whether a value in a list is a data set or a loader of its own, and not a row."""
+    if isinstance(value, Dataset | DataSet) or hasattr(value, "__getitems__"):
+        return True
+    return hasattr(value, "__iter__") and not is_map_style(value) and not isinstance(value, dict)
+
+
+def gives_batches(stream: IterableDataset[Any]) -> bool:
+    """Return whether a stream reads from a DataLoader, as webdataset's WebLoader does: then it has batches, not rows."""
+    inner = [v for value in vars(stream).values() for v in (value if isinstance(value, list) else [value])]
+    return any(isinstance(value, DataLoader) for value in inner)
 
 
 def samplers(loader: Any) -> list[Any]:
@@ -161,6 +183,11 @@ class Stream:
                 draws.restore(outside)
             given += 1
             yield batch
+        if not given and hasattr(self.loader, "__next__"):
+            raise DataError(
+                f"a {type(self.loader).__name__} can be read once only, and epoch {self.epoch + 1} reads it again; return the function "
+                "that makes it."
+            )
         if self.batches is not None and given < self.batches:
             raise DataError(
                 f"the loader ended after {given} batches, and {self.batches} were expected; use "

@@ -11,8 +11,9 @@ from src.config.choices import Data
 from src.config.compose import groups
 from src.config.instantiate import locate
 from src.config.schema import Config
+from src.data.arrays import leaves
 from src.data.sets import open_splits
-from src.errors import ConfigError
+from src.errors import ConfigError, DataError
 from tests.frameworks import FIRST
 
 MakeConfig = Callable[..., Config]
@@ -24,7 +25,7 @@ OVERRIDES = {
 """What a choice needs here; the others open as they are."""
 
 
-@pytest.fixture(params=sorted({*groups()["data"]} - {"custom"}))
+@pytest.fixture(params=sorted({*groups()["data"]} - {"custom", "module"}))
 def config(request: pytest.FixtureRequest, make_config: MakeConfig) -> Config:
     words = []
     for word in OVERRIDES.get(request.param, []):
@@ -69,7 +70,7 @@ TWO = [1, 2], [3]
 def returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Any:
     """Splits of a target that returns what the expression says."""
     (tmp_path / "mine_returned.py").write_text(
-        "from types import SimpleNamespace\nclass Module:\n    def train(self): ...\n"
+        "from types import SimpleNamespace\nimport numpy as np\nclass Module:\n    def train(self): ...\n"
         f"def open_data(seed, batch_size=None):\n    return {what}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -92,6 +93,8 @@ def returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Any:
         "([1, 2], [3], None)",
         "dict(train=[1, 2], val=[3])",
         "SimpleNamespace(train=[1, 2], val=[3], test=None)",
+        "[[1, 2], [3]]",
+        "dict(train=[1, 2], validation=[3])",
     ],
 )
 def test_a_target_may_return(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,10 +109,67 @@ def test_a_module_of_data_is_left_to_its_framework(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "what, missing", [("dict(train=[1])", "val"), ("dict(validation=[1])", "train and val")]
+    "what", ["dict(train=[1, 2], test=[3])", "SimpleNamespace(train=[1, 2], test=[3])", "([1, 2], None, [3])"]
 )
-def test_nothing_to_train_on_is_refused(
-    what: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_there_may_be_no_validation(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = returned(tmp_path, monkeypatch, what)
+    assert (splits.train, splits.val, splits.test) == ([1, 2], None, [3])
+
+
+@pytest.mark.parametrize("what", ["[1, 2, 3, 4]", "range(4)", "(row for row in range(4))"])
+def test_a_data_set_by_itself_is_trained_from(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=f"returns no {missing}; return a mapping"):
+    splits = returned(tmp_path, monkeypatch, what)
+    assert splits.train and (splits.val, splits.test) == (None, None)
+
+
+X, Y = "np.arange(16.0).reshape(8, 2)", "np.arange(8)"
+
+
+@pytest.mark.parametrize(
+    ("what", "val"),
+    [
+        (f"({X}, {Y}), ({X}[:4], {Y}[:4])", 4),
+        (f"({X}, {Y}), ({X}, {Y})", 8),
+        (f"({X}, {Y}, np.ones(8)), ({X}[:4], {Y}[:4], np.ones(4))", 4),
+        (f"({X}, [0] * 8), ({X}[:4], [0] * 4)", 4),
+        (f"[[{X}, {Y}], [{X}[:4], {Y}[:4]]]", 4),
+        (f"[[{X}, [0] * 8], [{X}[:4], [0] * 4]]", 4),
+        (f"dict(train=(dict(a={X}, b={X}), {Y}), val=(dict(a={X}[:4], b={X}[:4]), {Y}[:4]))", 4),
+        (f"dict(train=dict(x={X}, y={Y}), val=dict(x={X}[:4], y={Y}[:4]))", 4),
+        (f"{X}, {Y}", None),
+        (f"dict(x={X}, y={Y})", None),
+    ],
+)
+def test_arrays_are_read_by_rows(
+    what: str, val: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = returned(tmp_path, monkeypatch, what)
+    assert (len(splits.train), splits.val and len(splits.val)) == (8, val)
+    rows = leaves(splits.train.read(np.array([3, 1]), 0, True))
+    assert rows[0].dtype == np.float32 and rows[0].tolist() == [[6, 7], [2, 3]]
+    assert {len(array) for array in rows} == {2}
+
+
+def test_arrays_of_different_lengths_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"have \[8, 7\] rows; give all of them the same number"):
+        returned(tmp_path, monkeypatch, f"({X}, {Y}[:7]), ({X}, {Y})")
+
+
+def test_a_list_of_rows_that_are_arrays_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = returned(tmp_path, monkeypatch, f"dict(train=list({X})[:3], val=list({X}))")
+    assert (type(splits.train), len(splits.train), len(splits.val)) == (list, 3, 8)
+
+
+def test_a_generator_function_is_called_for_each_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = returned(tmp_path, monkeypatch, "dict(train=lambda: (row for row in [1, 2]))")
+    assert list(splits.train) == list(splits.train) == [1, 2]
+
+
+@pytest.mark.parametrize("what", ["dict(validation=[1])", "{}"])
+def test_nothing_to_train_on_is_refused(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="returns no train; return a mapping"):
         returned(tmp_path, monkeypatch, what)

@@ -128,11 +128,6 @@ class DropInLoader:
         self.parts: dict[str, DataSet | Stream | None] = {
             name: self._part(name, getattr(splits, name)) for name in ("train", "val", "test")
         }
-        if splits.train is splits.val and isinstance(self.parts["train"], Stream):
-            raise ConfigError(
-                f"data._target_={config.data.target['keras']} returns a single {type(splits.train).__name__}; return a mapping, an object "
-                "or a tuple of train, val and, if there is one, test."
-            )
 
     def batches(self, part: str) -> int:
         """Of a part, over all ranks. Raises ConfigError: it does not say, and the configuration neither."""

@@ -22,7 +22,7 @@ from src.training.lightning.answers import Answers, arrays_of, joined
 from src.training.lightning.dropin import lightning_refusals, make_task
 from src.training.lightning.loaders import Part
 from src.training.lightning.module import TaskModule
-from src.training.lightning.parts import Opener, from_module
+from src.training.lightning.parts import Opener, loaders_of
 from src.training.lightning.random_state import seed_everything
 from src.training.lightning.strategies.device import pick_device
 from src.training.lightning.strategies.make import make_strategy
@@ -160,10 +160,9 @@ class Trained:
         device = pick_device(self.config, topology)
         strategy = make_strategy("single", self.config, topology, device, 1)
         trainer = make_trainer(self.config, topology, device, strategy)
-        splits = self.splits
-        datamodule = splits.train if isinstance(splits.train, pl.LightningDataModule) else None
-        if datamodule:
-            splits = from_module(datamodule, splits, topology, strategy)
+        made = self.network if self.task is None else self.task
+        source, splits = loaders_of(self.config, self.splits, made, topology, trainer)
+        datamodule = source if isinstance(source, pl.LightningDataModule) else None
         data = getattr(splits, split)
         if data is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")

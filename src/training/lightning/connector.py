@@ -59,7 +59,7 @@ class Connector(_LoggerConnector):
         if self.trainer.training:
             # a resumed epoch ends like any other: Lightning would not ask schedules that watch a metric
             self.trainer.fit_loop._restarting = False
-        else:
+        elif not self.trainer._evaluation_loop._logged_outputs:  # of several loaders, the first one ends
             self.collected = {}
         self._share(on_step=False)
 

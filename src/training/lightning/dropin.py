@@ -16,7 +16,7 @@ from src.config.choices import Logger as Section
 from src.config.instantiate import instantiate, locate, refusals
 from src.config.load import as_tree
 from src.config.schema import Config
-from src.errors import ConfigError
+from src.errors import ConfigError, DataError
 from src.runs.folder import RunDir
 from src.tasks.base import Task
 from src.training.lightning.hardware import uncompiled
@@ -177,6 +177,11 @@ def lightning_refusals() -> Iterator[None]:
     except RuntimeError as error:
         if sentence := uncompiled(error):
             raise ConfigError(sentence) from error
+        if str(error).startswith("DataLoader worker (pid"):
+            raise DataError(
+                f"a process that loads data ended by itself ({str(error).strip()}): killed by the system, it ran out of memory; use fewer, "
+                "such as data.workers=1 (num_workers of your own DataLoader), or more memory: cluster.mem. data.workers=0 shows a crash."
+            ) from error
         if "not used in producing" not in str(error):
             raise
         raise ConfigError(

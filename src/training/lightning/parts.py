@@ -1,20 +1,23 @@
 """The parts of the data that a run reads, and in which order: our own wherever rows can be taken by number."""
 
+import inspect
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.core.hooks import DataHooks
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
+from src.config.limits import MOST
 from src.config.schema import Config
-from src.data.base import DataSet, Splits
+from src.data.base import DataSet, ModuleLoaders, Splits
 from src.data.batch import check_batch
 from src.data.order import BatchOrder
-from src.data.torch_foreign import length_of, readable, shares
+from src.data.torch_foreign import gives_batches, is_source, length_of, readable, shares
 from src.data.torch_loader import Batches
 from src.data.torch_order import BareOrder
 from src.data.torch_samples import Prepare, Reader, is_map_style
@@ -66,21 +69,19 @@ class Opener:
             ConfigError: it can't be read, or not on so many ranks.
         """
         train = name == "train"
-        if (
-            isinstance(split, list | tuple)
-            and split
-            and not is_map_style(split[0])
-            and hasattr(split[0], "__iter__")
-        ):
+        if inner := several(split):
             if train:
                 raise ConfigError(
                     "the data gives several loaders to train from; give one, of a data set that joins them."
                 )
-            return Several([self.part(one, name) for one in split])
+            return Several([self.part(one, name) for one in inner])
         if known := readable(split):
             order = self._order(known.batch_size * self.topology.world_size, known.shuffle)
             bare = BareOrder(order, train or known.drop_last, known.shuffle)
             reader = Reader(known.dataset, self.config.seed, self.prepare, known.collate)
+            if train and (order.world_size > 1 or known.batch_size != self.config.data.batch_size):
+                each, whole = known.batch_size, order.batch_size
+                self.tell(f"batch {each} per rank, {whole} in all: data comes from your DataLoader.")
             return self._own(reader, bare, known.workers, train, starts=split.worker_init_fn)
         if isinstance(split, DataSet) or is_map_style(split):
             order = self._order(self.config.data.batch_size, train)
@@ -88,7 +89,7 @@ class Opener:
             return self._own(
                 Reader(split, self.config.seed, self.prepare), bare, self.config.data.workers, train
             )
-        if isinstance(split, CombinedLoader | dict) or not hasattr(split, "__iter__"):
+        if isinstance(split, dict) or not hasattr(split, "__iter__"):
             raise ConfigError(
                 f"the {name} part of {self._target} is a {type(split).__qualname__}, which is neither a data set (__len__ and __getitem__ "
                 "or read) nor a loader (__iter__)."
@@ -112,26 +113,32 @@ class Opener:
 
     def _other(self, split: Any, name: str) -> Part:
         """A loader of which nothing is known."""
-        if isinstance(split, IterableDataset):
-            ranks = self.topology.world_size
-            split = torch.utils.data.DataLoader(split, batch_size=self.config.data.batch_size // ranks)
-        if self.topology.world_size > 1 and not shares(split, self.topology.world_size):
+        evaluates, ranks = name != "train", self.topology.world_size
+        if isinstance(split, IterableDataset) and not gives_batches(split):
+            split = DataLoader(split, batch_size=self.config.data.batch_size // ranks)
+        if ranks > 1 and not shares(split, ranks):
             raise ConfigError(
-                f"the {name} loader of {self._target} would give all {self.topology.world_size} ranks the same batches;"
+                f"the {name} loader of {self._target} would give all {ranks} ranks the same batches;"
                 " return the data set itself, which is shared by the ranks, or a loader with a DistributedSampler."
             )
-        key = "train" if name == "train" else name
-        limit, length = getattr(self.config.trainer, f"limit_{key}_batches"), length_of(split)
+        if evaluates and hasattr(split, "__next__"):
+            raise ConfigError(
+                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read once only; return the function that "
+                "makes it."
+            )
+        limit, length = getattr(self.config.trainer, f"limit_{name}_batches"), length_of(split)
         if length is None and self.config.trainer.fast_dev_run:
             length = 1
+        if length is None and evaluates and ranks == 1 and isinstance(limit, float) and limit == 1:
+            length = MOST  # it is read to its end
         if length is None:
             if not isinstance(limit, int):
                 raise ConfigError(
                     f"the {name} loader of {self._target} does not say how many batches it has; use "
-                    f"trainer.limit_{key}_batches=N."
+                    f"trainer.limit_{name}_batches=N."
                 )
             length = limit
-        if name == "train":
+        if not evaluates:
             stateful = hasattr(split, "state_dict") and hasattr(split, "load_state_dict")
             self.tell(
                 "a resume asks the loader for its own position."
@@ -139,55 +146,108 @@ class Opener:
                 else "a resume reads the batches of its epoch that were trained before, and skips them."
             )
         rank, seed = self.topology.rank, self.config.seed
-        return OtherOrder(split, length, seed, rank, name == "train", self.weighted, self.prepare)
+        return OtherOrder(split, length, seed, rank, not evaluates, self.weighted, self.prepare)
+
+
+def several(split: Any) -> list[Any]:
+    """Return the loaders or data sets in a list, tuple, dict or CombinedLoader; none for a single one."""
+    if isinstance(split, CombinedLoader):
+        return list(split.flattened)
+    inner = split.values() if isinstance(split, dict) else split
+    return [*inner] if isinstance(split, dict | list | tuple) and all(map(is_source, inner)) else []
 
 
 def open_parts(
     config: Config,
     splits: Splits,
     topology: Topology,
-    task: Task | None,
-    strategy: Strategy,
+    made: Task | pl.LightningModule,
+    trainer: pl.Trainer,
     tell: Callable[[str], None],
 ) -> Parts:
     """Each part as it is read.
 
     Args:
-        task: the native one, or None for a module that computes its own loss.
-        strategy: of ranks that know each other.
+        made: a native task, or a module that computes its own loss.
+        trainer: of ranks that know each other.
 
     Raises:
         ConfigError, DataError: what can't be read, or does not suit the ranks.
     """
-    opener = Opener(config, topology, task is not None, getattr(task, "prepare", None), tell)
-    module = splits.train if isinstance(splits.train, pl.LightningDataModule) else None
-    if module:
-        splits = from_module(module, splits, topology, strategy)
-    elif splits.train is splits.val is splits.test:
-        raise ConfigError(
-            f"data._target_={config.data.target['lightning']} made a {type(splits.train).__qualname__}, which has no train and val "
-            "and is no LightningDataModule."
+    native = not isinstance(made, pl.LightningModule)
+    opener = Opener(config, topology, native, getattr(made, "prepare", None) if native else None, tell)
+    source, splits = loaders_of(config, splits, made, topology, trainer)
+    if not native and overridden(made, "train_dataloader") and source is not made:
+        tell(
+            f"the train_dataloader of {type(made).__name__} is not used: data={config.data.name} wins; data=module uses it."
         )
     test = None if splits.test is None else opener.part(splits.test, "test")
     val = None if splits.val is None else opener.part(splits.val, "val")
-    return Parts(opener.part(splits.train, "train"), val, test, module)
+    if val is None and config.trainer.limit_val_batches:
+        tell("there is no validation data: the newest checkpoint counts as the best.")
+    datamodule = source if isinstance(source, pl.LightningDataModule) else None
+    return Parts(opener.part(splits.train, "train"), val, test, datamodule)
+
+
+def loaders_of(
+    config: Config, splits: Splits, made: object, topology: Topology, trainer: pl.Trainer
+) -> tuple[Any, Splits]:
+    """Return the data module, or the module itself, whose loaders are read, or None; and the splits, which they are then.
+
+    Raises:
+        ConfigError: the data is another object, or the module has no loader to train from.
+    """
+    source = made if isinstance(splits.train, ModuleLoaders) else splits.train
+    if isinstance(source, pl.LightningDataModule | pl.LightningModule) and overridden(
+        source, "train_dataloader"
+    ):
+        return source, from_module(source, splits, topology, trainer)
+    if source is made:
+        raise ConfigError(
+            f"data=module reads the loaders of a LightningModule, and {type(made).__name__} has no train_dataloader; name the data, "
+            "such as data._target_=mine.open_data."
+        )
+    if splits.train is splits.val is splits.test:
+        raise ConfigError(
+            f"data._target_={config.data.target['lightning']} made a {type(source).__qualname__}, which has no train and is no data "
+            "set, loader or LightningDataModule."
+        )
+    return None, splits
 
 
 def from_module(
-    module: pl.LightningDataModule, splits: Splits, topology: Topology, strategy: Strategy
+    module: pl.LightningDataModule | pl.LightningModule,
+    splits: Splits,
+    topology: Topology,
+    trainer: pl.Trainer,
 ) -> Splits:
-    """Prepare and set up a LightningDataModule, once, and ask for its loaders."""
+    """Prepare and set up what has the hooks of data, once, with its Trainer as in Lightning, and ask for its loaders."""
+    module.trainer = trainer
     if topology.rank == 0 or (topology.local_rank == 0 and module.prepare_data_per_node):
         module.prepare_data()
-    strategy.barrier("prepare_data")
+    trainer.strategy.barrier("prepare_data")
     module.setup("fit")
     module.setup("test")
     module.prepare_data = lambda: None  # type: ignore[method-assign]
     module.setup = lambda stage: None  # type: ignore[method-assign]
-    test = module.test_dataloader() if _gives(module, "test_dataloader") else None
-    val = module.val_dataloader() if _gives(module, "val_dataloader") else None
+    test = module.test_dataloader() if overridden(module, "test_dataloader") else None
+    val = module.val_dataloader() if overridden(module, "val_dataloader") else None
     return Splits(module.train_dataloader(), val, test, splits.facts)
 
 
-def _gives(module: pl.LightningDataModule, name: str) -> bool:
-    return getattr(type(module), name) is not getattr(pl.LightningDataModule, name)
+def overridden(module: object, name: str) -> bool:
+    """Return whether a module or data module has a hook for loaders of its own."""
+    return getattr(type(module), name) is not getattr(DataHooks, name)
+
+
+PER_RANK = re.compile(r"[/%]\(*(?:max\(\d+,)?(?:\w+\.)*(?:get_)?(?:world_size|num_devices|num_nodes)")
+"""A division by the number of ranks, in source without spaces."""
+
+
+def divides(module: object) -> bool:
+    """Return whether a LightningDataModule divides by the number of ranks, such as its batch size, as far as its source says."""
+    source = ""
+    for one in type(module).__mro__ if isinstance(module, pl.LightningDataModule) else ():
+        with suppress(OSError, TypeError):  # made in a session, or in a compiled module
+            source += "" if one.__module__.startswith("lightning") else inspect.getsource(one)
+    return PER_RANK.search(re.sub(r"\s", "", source)) is not None

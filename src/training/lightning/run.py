@@ -4,7 +4,7 @@ import gc
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -34,7 +34,7 @@ from src.training.lightning.initial import begin_with
 from src.training.lightning.loaders import OwnOrder
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
-from src.training.lightning.parts import Parts, open_parts
+from src.training.lightning.parts import Parts, divides, open_parts
 from src.training.lightning.random_state import seed_everything
 from src.training.lightning.strategies.ddp import OneDevicePerRank
 from src.training.lightning.strategies.device import pick_device
@@ -190,11 +190,11 @@ def make(config: Config, topology: Topology) -> Made:
     strategy.setup_environment()  # from here on the ranks know each other
     heartbeat.at("preparing")
 
-    per_rank = config.data.batch_size // topology.world_size
-    splits = open_splits(config.data, "lightning", config.seed, staging(config), batch_size=per_rank)
-    native = task if isinstance(task, Task) else None
-    parts = open_parts(config, splits, topology, native, strategy, teller(config, trainer))
+    splits = open_data(config, topology)
+    parts = open_parts(config, splits, topology, task, trainer, teller(config, trainer))
     plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
+    if isinstance(parts.train, OwnOrder):  # a DataLoader of the data has a batch size of its own
+        plan = replace(plan, batch_per_rank=parts.train.batches.size.batch_size // devices)
     if isinstance(task, Task):
         module: pl.LightningModule = make_module(config, task, plan, devices, splits, build)
     else:
@@ -202,6 +202,15 @@ def make(config: Config, topology: Topology) -> Made:
     suit(module, config, strategy)
     trainer.follow(plan)
     return Made(trainer, module, plan, parts, devices)
+
+
+def open_data(config: Config, topology: Topology) -> Splits:
+    """Open the data; a `batch_size` that it takes is of one rank, or of all if it is a data module that divides it by the ranks."""
+    opened = partial(open_splits, config.data, "lightning", config.seed, staging(config))
+    splits = opened(batch_size=config.data.batch_size // topology.world_size)
+    if topology.world_size > 1 and divides(splits.train):
+        return opened(batch_size=config.data.batch_size)
+    return splits
 
 
 def teller(config: Config, trainer: Trainer) -> Callable[[str], None]:

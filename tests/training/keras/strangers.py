@@ -340,6 +340,28 @@ def one_stream() -> Any:
     return open_tf()[0]
 
 
+def only_rows() -> dict[str, Rows]:
+    """The same, by index."""
+    return {"train": Rows()}
+
+
+def arrays(weights: bool = False) -> Any:
+    """As in fit(x, y) and load_data(), with 64 bits."""
+    parts = [(rows.x.astype("float64"), rows.y) for rows in (Rows(), Rows(37, 1))]
+    return tuple((*part, np.ones(len(part[0]))) for part in parts) if weights else tuple(parts)
+
+
+def weighed_arrays() -> Any:
+    """As in fit(x, y, sample_weight)."""
+    return arrays(weights=True)
+
+
+def named_arrays() -> Any:
+    """Labels of TensorFlow's, in a dict of splits."""
+    (x, y), (x_val, y_val) = arrays()
+    return {"train": (x, tf.constant(y)), "validation": (x_val, tf.constant(y_val))}
+
+
 def read_once() -> tuple[Rows, Any]:
     """A validation that can be read once."""
     return Rows(), iter(open_tf()[1])

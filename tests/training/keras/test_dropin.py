@@ -199,9 +199,16 @@ def test_other_streams(make_run: Make, target: str) -> None:
     assert outcome.step == 8
 
 
+@pytest.mark.parametrize("target", ["one_stream", "only_rows", "arrays", "weighed_arrays", "named_arrays"])
+def test_data_as_it_is_given_to_fit(make_run: Make, target: str) -> None:
+    """A data set without a validation; arrays of 64 bits, labels, and weights of rows."""
+    outcome, _ = trained(make_run, task("compiled"), f"data._target_={HERE}.{target}", "trainer.max_epochs=2")
+    assert (outcome.state, outcome.step) == ("completed", 2 * (100 // 16))
+    assert ("val/loss" in outcome.metrics) == target.endswith("arrays")
+
+
 REFUSED = [
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
-    ((task("OwnStep"), f"data._target_={HERE}.one_stream"), "one_stream returns a single .*; return a mapping, an object or a tuple"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
     ((task("OwnStep"), *AVERAGED[:3]), "add optimizer.ema_overwrite_frequency=100"),
     (

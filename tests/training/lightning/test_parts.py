@@ -1,0 +1,117 @@
+"""Data that people bring: every kind of loader is read to its end, and by the hooks and the Trainer that Lightning gives it."""
+
+from collections.abc import Callable
+
+import pytest
+from torch.utils.data import DataLoader
+
+from src.config.command_line import opened
+from src.config.schema import Config
+from src.distributed.topology import Topology
+from src.errors import ConfigError, DataError
+from src.runs.folder import RunDir
+from src.training.lightning.parts import Opener, divides
+
+from .conftest import Fit
+from .data_strangers import EVALUATED, ROWS, VAL, Dividing, NeedsTrainer, pairs
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "tests.training.lightning.data_strangers"
+SHORT = ("data.batch_size=16", "trainer.max_epochs=2", "monitor.progress=plain", "trainer.accelerator=cpu")
+
+
+@pytest.fixture
+def reading(make_run: MakeRun) -> MakeRun:
+    """`reading("evaluated", "data.kind=web")`: a run with the data that the function gives."""
+    return lambda data, *words: make_run(
+        *opened([f"task._target_={HERE}.Lit", f"data._target_={HERE}.{data}", *SHORT, *words])
+    )
+
+
+@pytest.mark.parametrize("kind", EVALUATED)
+def test_every_row_of_any_loader_is_evaluated(kind: str, reading: MakeRun, fit: Fit) -> None:
+    metrics = fit(*reading("evaluated", f"data.kind={kind}")).metrics
+    for part in ("val", "test"):
+        measured = {name: value for name, value in metrics.items() if name.startswith(f"{part}_rows")}
+        assert measured and set(measured.values()) == {float(VAL)}
+
+
+@pytest.mark.parametrize("data", ["split_at_random", "arrays", "tensors"])
+def test_a_split_may_be_what_other_tools_return(data: str, reading: MakeRun, fit: Fit) -> None:
+    outcome = fit(*reading(data))
+    assert (outcome.step, outcome.metrics["val_rows"]) == (2 * ROWS // 16, float(VAL))
+
+
+def test_no_validation_is_one_note(reading: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = fit(*reading("only_train", "checkpoint.monitor=val_loss"))
+    assert outcome.step == 2 * ROWS // 16 and outcome.checkpoint
+    assert capfd.readouterr().out.count("there is no validation data: the newest checkpoint counts") == 1
+
+
+def test_early_stopping_without_validation_is_refused(reading: MakeRun, fit: Fit) -> None:
+    words = ("trainer.early_stopping.patience=2", "trainer.early_stopping.monitor=val_loss")
+    with pytest.raises(ConfigError, match="patience=2 counts validations, and there is no validation data"):
+        fit(*reading("only_train", *words))
+
+
+def test_a_generator_can_t_be_validated_twice(reading: MakeRun, fit: Fit) -> None:
+    with pytest.raises(ConfigError, match="is a generator, which can be read once only"):
+        fit(*reading("once"))
+
+
+def test_a_generator_can_t_be_trained_from_twice(reading: MakeRun, fit: Fit) -> None:
+    with pytest.raises(DataError, match="a generator can be read once only, and epoch 2 reads it again"):
+        fit(*reading("once_to_train", "trainer.limit_train_batches=4"))
+
+
+def test_a_module_s_own_loaders_are_used_where_no_data_is_named(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*opened([f"task._target_={HERE}.Boring", *SHORT[1:]]))
+    assert config.data.name == "module"
+    outcome = fit(config, run)
+    assert outcome.step == 2 * ROWS // 16
+    rows = {f"val_rows/dataloader_idx_{n}": float(VAL) for n in (0, 1)} | {"test_rows": float(VAL)}
+    assert rows.items() <= outcome.metrics.items()
+
+
+def test_lightning_s_own_boring_model_trains(make_run: MakeRun, fit: Fit) -> None:
+    words = ["task._target_=lightning.pytorch.demos.boring_classes.BoringModel", *SHORT[1:]]
+    assert fit(*make_run(*opened(words))).step == 2 * 64
+
+
+def test_named_data_wins_over_a_module_s_own(
+    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"task._target_={HERE}.Boring", f"data._target_={HERE}.only_train", *SHORT]
+    assert fit(*make_run(*opened(words))).step == 2 * ROWS // 16
+    assert "the train_dataloader of Boring is not used: data=custom wins" in capfd.readouterr().out
+
+
+def test_a_module_without_loaders_needs_data(make_run: MakeRun, fit: Fit) -> None:
+    with pytest.raises(ConfigError, match="Lit has no train_dataloader; name the data"):
+        fit(*make_run(*opened([f"task._target_={HERE}.Lit", "data=module", *SHORT])))
+
+
+def test_a_data_module_has_its_trainer(reading: MakeRun, fit: Fit) -> None:
+    outcome = fit(*reading("NeedsTrainer"))
+    assert (outcome.step, outcome.metrics["val_rows"]) == (2 * ROWS // 16, float(VAL))
+
+
+def test_who_divides_by_the_ranks() -> None:
+    assert divides(Dividing()) and divides(NeedsTrainer())
+    assert not divides(pairs(1))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_batch_of_a_data_loader_is_printed(ranks: int, reading: MakeRun) -> None:
+    config, _ = reading("only_train")
+    told: list[str] = []
+    topology = Topology(world_size=ranks, local_world_size=ranks)
+    opener = Opener(config, topology, False, None, told.append)
+    part = opener.part(DataLoader(pairs(ROWS), 8, shuffle=True), "train")
+    assert len(part) == ROWS // 8 // ranks
+    assert told == [f"batch 8 per rank, {8 * ranks} in all: data comes from your DataLoader."]
+
+
+def test_a_loading_process_that_was_killed_is_one_sentence(reading: MakeRun, fit: Fit) -> None:
+    with pytest.raises(DataError, match=r"a process that loads data ended.*data\.workers=1"):
+        fit(*reading("dying", "data.workers=1"))
