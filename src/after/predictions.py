@@ -46,7 +46,7 @@ def _table(arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequ
         columns["file"] = names[: _rows(arrays)]
     for name, array in arrays.items():
         flat = array.reshape(len(array), -1)
-        of_classes = len(classes) > 1 and array.shape[1:] == (len(classes),)
+        of_classes = len({*classes}) == len(classes) > 1 and array.shape[1:] == (len(classes),)
         for number, label in enumerate(classes if of_classes else range(flat.shape[1])):
             columns[f"{name}_{label}"] = map(repr, flat[:, number].tolist())
         if of_classes:

@@ -18,19 +18,8 @@ from src.data.transforms import UnknownPixelsError, prepare
 from src.errors import DataError
 
 EXTENSIONS = (
-    ".jpeg",
-    ".jpg",
-    ".jfif",
-    ".png",
-    ".bmp",
-    ".webp",
-    ".tif",
-    ".tiff",
-    ".gif",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-)
+    ".jpeg", ".jpg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm",
+)  # fmt: skip
 """Names of pictures, in upper case too (ImageNet's are .JPEG); of other files only the number is printed."""
 
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
@@ -62,7 +51,8 @@ class ImageFolder:
 
     def row_names(self) -> list[str]:
         """Return the file of each sample, below the folder of the data set."""
-        return [str(self.path(index).relative_to(self.folder.parent)) for index in range(len(self))]
+        paths = (self.path(index).relative_to(self.folder.parent) for index in range(len(self)))
+        return [os.fsencode(path).decode(errors="backslashreplace") for path in paths]
 
     def notes(self) -> list[str]:
         """Return a line about files that are left out; none if everything is read."""
