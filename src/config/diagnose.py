@@ -195,12 +195,14 @@ def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
 def _first_choices(texts: list[str]) -> tuple[str, ...]:
     """The overrides with the first value of each sweep (a=1,2): those of the sweep's first member."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Glob
 
     out, known = [], groups()
     for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
-        swept = (
-            _values(override, known.get(override.key_or_group, [])) if override.is_sweep_override() else []
-        )
+        choices = known.get(override.key_or_group, [])
+        swept = _values(override, choices) if override.is_sweep_override() else []
+        if swept and not isinstance(override.value(), Glob):  # as Hydra's grammar writes them: null, not None
+            swept = list(override.sweep_string_iterator())
         out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
     return tuple(out)
 

@@ -68,6 +68,8 @@ def split_open(
         path: dotted name of the section, for the messages.
     """
     arguments = {k: v for k, v in section.items() if k not in own and k not in (TARGET, CHECK)}
+    for key in [key for key in arguments if not isinstance(key, str)]:
+        problems.append(f"{path}: {key} can't name an argument of a target; write a name.")
     for key in [key for key in arguments if str(key).startswith("_")]:
         problems.append(
             f"'{path}.{key}' is not a key of the configuration; {path} knows {TARGET} and {CHECK}."
