@@ -45,7 +45,17 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
         stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
+    found = [_with_file(problem, arguments) for problem in found]
     return ConfigError(*(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()]))
+
+
+def _with_file(problem: str, arguments: Sequence[str]) -> str:
+    """Return the sentence about a missing key with the file that was chosen for its section."""
+    section, missing, _ = problem.removeprefix("'").partition("' is missing")
+    group = section.partition(".")[0]
+    chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{group}=")]
+    file = CONFIGS / group / f"{chosen[-1]}.yaml" if missing and chosen else CONFIGS
+    return f"{problem.removesuffix('.')} ({file} does not have it)." if file.is_file() else problem
 
 
 def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
