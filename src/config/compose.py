@@ -34,7 +34,7 @@ def complete_choices() -> None:
 
     if not hasattr(FileConfigSource, "load_written"):
         FileConfigSource.load_written = FileConfigSource.load_config  # type: ignore[attr-defined]
-        FileConfigSource.load_config = _load_choice  # type: ignore[method-assign]
+        FileConfigSource.load_config = _load_choice  # type: ignore[assignment, method-assign]
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":
@@ -49,7 +49,7 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
         found.config = OmegaConf.create({choice: found.config})
     elif group in CHOSEN:
         inherits = "defaults" in found.config  # and the keys of those files must stay
-        known = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
+        known: Any = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
         found.config = OmegaConf.merge(known, {"name": choice}, found.config)
     return found
 

@@ -110,6 +110,6 @@ def test_a_nested_key_may_be_named_like_a_group(configs: Path) -> None:
 def test_a_missing_key_of_a_choice_names_the_file(configs: Path, file: str, content: str, says: str) -> None:
     (configs / file).write_text(content)
     words = [f"{file.partition('/')[0]}=mine"]
-    with pytest.raises(Exception) as refused:  # noqa: PT011
+    with pytest.raises(Exception) as refused:
         load(compose(words))
     assert diagnose(words, refused.value).problems[0] == says.format(configs / file)
