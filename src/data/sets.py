@@ -41,7 +41,8 @@ def open_splits(
             f"data._target_={config.target[framework]} returns no train; return a mapping, an object or a tuple of train and, if "
             "there are any, val and test."
         )
-    return Splits(**{name: _readable(part) for name, part in parts.items()}, facts=facts)
+    notes = opened.notes if isinstance(opened, Splits) else ()
+    return Splits(**{name: _readable(part) for name, part in parts.items()}, facts=facts, notes=notes)
 
 
 @dataclass(frozen=True)

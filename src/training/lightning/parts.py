@@ -232,7 +232,7 @@ def from_module(
     module.setup = lambda stage: None  # type: ignore[method-assign]
     test = module.test_dataloader() if overridden(module, "test_dataloader") else None
     val = module.val_dataloader() if overridden(module, "val_dataloader") else None
-    return Splits(module.train_dataloader(), val, test, splits.facts)
+    return replace(splits, train=module.train_dataloader(), val=val, test=test)
 
 
 def overridden(module: object, name: str) -> bool:

@@ -191,7 +191,10 @@ def make(config: Config, topology: Topology) -> Made:
     heartbeat.at("preparing")
 
     splits = open_data(config, topology)
-    parts = open_parts(config, splits, topology, task, trainer, teller(config, trainer))
+    tell = teller(config, trainer)
+    for note in splits.notes:
+        tell(note)
+    parts = open_parts(config, splits, topology, task, trainer, tell)
     plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
     if isinstance(parts.train, OwnOrder):  # a DataLoader of the data has a batch size of its own
         plan = replace(plan, batch_per_rank=parts.train.batches.size.batch_size // devices)
