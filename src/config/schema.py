@@ -103,6 +103,8 @@ class Checkpoint:
     mode: Literal["min", "max"] | None  # null: what the task says of that metric
     keep_last: Count
     keep_every_n_epochs: Count | None
+    # what on_save_checkpoint adds and is not plain data; null: left out, unless an on_load_checkpoint may need it
+    other_objects: Literal["leave_out", "refuse"] | None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from src.errors import CheckpointError, ConfigError
 from src.monitor.heartbeat import own as heartbeat
 from src.training.lightning.buffers import Buffers
 from src.training.lightning.callbacks import MetricsCallback
+from src.training.lightning.fast_loop import overrides
 from src.training.lightning.plain import with_plain_values
 from src.training.lightning.position import resume_position, set_loops, steps_done
 from src.training.lightning.shards import Shards
@@ -65,13 +66,29 @@ class CheckpointCallback(pl.Callback):
         set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches, steps_done(trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raise ConfigError for a schedule that Lightning moves on only after the checkpoint of a step."""
+        """Check what a checkpoint will hold, before the first step.
+
+        Raises:
+            ConfigError: a schedule that Lightning moves on only after the checkpoint of a step.
+            CheckpointError: an object that no checkpoint can hold.
+        """
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
             raise ConfigError(
                 f"configure_optimizers gives a {type(watching[0].scheduler).__name__} that watches {watching[0].monitor} with "
                 "interval='step', and a checkpoint within an epoch would hold the schedule of the step before; use interval='epoch'."
             )
+        added = (c for c in trainer.callbacks if not type(c).__module__.startswith("src.training."))  # type: ignore[attr-defined]
+        users, data = [pl_module, *added], trainer.datamodule  # type: ignore[attr-defined]
+        hooks = [(one, "on_load_checkpoint") for one in users] + ([(data, "load_state_dict")] if data else [])
+        chosen = self.config.checkpoint.other_objects
+        self.writer.refuses = chosen == "refuse" or (chosen is None and any(overrides(*h) for h in hooks))
+        if not data and not any(overrides(one, "on_save_checkpoint") for one in users):
+            return
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+        for callback in users[1:]:
+            callback.on_save_checkpoint(trainer, pl_module, checkpoint)
+        self.writer.plain(checkpoint)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -152,6 +169,7 @@ class StateWriter(TorchCheckpointIO):
 
     Attributes:
         newest: the newest checkpoint; only rank 0 knows of those written since.
+        refuses: whether an object of a user's hook that is not plain data is an error; else it is left out.
     """
 
     def __init__(
@@ -159,6 +177,7 @@ class StateWriter(TorchCheckpointIO):
     ) -> None:
         self.checkpointer, self.shards, self.newest = checkpointer, shards, saved
         self.buffers = Buffers()
+        self.refuses = True
         self._told: set[str] = set()
         # of the checkpoint whose shards are being written; and why those before it could not be written
         self._info: CheckpointInfo | None = None
@@ -177,7 +196,7 @@ class StateWriter(TorchCheckpointIO):
         if storage_options is None:
             super().save_checkpoint(checkpoint, path)
             return
-        checkpoint = with_plain_values(checkpoint, self._tell)
+        checkpoint = self.plain(checkpoint)
         if self.shards:
             if self.checkpointer:
                 self.shards.clear()
@@ -187,6 +206,10 @@ class StateWriter(TorchCheckpointIO):
             self.buffers.fill(checkpoint)
             if not self.shards:
                 self.checkpointer.save(self._write, storage_options)
+
+    def plain(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """Return what can be saved, see `with_plain_values`."""
+        return with_plain_values(checkpoint, self._tell, self.refuses)
 
     def check(self) -> None:
         """Costs nothing; called at each step. Raises CheckpointError if an earlier checkpoint could not be written."""

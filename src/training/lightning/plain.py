@@ -9,8 +9,10 @@ from torch import Tensor, dtype
 from src.errors import CheckpointError
 
 SCALARS = (int, float, complex, str, bool, bytes, type(None), Tensor, dtype)
-OPTIONAL = ("hyper_parameters", "callbacks")
+OPTIONAL = ("hyper_parameters", "datamodule_hyper_parameters", "callbacks")
 """Parts of a checkpoint of which single entries may be missing when it is read."""
+NEEDED = ("epoch", "global_step", "optimizer_states", "lr_schedulers")
+"""Parts without which a training can't resume."""
 OWN = ("state_dict", "loops", "random_states", "rank_states", "early_stop")
 
 
@@ -18,14 +20,17 @@ class NotPlain(Exception):
     """A value that a checkpoint can't hold; the text says where it is and of what type."""
 
 
-def with_plain_values(checkpoint: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """The checkpoint without what could not be read again.
+def with_plain_values(
+    checkpoint: dict[str, Any], tell: Callable[[str], None], refuses: bool = False
+) -> dict[str, Any]:
+    """Return the checkpoint without what could not be read again.
 
     Args:
         tell: prints a line, for each entry that is left out.
+        refuses: raise at an entry that a user's hook has added, see `checkpoint.other_objects`.
 
     Raises:
-        CheckpointError: something that the training needs can't be in it.
+        CheckpointError: something that is needed can't be in it.
     """
     kept: dict[str, Any] = {}
     for key, value in checkpoint.items():
@@ -33,14 +38,20 @@ def with_plain_values(checkpoint: dict[str, Any], tell: Callable[[str], None]) -
             kept[key] = _entries(key, value, tell)
         elif key in OWN:
             kept[key] = value
-        else:
+        elif refuses or key in NEEDED:
             try:
                 kept[key] = _plain(value, key)
             except NotPlain as error:
+                way = (
+                    "" if key in NEEDED
+                    else "; save plain data, such as its state_dict(), or leave it out with checkpoint.other_objects=leave_out"
+                )  # fmt: skip
                 raise CheckpointError(
                     f"a checkpoint can't hold {error}: it has tensors, numbers, texts, lists and dicts only, for reading anything else "
-                    "could run code."
+                    f"could run code{way}."
                 ) from error
+        else:
+            kept |= _entries("", {key: value}, tell)
     return kept
 
 
@@ -48,7 +59,7 @@ def _entries(part: str, entries: Mapping[str, Any], tell: Callable[[str], None])
     kept = {}
     for key, value in entries.items():
         try:
-            kept[key] = _plain(value, f"{part}.{key}")
+            kept[key] = _plain(value, f"{part}.{key}".lstrip("."))
         except NotPlain as error:
             tell(f"left out of the checkpoints: {error}, which could not be read again without running code.")
     return kept

@@ -27,3 +27,11 @@ def test_entries_that_nobody_needs_are_left_out() -> None:
 def test_what_the_training_needs_is_an_error() -> None:
     with pytest.raises(CheckpointError, match=r"can't hold lr_schedulers.how \(a builtins.type\)"):
         with_plain_values({"lr_schedulers": {"how": object}}, pytest.fail)
+
+
+def test_what_a_hook_has_added_is_left_out_or_refused() -> None:
+    told: list[str] = []
+    assert with_plain_values({"scaler": object(), "count": 3}, told.append) == {"count": 3}
+    assert len(told) == 1 and "scaler (a builtins.object)" in told[0]
+    with pytest.raises(CheckpointError, match=r"can't hold scaler.*checkpoint\.other_objects=leave_out"):
+        with_plain_values({"scaler": object()}, pytest.fail, refuses=True)
