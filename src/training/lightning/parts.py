@@ -1,9 +1,7 @@
 """The parts of the data that a run reads, and in which order: our own wherever rows can be taken by number."""
 
 import inspect
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +48,7 @@ class Opener:
         prepare: of a native task.
         weighted: a native task counts by weight.
         tell: prints a line, on rank 0.
+        source: the data module or module whose hooks gave the loaders, if any.
     """
 
     config: Config
@@ -57,6 +56,7 @@ class Opener:
     weighted: bool
     prepare: Prepare
     tell: Callable[[str], None]
+    source: pl.LightningDataModule | pl.LightningModule | None = None
 
     @property
     def _target(self) -> str:
@@ -76,12 +76,14 @@ class Opener:
                 )
             return Several([self.part(one, name) for one in inner])
         if known := readable(split):
-            order = self._order(known.batch_size * self.topology.world_size, known.shuffle)
+            ranks, each = self.topology.world_size, known.batch_size
+            if each == self.config.data.batch_size and takes_batch_size(type(self.source)):
+                each //= ranks
+            order = self._order(each * ranks, known.shuffle)
             bare = BareOrder(order, train or known.drop_last, known.shuffle)
             reader = Reader(known.dataset, self.config.seed, self.prepare, known.collate)
-            if train and (order.world_size > 1 or known.batch_size != self.config.data.batch_size):
-                each, whole = known.batch_size, order.batch_size
-                self.tell(f"batch {each} per rank, {whole} in all: data comes from your DataLoader.")
+            if train and (ranks > 1 or each != self.config.data.batch_size):
+                self.tell(f"batch {each} per rank, {each * ranks} in all: data comes from your DataLoader.")
             return self._own(reader, bare, known.workers, train, starts=split.worker_init_fn)
         if isinstance(split, DataSet) or is_map_style(split):
             order = self._order(self.config.data.batch_size, train)
@@ -114,12 +116,21 @@ class Opener:
     def _other(self, split: Any, name: str) -> Part:
         """A loader of which nothing is known."""
         evaluates, ranks = name != "train", self.topology.world_size
-        if isinstance(split, IterableDataset) and not gives_batches(split):
-            split = DataLoader(split, batch_size=self.config.data.batch_size // ranks)
+        if isinstance(split, IterableDataset) and self.source is None and not gives_batches(split):
+            rows, kind = self.config.data.batch_size // ranks, type(split).__name__
+            if not evaluates:
+                self.tell(
+                    f"batch {rows}, from the rows of a {kind}; one that gives batches needs DataLoader(..., batch_size=None)."
+                )
+            split = DataLoader(split, batch_size=rows)
         if ranks > 1 and not shares(split, ranks):
             raise ConfigError(
                 f"the {name} loader of {self._target} would give all {ranks} ranks the same batches;"
                 " return the data set itself, which is shared by the ranks, or a loader with a DistributedSampler."
+            )
+        if ranks > 1 and not evaluates:
+            self.tell(
+                f"each step reads a batch of the loader on each of {ranks} ranks: more ranks, fewer and larger steps."
             )
         if evaluates and hasattr(split, "__next__"):
             raise ConfigError(
@@ -175,8 +186,10 @@ def open_parts(
         ConfigError, DataError: what can't be read, or does not suit the ranks.
     """
     native = not isinstance(made, pl.LightningModule)
-    opener = Opener(config, topology, native, getattr(made, "prepare", None) if native else None, tell)
     source, splits = loaders_of(config, splits, made, topology, trainer)
+    opener = Opener(
+        config, topology, native, getattr(made, "prepare", None) if native else None, tell, source
+    )
     if not native and overridden(made, "train_dataloader") and source is not made:
         tell(
             f"the train_dataloader of {type(made).__name__} is not used: data={config.data.name} wins; data=module uses it."
@@ -227,10 +240,12 @@ def from_module(
         module.prepare_data()
     trainer.strategy.barrier("prepare_data")
     module.setup("fit")
-    module.setup("test")
+    test = None
+    if overridden(module, "test_dataloader"):
+        module.setup("test")
+        test = module.test_dataloader()
     module.prepare_data = lambda: None  # type: ignore[method-assign]
     module.setup = lambda stage: None  # type: ignore[method-assign]
-    test = module.test_dataloader() if overridden(module, "test_dataloader") else None
     val = module.val_dataloader() if overridden(module, "val_dataloader") else None
     return replace(splits, train=module.train_dataloader(), val=val, test=test)
 
@@ -240,14 +255,7 @@ def overridden(module: object, name: str) -> bool:
     return getattr(type(module), name) is not getattr(DataHooks, name)
 
 
-PER_RANK = re.compile(r"[/%]\(*(?:max\(\d+,)?(?:\w+\.)*(?:get_)?(?:world_size|num_devices|num_nodes)")
-"""A division by the number of ranks, in source without spaces."""
-
-
-def divides(module: object) -> bool:
-    """Return whether a LightningDataModule divides by the number of ranks, such as its batch size, as far as its source says."""
-    source = ""
-    for one in type(module).__mro__ if isinstance(module, pl.LightningDataModule) else ():
-        with suppress(OSError, TypeError):  # made in a session, or in a compiled module
-            source += "" if one.__module__.startswith("lightning") else inspect.getsource(one)
-    return PER_RANK.search(re.sub(r"\s", "", source)) is not None
+def takes_batch_size(kind: object) -> bool:
+    """Return whether a class is a LightningDataModule with an argument batch_size, which is then that of all ranks together."""
+    module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
+    return module and "batch_size" in inspect.signature(kind).parameters

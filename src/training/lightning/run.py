@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 import torch
 from torch import distributed, nn
 
+from src.config.instantiate import locate
 from src.config.schema import Config
 from src.data.base import Splits
 from src.data.sets import open_splits
@@ -34,7 +35,7 @@ from src.training.lightning.initial import begin_with
 from src.training.lightning.loaders import OwnOrder
 from src.training.lightning.loggers import Tracks
 from src.training.lightning.module import TaskModule
-from src.training.lightning.parts import Parts, divides, open_parts
+from src.training.lightning.parts import Parts, open_parts, takes_batch_size
 from src.training.lightning.random_state import seed_everything
 from src.training.lightning.strategies.ddp import OneDevicePerRank
 from src.training.lightning.strategies.device import pick_device
@@ -190,7 +191,9 @@ def make(config: Config, topology: Topology) -> Made:
     strategy.setup_environment()  # from here on the ranks know each other
     heartbeat.at("preparing")
 
-    splits = open_data(config, topology)
+    whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
+    batch_size = config.data.batch_size // (1 if whole else topology.world_size)
+    splits = open_splits(config.data, "lightning", config.seed, staging(config), batch_size=batch_size)
     tell = teller(config, trainer)
     for note in splits.notes:
         tell(note)
@@ -205,15 +208,6 @@ def make(config: Config, topology: Topology) -> Made:
     suit(module, config, strategy)
     trainer.follow(plan)
     return Made(trainer, module, plan, parts, devices)
-
-
-def open_data(config: Config, topology: Topology) -> Splits:
-    """Open the data; a `batch_size` that it takes is of one rank, or of all if it is a data module that divides it by the ranks."""
-    opened = partial(open_splits, config.data, "lightning", config.seed, staging(config))
-    splits = opened(batch_size=config.data.batch_size // topology.world_size)
-    if topology.world_size > 1 and divides(splits.train):
-        return opened(batch_size=config.data.batch_size)
-    return splits
 
 
 def teller(config: Config, trainer: Trainer) -> Callable[[str], None]:

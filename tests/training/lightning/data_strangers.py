@@ -212,3 +212,31 @@ class Dying(Dataset[Any]):
 def dying() -> Any:
     """Data to train from that ends its readers."""
     return {"train": Dying()}
+
+
+class Keeper:
+    """An object that is not plain data."""
+
+
+class Saves(Lit):
+    """Adds an object to each checkpoint, and never asks for it."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint |= {"scaler": {"inner": Keeper()}, "count": 3, "batches": self.trainer.global_step}
+
+
+class SavesAndLoads(Saves):
+    """Reads it too, if it is there."""
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.loaded = checkpoint["count"], checkpoint.get("scaler")
+        print(f"loaded {self.loaded}")
+
+
+class SavingCallback(pl.Callback):
+    """The same in a callback."""
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["scaler"] = Keeper()
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None: ...

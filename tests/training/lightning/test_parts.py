@@ -8,12 +8,12 @@ from torch.utils.data import DataLoader
 from src.config.command_line import opened
 from src.config.schema import Config
 from src.distributed.topology import Topology
-from src.errors import ConfigError, DataError
+from src.errors import CheckpointError, ConfigError, DataError
 from src.runs.folder import RunDir
-from src.training.lightning.parts import Opener, divides
+from src.training.lightning.parts import Opener
 
 from .conftest import Fit
-from .data_strangers import EVALUATED, ROWS, VAL, Dividing, NeedsTrainer, pairs
+from .data_strangers import EVALUATED, ROWS, VAL, pairs
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "tests.training.lightning.data_strangers"
@@ -96,11 +96,6 @@ def test_a_data_module_has_its_trainer(reading: MakeRun, fit: Fit) -> None:
     assert (outcome.step, outcome.metrics["val_rows"]) == (2 * ROWS // 16, float(VAL))
 
 
-def test_who_divides_by_the_ranks() -> None:
-    assert divides(Dividing()) and divides(NeedsTrainer())
-    assert not divides(pairs(1))
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_batch_of_a_data_loader_is_printed(ranks: int, reading: MakeRun) -> None:
     config, _ = reading("only_train")
@@ -115,3 +110,45 @@ def test_the_batch_of_a_data_loader_is_printed(ranks: int, reading: MakeRun) -> 
 def test_a_loading_process_that_was_killed_is_one_sentence(reading: MakeRun, fit: Fit) -> None:
     with pytest.raises(DataError, match=r"a process that loads data ended.*data\.workers=1"):
         fit(*reading("dying", "data.workers=1"))
+
+
+def saving(make_run: MakeRun, module: str, *words: str) -> tuple[Config, RunDir]:
+    """A run whose module adds an object to its checkpoints."""
+    names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.only_train")
+    return make_run(*opened([*names, *SHORT, *words]))
+
+
+def test_objects_of_a_module_that_does_not_load_them_are_left_out(
+    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config, run = saving(make_run, "Saves")
+    assert fit(config, run, train=6).state == "preempted"
+    out, err = capfd.readouterr()
+    assert (out + err).count("left out of the checkpoints: scaler.inner (a ") == 1
+    assert fit(config, run).step == 8
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("SavesAndLoads", []),
+        ("Saves", ["checkpoint.other_objects=refuse"]),
+        ("Lit", [f"callbacks.saving._target_={HERE}.SavingCallback"]),
+    ],
+)
+def test_objects_that_may_be_loaded_are_refused_before_the_first_step(
+    module: str, words: list[str], make_run: MakeRun, fit: Fit
+) -> None:
+    config, run = saving(make_run, module, *words)
+    with pytest.raises(CheckpointError, match=r"can't hold scaler.*checkpoint\.other_objects=leave_out"):
+        fit(config, run)
+    assert not run.steps_done or not run.steps_done()
+
+
+def test_objects_can_be_left_out_of_what_is_loaded(
+    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config, run = saving(make_run, "SavesAndLoads", "checkpoint.other_objects=leave_out")
+    fit(config, run, train=6)
+    assert fit(config, run).step == 8
+    assert "loaded (3, None)" in capfd.readouterr().out
