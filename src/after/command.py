@@ -32,8 +32,9 @@ def evaluate(asked: Asked) -> int:
     return 0
 
 
-def measure(opened: Opened, split: str, predictions: Path | None) -> None:
-    """Print and write the metrics of a split, and what the model answers to its rows."""
+def measure(opened: Opened, split: str | None, predictions: Path | None) -> None:
+    """Print and write the metrics of a split, and what the model answers to its rows; None: of the first that can be measured."""
+    split = split or next(iter(opened.model.measurable(predictions is not None)), "test")
     metrics, rows = opened.model.measure(split, predicting=predictions is not None)
     print(dumps({"checkpoint": str(opened.saved.path), "split": split, "metrics": metrics}), end="")
     if predictions is not None:

@@ -70,8 +70,13 @@ def job_config(asked: Asked, words: Sequence[str]) -> Config:
 def words_of(asked: Asked) -> list[str]:
     """What `src/evaluate.py` gets in the job; files are absolute, since a job may start in another folder."""
     typed = asked.typed
-    words = [str(asked.run.path), "--checkpoint", typed.checkpoint, "--split", typed.split]
-    named = {"--export": asked.export, "--to": asked.to, "--predict": asked.predictions}
+    words = [str(asked.run.path), "--checkpoint", typed.checkpoint]
+    named = {
+        "--split": typed.split,
+        "--export": asked.export,
+        "--to": asked.to,
+        "--predict": asked.predictions,
+    }
     words += [word for name, value in named.items() if value for word in (name, str(value))]
     if typed.generate is not None:
         words += [f"--generate={typed.generate}", "--tokens", str(typed.tokens)]

@@ -142,7 +142,7 @@ def test_keras_opens_it_where_it_can_be_made_again(
         ("--predict {tmp}/a.npz", "NeverCalled has no predict_step, so --predict does not know its answers"),
         ("--export torch.export", "the steps of this module do not call it, so nothing says what it takes"),
         ("--export onnx", "the steps of this module do not call it"),
-        ("--split train", r"NeverCalled has no step for --split train; use --split val or test"),
+        ("--split train", r"NeverCalled has no step for --split train; use --split test or val"),
         ("--generate hi", "has no generate"),
     ],
 )
@@ -153,3 +153,27 @@ def test_what_it_can_t_do_is_one_sentence(
     assert code == 2
     assert error.startswith("error: ") and "Traceback" not in error
     assert re.search(says, error), error
+
+
+TORCH_DATA = "tests.training.lightning.data_strangers"
+UNTESTED = {
+    "val": ("task._target_=tests.after.torch_strangers.Answering", f"data._target_={ROWS}.untested", *LIGHTNING[1:]),
+    "module": (f"task._target_={TORCH_DATA}.OwnValidation", *COMMON[1:]),
+    "train": (f"task._target_={TORCH_DATA}.OnlyTrains", f"data._target_={TORCH_DATA}.only_train", *COMMON),
+    "keras": (
+        "framework=keras", f"task._target_={KERAS}.OwnStep", f"data._target_={KERAS}.untested",
+        "checkpoint.monitor=val/loss", *COMMON,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNTESTED)
+def test_no_test_split_is_needed(kind: str, trained: Trained, evaluated: Evaluate, tmp_path: Path) -> None:
+    """Metrics and answers are those of the validation; a module that only trains can predict and be exported."""
+    run = trained(*UNTESTED[kind])
+    split = "train" if kind == "train" else "val"
+    code, said, error = evaluated(run.path, "--predict", tmp_path / "answers.npz")
+    assert (code, json.loads(said[: said.index("\n}") + 2])["split"]) == (0, split), error
+    format = "savedmodel" if kind == "keras" else "torch.export"
+    assert evaluated(run.path, "--export", format)[0] == 0
+    assert (evaluated(run.path)[0] == 0) == (kind != "train")

@@ -88,6 +88,10 @@ class Trained:
         own: Any = getattr(self.task, "generate", None)
         return own and (lambda *arguments: own(self.network, *arguments))
 
+    def measurable(self, predicting: bool = False) -> list[str]:
+        """Return the splits that the data has, the best one to report first."""
+        return [split for split in ("test", "val", "train") if self.loader.parts[split] is not None]
+
     def measure(self, split: str, predicting: bool = False) -> tuple[dict[str, float], Any]:
         """The metrics of a split, as the run's own test measures them, and what the model answers to its rows.
 

@@ -1,6 +1,7 @@
 """After training with Lightning: the model of a run on one device, measured, used and exported."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,6 +87,17 @@ class Trained:
         own: Any = getattr(self.task, "generate", None)
         return own and (lambda *arguments: own(self.network, *arguments))
 
+    def measurable(self, predicting: bool = False) -> list[str]:
+        """Return the splits that the data has and, unless predicting, the module has a step for; the best one to report first."""
+        _, _, splits = self._loaders()
+        steps = {"test": "test_step", "val": "validation_step", "train": "no step"}
+        return [
+            split
+            for split, step in steps.items()
+            if getattr(splits, split) is not None
+            and (predicting or self.task or is_overridden(step, self.network))
+        ]
+
     def measure(
         self, split: str, predicting: bool = False, batches: int | None = None
     ) -> tuple[dict[str, float], Any]:
@@ -133,42 +145,46 @@ class Trained:
         step, run = {"val": ("validation_step", trainer.validate), "test": ("test_step", trainer.test)}.get(
             split, ("", trainer.test)
         )
-        if not step or not is_overridden(step, module):
-            has = [
-                name
-                for name in ("val", "test")
-                if is_overridden({"val": "validation_step", "test": "test_step"}[name], module)
-            ]
+        measures = bool(step) and is_overridden(step, module)
+        if not measures and not predicting:
+            has = " or ".join(self.measurable())
             raise ConfigError(
                 f"task._target_={target} has no step for --split {split}"
-                + (f"; use --split {' or '.join(has)}." if has else ".")
+                + (f"; use --split {has}." if has else ".")
             )
         if predicting and not is_overridden("predict_step", module):
             raise ConfigError(
                 f"task._target_={target} has no predict_step, so --predict does not know its answers."
             )
-        run(module, **given, verbose=False)
+        if measures:
+            run(module, **given, verbose=False)
         metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}  # type: ignore[attr-defined]
         if not predicting:
             return metrics, None
         loader = given.get("dataloaders") or getattr(given["datamodule"], f"{split}_dataloader")()
-        return metrics, joined([arrays_of(answer) for answer in trainer.predict(module, loader) or []])
+        answers: list[Any] = trainer.predict(module, loader) or []
+        several = isinstance(loader, list) and len(loader) > 1
+        flat = [answer for part in answers for answer in part] if several else answers
+        return metrics, joined([arrays_of(answer) for answer in flat])
 
-    def _open(self, split: str) -> tuple[Trainer, Part, pl.LightningDataModule | None]:
-        """A Trainer on one device, and the part of the data."""
+    def _loaders(self) -> tuple[Trainer, Any, Splits]:
+        """Return a Trainer on one device, the data module or module that brings the loaders, and the splits."""
         topology = Topology()
         device = pick_device(self.config, topology)
         strategy = make_strategy("single", self.config, topology, device, 1)
         trainer = make_trainer(self.config, topology, device, strategy)
         made = self.network if self.task is None else self.task
-        source, splits = loaders_of(self.config, self.splits, made, topology, trainer)
+        return trainer, *loaders_of(self.config, self.splits, made, topology, trainer)
+
+    def _open(self, split: str) -> tuple[Trainer, Part, pl.LightningDataModule | None]:
+        """A Trainer on one device, and the part of the data."""
+        trainer, source, splits = self._loaders()
         datamodule = source if isinstance(source, pl.LightningDataModule) else None
         data = getattr(splits, split)
         if data is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
-        opener = Opener(
-            self.config, topology, self.task is not None, getattr(self.task, "prepare", None), lambda _: None
-        )
+        prepare = getattr(self.task, "prepare", None)
+        opener = Opener(self.config, Topology(), self.task is not None, prepare, lambda _: None, source)
         # in the order of the rows and not augmented, also those of the training
         return trainer, opener.part(data, "val" if split == "train" else split), datamodule
 
@@ -225,9 +241,13 @@ class Trained:
         hook = self.network.register_forward_pre_hook(
             lambda module, args, named: seen.append((args, named)), with_kwargs=True
         )
-        split = next((s for s in ("test", "val") if getattr(self.splits, s) is not None), "val")
         try:
-            self.measure(split, batches=1)
+            if splits := self.measurable():
+                self.measure(splits[0], batches=1)
+            else:  # only what the network is called with counts
+                _, part, _ = self._open("train")
+                with suppress(Exception):
+                    self.network.training_step(next(iter(part.loader())), 0)  # type: ignore[operator]
         finally:
             hook.remove()
         if not seen:

@@ -177,6 +177,8 @@ def lightning_refusals() -> Iterator[None]:
     except RuntimeError as error:
         if sentence := uncompiled(error):
             raise ConfigError(sentence) from error
+        if "`dataloader_idx`" in str(error):  # of several loaders, or of one
+            raise ConfigError(f"Lightning refuses: {error}") from error
         if str(error).startswith("DataLoader worker (pid"):
             raise DataError(
                 f"a process that loads data ended by itself ({str(error).strip()}): killed by the system, it ran out of memory; use fewer, "

@@ -79,11 +79,11 @@ class TaskModule(pl.LightningModule):
         """The loss of this rank's batch."""
         return (self._losses(batch, self.train_sums, training=True) * batch.weight).mean()
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Count one batch; the sums are reduced once, after all batches."""
         self._losses(batch, self.eval_sums, training=False)
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
+    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Count one batch."""
         self._losses(batch, self.eval_sums, training=False)
 

@@ -255,7 +255,7 @@ def overridden(module: object, name: str) -> bool:
     return getattr(type(module), name) is not getattr(DataHooks, name)
 
 
-def takes_batch_size(kind: object) -> bool:
+def takes_batch_size(kind: Any) -> bool:
     """Return whether a class is a LightningDataModule with an argument batch_size, which is then that of all ranks together."""
     module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
     return module and "batch_size" in inspect.signature(kind).parameters

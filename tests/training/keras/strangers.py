@@ -340,6 +340,11 @@ def one_stream() -> Any:
     return open_tf()[0]
 
 
+def untested() -> list[Rows]:
+    """Rows to train on and to validate, in a list."""
+    return [Rows(), Rows(37, 1)]
+
+
 def only_rows() -> dict[str, Rows]:
     """The same, by index."""
     return {"train": Rows()}

@@ -18,6 +18,8 @@ from torch.utils.data import (
     random_split,
 )
 
+from src.data.friedman import open_friedman
+
 ROWS, VAL = 64, 32
 
 
@@ -240,3 +242,56 @@ class SavingCallback(pl.Callback):
         checkpoint["scaler"] = Keeper()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None: ...
+
+
+class OnlyTrains(pl.LightningModule):
+    """Has no step to evaluate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self(batch[0]).square().mean()
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        return self(batch[0])
+
+
+class OwnValidation(OnlyTrains):
+    """Has loaders, two of them to validate."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.log("val_loss", self(batch[0]).mean())
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(pairs(ROWS), 16)
+
+    def val_dataloader(self) -> Any:
+        return [DataLoader(pairs(VAL), 8), DataLoader(pairs(VAL), 8)]
+
+
+class NoIndex(OwnValidation):
+    """Does not take the number of a loader."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+
+def tables(kind: str) -> dict[str, Any]:
+    """Data for this project's own regression."""
+    splits = open_friedman(ROWS, VAL, 0.1)
+    rows = splits.val.columns, splits.val.targets
+    loader = DataLoader(
+        [dict(zip(("columns", "targets"), row, strict=True)) for row in zip(*rows, strict=True)], 8
+    )
+    kinds = {
+        "none": None,
+        "arrays": {"columns": rows[0], "targets": rows[1]},
+        "sets": [splits.val, splits.test],
+        "loaders": [loader, loader],
+        "sampler": DataLoader(loader.dataset, batch_sampler=Buckets()),
+    }
+    return {"train": splits.train, "val": kinds[kind], "facts": splits.facts}

@@ -40,6 +40,11 @@ def rows(noise: float = 0.0) -> dict[str, Any]:
     return {"train": Rows(ROWS, noise=noise), "val": Rows(VAL, 1), "test": Rows(VAL, 2)}
 
 
+def untested() -> dict[str, Any]:
+    """The same without a test."""
+    return {"train": Rows(ROWS), "val": Rows(VAL, 1)}
+
+
 class Plain(pl.LightningModule):
     """A step, metrics by log_dict, and whatever optimizer it is given."""
 

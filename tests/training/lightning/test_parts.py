@@ -152,3 +152,24 @@ def test_objects_can_be_left_out_of_what_is_loaded(
     fit(config, run, train=6)
     assert fit(config, run).step == 8
     assert "loaded (3, None)" in capfd.readouterr().out
+
+
+def test_several_loaders_need_a_step_that_takes_their_number(make_run: MakeRun, fit: Fit) -> None:
+    with pytest.raises(
+        ConfigError, match=r"Lightning refuses: You provided multiple .*Try adding `dataloader_idx=0`"
+    ):
+        fit(*make_run(*opened([f"task._target_={HERE}.NoIndex", *SHORT[1:]])))
+
+
+@pytest.mark.parametrize("kind", ["none", "arrays", "sets", "loaders", "sampler"])
+def test_a_native_task_validates_on_any_of_them(kind: str, make_run: MakeRun, fit: Fit) -> None:
+    words = [
+        "task=regression",
+        "model=mlp",
+        "model.hidden=[8]",
+        f"data._target_={HERE}.tables",
+        f"data.kind={kind}",
+    ]
+    outcome = fit(*make_run(*opened([*words, *SHORT])))
+    assert outcome.step == 2 * ROWS // 16 and outcome.checkpoint
+    assert ("val/mae" in outcome.metrics) == (kind != "none")
