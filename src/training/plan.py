@@ -81,6 +81,12 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
     )
 
 
+def validation_notes(config: Config, plan: Plan) -> list[str]:
+    """Return a line for a run without validation data, which its configuration does not switch off."""
+    missing = not plan.val_batches and config.trainer.limit_val_batches
+    return ["there is no validation data: the newest checkpoint counts as the best."] if missing else []
+
+
 def batches_per_step(config: Trainer) -> int:
     """Batches whose gradients make one optimizer step."""
     return 1 if config.fast_dev_run else config.accumulate_grad_batches

@@ -117,7 +117,8 @@ class TrainingCallback:
                 return
             parts.append("val")
         metrics = {k: v for k, v in position.metrics.items() if k == "lr" or k.partition("/")[0] in parts}
-        if "val" in parts and trainer.early_stopping.patience is not None:
+        judged_now = "val" in parts or not self.plan.val_batches
+        if judged_now and trainer.early_stopping.patience is not None:
             value = monitored(metrics, trainer.early_stopping.monitor, "trainer.early_stopping.monitor")
             position.patience.judge(value, trainer.early_stopping)
         self.metrics.write(position.step, epoch, metrics)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from src.config.limits import MOST
 from src.config.schema import Config
 from src.data.base import DataSet, Splits
 from src.data.batch import too_large
@@ -228,6 +229,11 @@ class DropInLoader:
             return 1
         if isinstance(limit, int):
             return limit
+        endless = (
+            isinstance(data.part, tf.data.Dataset) and data.part.cardinality() == tf.data.INFINITE_CARDINALITY
+        )
+        if data.name != "train" and not endless:  # as Keras does, it is read to its end
+            return sum(1 for _ in data.evaluation(MOST))
         raise ConfigError(
             f"the {data.name} data, a {type(data.part).__name__}, does not say how many batches it has; use "
             f"trainer.limit_{data.name}_batches=N."

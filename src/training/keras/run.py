@@ -38,7 +38,7 @@ from src.training.keras.strategies.base import Strategy
 from src.training.keras.strategies.make import make_strategy
 from src.training.keras.tensorboard import MetricsWriter
 from src.training.peak import peak
-from src.training.plan import Plan
+from src.training.plan import Plan, validation_notes
 from src.training.progress import Progress
 from src.training.replay import Replay, wanted
 from src.training.resuming import other_devices, resuming_at
@@ -170,7 +170,7 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
         made = instantiate(config.task, "task", "keras")
     if isinstance(made, Task | keras.Model):
         opened = (open_native if isinstance(made, Task) else open_dropin)(config, strategy, splits, made)
-        opened[0].notes += splits.notes
+        opened[0].notes += [*splits.notes, *validation_notes(config, opened[2])]
         return opened
     raise ConfigError(
         f"{named} makes a {type(made).__name__}, which is neither a task (a subclass of "

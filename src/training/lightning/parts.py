@@ -196,8 +196,6 @@ def open_parts(
         )
     test = None if splits.test is None else opener.part(splits.test, "test")
     val = None if splits.val is None else opener.part(splits.val, "val")
-    if val is None and config.trainer.limit_val_batches:
-        tell("there is no validation data: the newest checkpoint counts as the best.")
     datamodule = source if isinstance(source, pl.LightningDataModule) else None
     return Parts(opener.part(splits.train, "train"), val, test, datamodule)
 

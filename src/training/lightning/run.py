@@ -45,7 +45,7 @@ from src.training.lightning.trainer import Trainer, make_trainer
 from src.training.lightning.training_check import TrainingCheck
 from src.training.network import build_network
 from src.training.peak import peak
-from src.training.plan import Plan, make_plan
+from src.training.plan import Plan, make_plan, validation_notes
 from src.training.progress import Progress
 from src.training.replay import Replay, wanted
 from src.training.stop import Stop
@@ -195,10 +195,10 @@ def make(config: Config, topology: Topology) -> Made:
     batch_size = config.data.batch_size // (1 if whole else topology.world_size)
     splits = open_splits(config.data, "lightning", config.seed, staging(config), batch_size=batch_size)
     tell = teller(config, trainer)
-    for note in splits.notes:
-        tell(note)
     parts = open_parts(config, splits, topology, task, trainer, tell)
     plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
+    for note in [*splits.notes, *validation_notes(config, plan)]:
+        tell(note)
     if isinstance(parts.train, OwnOrder):  # a DataLoader of the data has a batch size of its own
         plan = replace(plan, batch_per_rank=parts.train.batches.size.batch_size // devices)
     if isinstance(task, Task):

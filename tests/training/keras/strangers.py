@@ -340,6 +340,32 @@ def one_stream() -> Any:
     return open_tf()[0]
 
 
+def validated(kind: str) -> dict[str, Any]:
+    """Rows to train on, and a validation and a test of one kind."""
+    rows = Rows(37, 1)
+    batches = [(rows.x[n : n + 8], rows.y[n : n + 8]) for n in range(0, 37, 8)]
+
+    class Sequence(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return len(batches)
+
+        def __getitem__(self, index: int) -> Any:
+            return batches[index]
+
+    class Iterable:
+        def __iter__(self) -> Any:
+            return iter(batches)
+
+    kinds: dict[str, Any] = {
+        "generator": lambda: (batch for batch in batches),
+        "PyDataset": Sequence(),
+        "tf.data": tf.data.Dataset.from_tensor_slices((rows.x, rows.y)).batch(8),
+        "iterable": Iterable(),
+        "arrays": (rows.x, rows.y),
+    }
+    return {"train": Rows(), "val": kinds[kind], "test": kinds[kind]}
+
+
 def untested() -> list[Rows]:
     """Rows to train on and to validate, in a list."""
     return [Rows(), Rows(37, 1)]

@@ -207,7 +207,39 @@ def test_data_as_it_is_given_to_fit(make_run: Make, target: str) -> None:
     assert ("val/loss" in outcome.metrics) == target.endswith("arrays")
 
 
+@pytest.mark.parametrize("kind", ["generator", "PyDataset", "tf.data", "iterable", "arrays"])
+def test_any_data_is_evaluated_to_its_end(make_run: Make, kind: str) -> None:
+    words = (f"data._target_={HERE}.validated", f"data.kind={kind}", "trainer.max_epochs=2")
+    outcome, _ = trained(make_run, task("compiled"), *words)
+    assert outcome.metrics["test/loss"] == pytest.approx(outcome.metrics["val/loss"])
+
+
+def test_no_validation_is_one_note(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (f"data._target_={HERE}.only_rows", "monitor.progress=plain", "checkpoint.monitor=val/loss")
+    outcome, _ = trained(make_run, task("compiled"), *words)
+    out, err = capsys.readouterr()
+    assert (out + err).count("there is no validation data: the newest checkpoint counts as the best") == 1
+    assert outcome.checkpoint
+
+
+def test_early_stopping_without_validation_looks_at_the_training(make_run: Make) -> None:
+    words = (
+        "trainer.early_stopping.monitor=train/loss",
+        "trainer.early_stopping.min_delta=1e9",
+        "trainer.max_epochs=9",
+    )
+    outcome, _ = trained(
+        make_run,
+        task("compiled"),
+        f"data._target_={HERE}.only_rows",
+        "trainer.early_stopping.patience=2",
+        *words,
+    )
+    assert outcome.epoch == 3
+
+
 REFUSED = [
+    ((task("OwnStep"), f"data._target_={HERE}.only_rows", "trainer.early_stopping.patience=2"), "patience=2 counts validations"),
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
     ((task("OwnStep"), *AVERAGED[:3]), "add optimizer.ema_overwrite_frequency=100"),
