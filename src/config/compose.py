@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from src.config.environment_values import plain
 from src.config.open import CHOSEN, CUSTOM, LISTED, TARGET
+from src.config.signatures import TargetError, read
 from src.files import ROOT
 
 if TYPE_CHECKING:
@@ -29,12 +31,24 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def complete_choices() -> None:
-    """Let Hydra read files of configs/ that have only a target, see `_load_choice`."""
+    """Let Hydra read files of configs/ that have only a target, see `_load_choice`, and `${own_default:...}` in them."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from omegaconf import OmegaConf
 
+    OmegaConf.register_new_resolver("own_default", _own_default, replace=True)
     if not hasattr(FileConfigSource, "load_written"):
         FileConfigSource.load_written = FileConfigSource.load_config  # type: ignore[attr-defined]
         FileConfigSource.load_config = _load_choice  # type: ignore[assignment, method-assign]
+
+
+def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) -> Any:
+    """Return the default of a section's target for an argument, as far as its source says; `otherwise` if it is of another type."""
+    target = _root_[section].get(TARGET)
+    with suppress(TargetError, KeyError, TypeError, ValueError):  # reported where the target is checked
+        dotted = target if isinstance(target, str) else target[_root_["framework"]]
+        default = read(dotted).parameters[argument].default
+        return default if type(default) is type(otherwise) else otherwise
+    return otherwise
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":

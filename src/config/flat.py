@@ -34,10 +34,11 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def same(one: Any, other: Any) -> bool:
     """Return whether two values are equal; run folders of earlier commits have the string '0' where the key is 0."""
-    return bool(_spelled(one) == _spelled(other))
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _spelled(v) for k, v in value.items()}
-    return [_spelled(v) for v in value] if isinstance(value, list) else value
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        spelled = {str(key): value for key, value in other.items()}
+        return len(one) == len(other) and all(
+            str(k) in spelled and same(v, spelled[str(k)]) for k, v in one.items()
+        )
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)

@@ -11,6 +11,9 @@ from src.config.open import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, Open
 from src.config.strict import did_you_mean
 from src.errors import ConfigError
 
+KEPT = {"seed"}
+"""Supplied arguments that a default of the target's own goes before: a fixed split stays the same in a sweep over seeds."""
+
 
 def instantiate(section: Open, where: str, framework: str, **supplied: Any) -> Any:
     """The object that the section's target makes of its arguments.
@@ -95,7 +98,9 @@ def call(
     filled = by_place[: len(args)]
     named = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     taken = named - {*filled}
-    given = {**{n: v for n, v in supplied.items() if n in taken}, **arguments}
+    defaults = {n: parameters[n].default for n in (KEPT & taken)}
+    own = [n for n, default in defaults.items() if default not in (None, inspect.Parameter.empty)]
+    given = {**{n: v for n, v in supplied.items() if n in taken and n not in own}, **arguments}
     anything = inspect.Parameter.VAR_KEYWORD in kinds
     problems = [f"{where}.{name} is given twice: {ARGS} has it too." for name in filled if name in given]
     if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:

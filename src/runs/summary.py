@@ -70,7 +70,10 @@ def next_command(run: RunDir, config: Config, signal: str | None) -> str:
         others and first and len({*config.task.target.values()}) > 1
     ):  # the task has a side of its own for each
         return f"{train_command()} framework={others[0]}"
-    return f"{train_command()} -m optimizer.lr=0.001,0.003 seed=1,2"
+    swept = (
+        "optimizer.lr=0.001,0.003 seed=1,2" if config.task.metrics else "seed=1,2"
+    )  # other tasks may have their own optimizer
+    return f"{train_command()} -m {swept}"
 
 
 def train_command() -> str:

@@ -1,8 +1,15 @@
 """What is refused and what is said when a run resumes, in both frameworks."""
 
 from src.checkpoints.info import SavedCheckpoint
+from src.config.choices import OtherSchedule
+from src.config.schema import Config
 from src.config.strategies import FrameworkName
 from src.errors import CheckpointError
+from src.training.plan import Plan
+from src.training.schedules import learning_rate, warmup_steps
+
+RISE = 1.5
+"""Factor by which the learning rate of a longer schedule is above the saved one before a line says so."""
 
 
 def refuse_other_framework(saved: SavedCheckpoint, framework: FrameworkName) -> None:
@@ -13,9 +20,20 @@ def refuse_other_framework(saved: SavedCheckpoint, framework: FrameworkName) -> 
         )
 
 
-def resuming_at(step: int, total_steps: int) -> str:
-    """The line that a resumed run begins with."""
-    return f"resuming at step {step} of {total_steps}"
+def resuming_at(saved: SavedCheckpoint, config: Config, plan: Plan, world_size: int) -> str:
+    """Return the line that a resumed run begins with; it says so if a longer schedule raises the learning rate again.
+
+    Args:
+        world_size: devices that share the global batch.
+    """
+    line = f"resuming at step {saved.step} of {plan.total_steps}"
+    before = saved.metrics.get("lr")
+    if isinstance(config.schedule, OtherSchedule) or not config.task.metrics or before is None:
+        return line
+    now = learning_rate(config, plan, saved.step - 1, world_size)
+    if saved.step <= warmup_steps(config.schedule, plan.steps_per_epoch) or now <= RISE * before:
+        return line
+    return f"{line}; schedule={config.schedule.name} now ends there: the learning rate rises from {before:.3g} to {now:.3g}"
 
 
 def other_devices(before: int, now: int) -> str:

@@ -17,6 +17,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "made_here.py").write_text(
         "class Inner:\n    def __init__(self, size): self.size = size\n"
         "def make(a, b=2, *, seed=None): return a, b, seed\n"
+        "def split(seed=42, batch_size=8): return seed, batch_size\n"
         "def anything(**options): return options\n"
         "number = 3\n"
     )
@@ -36,6 +37,11 @@ def test_arguments_and_what_is_supplied(module: str) -> None:
     assert call("made_here.make", {"seed": 7}, a=1, seed=8) == (1, 2, 8)
     assert call("made_here.anything", {"seed": 7}, a=1) == {"a": 1}  # supplied by name only
     assert call("builtins.dict", a=1) == {"a": 1}  # which does not say what it takes
+
+
+def test_a_seed_of_the_target_s_own_stays(module: str) -> None:
+    assert call("made_here.split", {"seed": 7, "batch_size": 2}) == (42, 2)
+    assert call("made_here.split", {"seed": 7}, seed=8) == (8, 8)
 
 
 def test_an_argument_may_name_a_target_itself(module: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from src.config.monitors import better, judged_by
 from src.config.schema import Config
 from src.errors import ConfigError
 
@@ -42,7 +43,29 @@ def test_a_native_task_says_what_is_best(
 def test_of_another_task_the_name_says_it_or_the_user(stranger: str, make_config: MakeConfig) -> None:
     assert make_config(stranger).checkpoint.monitor is None
     assert make_config(stranger, "checkpoint.monitor=val_loss").checkpoint.mode == "min"
-    assert make_config(stranger, "checkpoint.monitor=f1", "checkpoint.mode=max").checkpoint.mode == "max"
+    assert make_config(stranger, "checkpoint.monitor=spread", "checkpoint.mode=max").checkpoint.mode == "max"
+
+
+@pytest.mark.parametrize(
+    "monitor, mode",
+    [
+        ("val/accuracy", "max"), ("val_acc", "max"), ("valid_dataset_iou", "max"), ("val_mIoU", "max"), ("test/MulticlassF1Score", "max"),
+        ("val_BinaryAUROC", "max"), ("mean_average_precision", "max"), ("top5_acc", "max"), ("val_f1/dataloader_idx_0", "max"),
+        ("val_sparse_categorical_accuracy", "max"), ("R2Score", "max"), ("valacc", "max"), ("mAP", "max"),
+        ("val_loss/dataloader_idx_0", "min"), ("accuracy_loss", "min"), ("error_rate", "min"), ("MeanSquaredError", "min"),
+        ("val_sparse_categorical_crossentropy", "min"), ("val/cross_entropy", "min"), ("BinaryCrossEntropy", "min"), ("RMSE", "min"),
+        ("loss_of_heads", "min"),
+        ("val/space", None), ("power", None), ("answer", None), ("entropy", None), ("val/score", None),
+    ],
+)  # fmt: skip
+def test_the_last_word_of_a_name_says_what_is_better(monitor: str, mode: str | None) -> None:
+    assert better(monitor) == mode
+
+
+def test_a_run_says_what_is_best_of_a_task_that_does_not(stranger: str, make_config: MakeConfig) -> None:
+    assert judged_by(make_config()) == judged_by(make_config(stranger)) == ""
+    chosen = make_config(stranger, "checkpoint.monitor=val_f1")
+    assert judged_by(chosen) == "the best checkpoint is that with the greatest val_f1 (checkpoint.mode=max)"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +73,7 @@ def test_of_another_task_the_name_says_it_or_the_user(stranger: str, make_config
     [
         (["checkpoint.monitor=val/accuracy"], "checkpoint.monitor=val/accuracy is not a known metric; "
             "use one of train/loss, train/acc, val/loss, val/acc."),
-        (["STRANGER", "checkpoint.monitor=f1"], "checkpoint.monitor=f1 may be better high or low, and its name does not say; "
+        (["STRANGER", "checkpoint.monitor=spread"], "checkpoint.monitor=spread may be better high or low, and its name does not say; "
             "add checkpoint.mode=max or checkpoint.mode=min."),
         (["STRANGER", "trainer.early_stopping.patience=3"], "trainer.early_stopping.patience=3 needs a metric to watch, "
             "and the task's are not known before it runs; use trainer.early_stopping.monitor=NAME."),

@@ -33,6 +33,15 @@ class Takes(pl.LightningModule):
     def __init__(self, optimizer, net=None, layers: list[str] | None = None):
         super().__init__()
 
+BATCH = 16
+
+class OwnBatch(pl.LightningDataModule):
+    def __init__(self, rows: int = 8, batch_size: int = BATCH):
+        super().__init__()
+
+def without(batch_size=None):
+    ...
+
 def open_data(seed, batch_size, rows: int = 10):
     ...
 """
@@ -144,6 +153,22 @@ def test_supplied_arguments_need_not_be_given(load_words: Load) -> None:
     assert problems(load_words, "schedule._target_=torch.optim.lr_scheduler.OneCycleLR") == [
         "'schedule.max_lr' is missing: torch.optim.lr_scheduler.OneCycleLR needs it."
     ]
+
+
+@pytest.mark.parametrize(
+    "words, batch_size",
+    [
+        (["data._target_=stranger.OwnBatch"], 16),
+        (["data._target_=stranger.OwnBatch", "data.batch_size=8"], 8),
+        (["data._target_={lightning: stranger.OwnBatch}"], 16),
+        (["data._target_=stranger.without"], 32),
+        (["data._target_=stranger.open_data"], 32),
+        (["data._target_=math.sqrt"], 32),
+        (["data=digits"], 96),
+    ],
+)
+def test_the_default_batch_of_a_data_set_stays(load_words: Load, words: list[str], batch_size: int) -> None:
+    assert load_words(*words).data.batch_size == batch_size
 
 
 def test_callbacks_and_loggers_of_any_number(load_words: Load) -> None:

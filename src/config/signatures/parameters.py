@@ -56,9 +56,10 @@ def written(names: Names, module: Module, node: FunctionNode, bound: bool) -> Si
 def _parameter(
     names: Names, module: Module, arg: ast.arg, default: ast.expr | None, positional_only: bool
 ) -> Parameter:
-    return made(
-        arg.arg, default is None, hint_of(names, module, arg.annotation), literal(default), positional_only
-    )
+    required, hint = default is None, hint_of(names, module, arg.annotation)
+    if isinstance(default, ast.Name) and len(bound := module.scope.get(default.id, [])) == 1:
+        default = bound[0].value  # a constant of the module
+    return made(arg.arg, required, hint, literal(default), positional_only)
 
 
 def made(name: str, required: bool, hint: Any, default: Any, positional_only: bool = False) -> Parameter:

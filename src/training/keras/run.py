@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from src.checkpoints.recovery import open_checkpointer
 from src.config.instantiate import instantiate, refusals
+from src.config.monitors import judged_by
 from src.config.schema import Config
 from src.data.sets import open_splits
 from src.data.stage import staging
@@ -92,8 +93,10 @@ def train_and_test(
     display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units, least, live)
     display.newest = lambda: checkpointer.newest if checkpointer else None
     with checkpointer or nullcontext(), display as progress:
+        if line := judged_by(config):
+            progress.note(line)
         if newest:
-            progress.note(resuming_at(position.step, plan.total_steps))
+            progress.note(resuming_at(newest, config, plan, strategy.replicas))
         if before != strategy.replicas:
             progress.note(other_devices(before, strategy.replicas))
         others = make_callbacks(config, module, plan, position)

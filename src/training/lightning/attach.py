@@ -11,6 +11,7 @@ from src.checkpoints.info import SavedCheckpoint
 from src.checkpoints.interval import Interval
 from src.checkpoints.recovery import open_checkpointer
 from src.checkpoints.staging import open_staging
+from src.config.monitors import judged_by
 from src.config.schema import Config
 from src.data.torch_foreign import Stream
 from src.errors import CheckpointError
@@ -56,7 +57,9 @@ def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> Checkpoin
         refuse_other_framework(saved, "lightning")
         refuse_other_layout(saved, sharded)
         trainer.steps_done = saved.step
-        metrics.progress.note(resuming_at(saved.step, plan.total_steps))
+        metrics.progress.note(resuming_at(saved, config, plan, trainer.world_size))
+    if line := judged_by(config):
+        metrics.progress.note(line)
     interval = Interval(config.checkpoint, trainer.world_size)
     metrics.interval = interval if writes else None
     shards = open_shards(run, config, trainer.global_rank) if sharded else None

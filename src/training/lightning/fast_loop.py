@@ -23,7 +23,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
-from src.errors import user_error
+from src.errors import ConfigError, user_error
 from src.training.lightning.hardware import BFloat16
 
 HOOKS = (
@@ -153,8 +153,9 @@ class FastEpochLoop(_TrainingEpochLoop):
         with torch.enable_grad():
             output = self._within("training_step", trainer.strategy.training_step, *arguments)
             if output is None and trainer.world_size > 1:
-                raise RuntimeError(
-                    "training_step returned None, and a rank can't skip a step that the others make."
+                raise ConfigError(
+                    f"training_step of {type(trainer.lightning_module).__name__} returned None, and a rank can't skip a step that the "
+                    "others make; return a loss in each step, such as 0 * loss."
                 )
             loss, made = loss_of(output, trainer.accumulate_grad_batches)
             if index % trainer.accumulate_grad_batches == 0:
