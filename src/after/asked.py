@@ -45,11 +45,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     add = made.add_argument
     add("words", nargs="*", metavar="RUN key=value", help=WORDS)
     add("--checkpoint", default="best", metavar="best|newest|STEP", help="whose weights (%(default)s)")
-    add(
-        "--split",
-        choices=("test", "val", "train"),
-        help="part of the data (default: the first of these that is there)",
-    )
+    add("--split", choices=("test", "val", "train"), help="part of the data (default: the first that exists)")
     add("--predict", metavar="FILE", help="write what the model answers to each row: a new .npz or .csv")
     add("--generate", metavar="TEXT", help="continue a text, with a language model")
     add("--tokens", type=int, default=200, metavar="N", help="how many are generated (%(default)s)")

@@ -72,10 +72,10 @@ def words_of(asked: Asked) -> list[str]:
     typed = asked.typed
     words = [str(asked.run.path), "--checkpoint", typed.checkpoint]
     named = {
-        "--split": typed.split,
         "--export": asked.export,
         "--to": asked.to,
         "--predict": asked.predictions,
+        "--split": typed.split,
     }
     words += [word for name, value in named.items() if value for word in (name, str(value))]
     if typed.generate is not None:

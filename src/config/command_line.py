@@ -70,7 +70,8 @@ def _brings_loaders(words: Sequence[str]) -> bool:
         if dotted is None and "task" in given:
             target = read_mapping(CONFIGS / "task" / f"{given['task']}.yaml").get(TARGET)
             dotted = target.get("lightning") if isinstance(target, dict) else target
-        return dotted is not None and "train_dataloader" in read(dotted).methods
+        inherited = ("lightning.pytorch.core.", "pytorch_lightning.core.")
+        return dotted is not None and not read(f"{dotted}.train_dataloader").name.startswith(inherited)
     return False
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from src.config.signatures.classes import attributes, constructor, methods
+from src.config.signatures.classes import attributes, constructor
 from src.config.signatures.definition import (
     NO_DEFAULT,
     Definition,
@@ -122,12 +122,11 @@ def _definition(names: Names, thing: Thing, dotted: str) -> Definition:
             constructor(names, thing),
             [b if isinstance(b, str) else b.name for b in names.line(thing)[1:]],
         )
-        has, kind, functions = attributes(names, thing), "class", methods(names, thing)
+        has, kind = attributes(names, thing), "class"
     else:
         static = "staticmethod" in decorators(node.decorator_list)
         bound = "classmethod" in decorators(node.decorator_list) and not static
         takes, bases, has, kind = written(names, module, node, bound), [], {}, "function"
-        functions = frozenset()
     framework = framework_of([thing.name, dotted, *bases])
     return Definition(
         thing.name,
@@ -139,7 +138,6 @@ def _definition(names: Names, thing: Thing, dotted: str) -> Definition:
         tuple(bases),
         has,
         framework,
-        functions,
     )
 
 

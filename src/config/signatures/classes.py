@@ -40,16 +40,6 @@ def attributes(names: Names, place: Place) -> dict[str, Any]:
     return {n: v for n, v in found.items() if v is not NO_DEFAULT and not n.startswith("__")}
 
 
-def methods(names: Names, place: Place) -> frozenset[str]:
-    """Return the names of the functions of a class and its bases, without those of Lightning's own base classes."""
-    cores = ("lightning.pytorch.core.", "pytorch_lightning.core.")
-    own = [b for b in names.line(place) if isinstance(b, Place) and not b.name.startswith(cores)]
-    scopes = [names.scope(b.node) for b in own if isinstance(b.node, ast.ClassDef)]
-    return frozenset(
-        n for scope in scopes for n, several in scope.items() if isinstance(several[0].node, FunctionNode)
-    )
-
-
 def _first(names: Names, line: Line, wanted: set[str]) -> Signature:
     """The constructor that the line finds first: an `__init__`, or else, where `wanted`, a `__new__`."""
     new: Signature | None = None

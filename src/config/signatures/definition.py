@@ -69,7 +69,6 @@ class Definition:
         bases: dotted names of all base classes, nearest first, without `object`.
         attributes: class attributes with a literal value, its own and inherited ones.
         framework: the one it belongs to by its package or that of a base.
-        methods: names of the functions that a class and its bases define, without those of Lightning's own base classes.
     """
 
     name: str
@@ -81,7 +80,6 @@ class Definition:
     bases: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     framework: Framework | None = None
-    methods: frozenset[str] = frozenset()
 
 
 def framework_of(names: Iterable[str]) -> Framework | None:

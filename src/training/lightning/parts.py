@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.core.hooks import DataHooks
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -22,6 +21,7 @@ from src.data.torch_samples import Prepare, Reader, is_map_style
 from src.distributed.topology import Topology
 from src.errors import ConfigError
 from src.tasks.base import Task
+from src.training.lightning.fast_loop import overrides
 from src.training.lightning.loaders import OtherOrder, OwnOrder, Part, Several
 from src.training.plan import batches_per_step
 
@@ -190,7 +190,7 @@ def open_parts(
     opener = Opener(
         config, topology, native, getattr(made, "prepare", None) if native else None, tell, source
     )
-    if not native and overridden(made, "train_dataloader") and source is not made:
+    if not native and overrides(made, "train_dataloader") and source is not made:
         tell(
             f"the train_dataloader of {type(made).__name__} is not used: data={config.data.name} wins; data=module uses it."
         )
@@ -209,7 +209,7 @@ def loaders_of(
         ConfigError: the data is another object, or the module has no loader to train from.
     """
     source = made if isinstance(splits.train, ModuleLoaders) else splits.train
-    if isinstance(source, pl.LightningDataModule | pl.LightningModule) and overridden(
+    if isinstance(source, pl.LightningDataModule | pl.LightningModule) and overrides(
         source, "train_dataloader"
     ):
         return source, from_module(source, splits, topology, trainer)
@@ -239,18 +239,13 @@ def from_module(
     trainer.strategy.barrier("prepare_data")
     module.setup("fit")
     test = None
-    if overridden(module, "test_dataloader"):
+    if overrides(module, "test_dataloader"):
         module.setup("test")
         test = module.test_dataloader()
     module.prepare_data = lambda: None  # type: ignore[method-assign]
     module.setup = lambda stage: None  # type: ignore[method-assign]
-    val = module.val_dataloader() if overridden(module, "val_dataloader") else None
+    val = module.val_dataloader() if overrides(module, "val_dataloader") else None
     return replace(splits, train=module.train_dataloader(), val=val, test=test)
-
-
-def overridden(module: object, name: str) -> bool:
-    """Return whether a module or data module has a hook for loaders of its own."""
-    return getattr(type(module), name) is not getattr(DataHooks, name)
 
 
 def takes_batch_size(kind: Any) -> bool:

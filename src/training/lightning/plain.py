@@ -43,9 +43,10 @@ def with_plain_values(
                 kept[key] = _plain(value, key)
             except NotPlain as error:
                 way = (
-                    "" if key in NEEDED
-                    else "; save plain data, such as its state_dict(), or leave it out with checkpoint.other_objects=leave_out"
-                )  # fmt: skip
+                    ""
+                    if key in NEEDED
+                    else "; save its state_dict(), or use checkpoint.other_objects=leave_out"
+                )
                 raise CheckpointError(
                     f"a checkpoint can't hold {error}: it has tensors, numbers, texts, lists and dicts only, for reading anything else "
                     f"could run code{way}."
