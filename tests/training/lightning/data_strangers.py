@@ -56,6 +56,11 @@ class Stream(IterableDataset[Any]):
         yield from pairs(VAL)
 
 
+def rows_of_a_stream() -> Any:
+    """A stream to train from."""
+    return {"train": Stream()}
+
+
 class Buckets:
     """A batch sampler of someone's own."""
 
@@ -295,3 +300,23 @@ def tables(kind: str) -> dict[str, Any]:
         "sampler": DataLoader(loader.dataset, batch_sampler=Buckets()),
     }
     return {"train": splits.train, "val": kinds[kind], "facts": splits.facts}
+
+
+class Passing(Dividing):
+    """Passes its batch size on as it is."""
+
+    def setup(self, stage: str | None = None) -> None: ...
+
+
+class Batched(IterableDataset[Any]):
+    """A stream that gives batches, which Lightning takes as they are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(Batches())
+
+
+class Streaming(Dividing):
+    """Has a stream of batches instead of a loader."""
+
+    def val_dataloader(self) -> Any:
+        return Batched()

@@ -137,3 +137,12 @@ def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) ->
     assert [rank.get("error") for rank in ranks] == [None, None]
     assert [rank["step"] for rank in ranks] == [20, 20]
     assert ranks[0]["metrics"]["rows"] == sum(range(100))
+
+
+def test_a_data_module_that_divides_its_batch_makes_as_many_steps(tmp_path: Path) -> None:
+    """As lightning-hydra-template's does; each rank reads its own half."""
+    data = "tests.training.lightning.data_strangers"
+    words = (f"task._target_={data}.Lit", f"data._target_={data}.Dividing", "data.batch_size=16")
+    ranks = train(tmp_path, 2, "Plain", "rows", "strategy=ddp", *words)
+    assert [rank["step"] for rank in ranks] == [2 * 64 // 16] * 2
+    assert ranks[0]["metrics"]["val_rows"] == 32

@@ -1,9 +1,11 @@
 """Data that people bring: every kind of loader is read to its end, and by the hooks and the Trainer that Lightning gives it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 from src.config.command_line import opened
 from src.config.schema import Config
@@ -13,7 +15,7 @@ from src.runs.folder import RunDir
 from src.training.lightning.parts import Opener
 
 from .conftest import Fit
-from .data_strangers import EVALUATED, ROWS, VAL, pairs
+from .data_strangers import EVALUATED, ROWS, VAL, Dividing, Passing, pairs
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "tests.training.lightning.data_strangers"
@@ -105,6 +107,52 @@ def test_the_batch_of_a_data_loader_is_printed(ranks: int, reading: MakeRun) -> 
     part = opener.part(DataLoader(pairs(ROWS), 8, shuffle=True), "train")
     assert len(part) == ROWS // 8 // ranks
     assert told == [f"batch 8 per rank, {8 * ranks} in all: data comes from your DataLoader."]
+
+
+@pytest.mark.parametrize(("module", "each"), [(Dividing, 8), (Passing, 16)])
+def test_the_batch_size_of_a_data_module_is_that_of_all_ranks(
+    module: type[Dividing], each: int, reading: MakeRun
+) -> None:
+    """Whether its loaders have 8 rows for each of two ranks, or all 16."""
+    config, _ = reading(module.__name__)
+    told: list[str] = []
+    source = module(config.data.batch_size)
+    opener = Opener(config, Topology(world_size=2, local_world_size=2), False, None, told.append, source)
+    assert len(opener.part(DataLoader(pairs(ROWS), each, shuffle=True), "train")) == ROWS // 16
+    assert told == ["batch 8 per rank, 16 in all: data comes from your DataLoader."]
+
+
+@pytest.mark.parametrize("module", ["Dividing", "Passing"])
+def test_a_data_module_s_own_batch_size_stays(module: str, make_run: MakeRun, fit: Fit) -> None:
+    words = [f"task._target_={HERE}.Lit", f"data._target_={HERE}.{module}", *SHORT[1:]]
+    assert fit(*make_run(*opened(words))).step == 2 * ROWS // 64
+
+
+def test_a_stream_of_a_data_module_gives_batches(reading: MakeRun, fit: Fit) -> None:
+    assert fit(*reading("Streaming")).metrics["val_rows"] == VAL
+
+
+def test_a_loader_of_each_rank_prints_what_a_step_is(reading: MakeRun) -> None:
+    config, _ = reading("only_train", "trainer.limit_train_batches=2")
+    told: list[str] = []
+    opener = Opener(config, Topology(world_size=2, local_world_size=2), False, None, told.append)
+
+    class Own(DistributedSampler[Any]):
+        """A sampler of someone's own for each rank."""
+
+    rows = pairs(ROWS)
+    opener.part(DataLoader(rows, 8, sampler=Own(rows, num_replicas=2, rank=0)), "train")
+    assert (
+        told[0]
+        == "each step reads a batch of the loader on each of 2 ranks: more ranks, fewer and larger steps."
+    )
+
+
+def test_a_stream_of_rows_prints_its_batch(
+    reading: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(*reading("rows_of_a_stream", "trainer.limit_train_batches=2"))
+    assert "batch 16, from the rows of a Stream" in capfd.readouterr().out
 
 
 def test_a_loading_process_that_was_killed_is_one_sentence(reading: MakeRun, fit: Fit) -> None:
