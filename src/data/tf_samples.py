@@ -52,6 +52,10 @@ def stack(samples: list[Any]) -> Structure:
         if any(len(sample) != len(first) for sample in samples):
             raise DataError("the samples of a batch have different lengths; give the data set a collate_fn.")
         return tuple(stack([sample[n] for sample in samples]) for n in range(len(first)))
+    if hasattr(first, "__getitem__") and not (hasattr(first, "__array__") or isinstance(first, str | bytes)):
+        raise DataError(
+            f"a row of the data is a {type(first).__name__}, a data set itself; give one each for train, val and test."
+        )
     arrays = [np.asarray(sample) for sample in samples]
     if len({a.shape for a in arrays}) > 1:
         shapes = " and ".join(str(list(s)) for s in sorted({a.shape for a in arrays})[:2])

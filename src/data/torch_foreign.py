@@ -51,11 +51,13 @@ def readable(loader: object) -> Readable | None:
     )
 
 
-def is_source(value: object) -> bool:
-    """Return whether a value in a list is a data set or a loader of its own, and not a row."""
+def is_source(value: object, named: bool = False) -> bool:
+    """Return whether a value in a list, or `named` in a dict, is a data set or a loader of its own, and not a row."""
     if isinstance(value, Dataset | DataSet) or hasattr(value, "__getitems__"):
         return True
-    return hasattr(value, "__iter__") and not is_map_style(value) and not isinstance(value, dict)
+    if isinstance(value, dict | list | tuple | str) or hasattr(value, "__array__"):
+        return False
+    return named if is_map_style(value) else hasattr(value, "__iter__")
 
 
 def gives_batches(stream: IterableDataset[Any]) -> bool:

@@ -46,15 +46,10 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
     problems = []
     if uneven := uneven_batch(batch, world_size, "ranks"):
         problems.append(uneven)
-    stopping = t.early_stopping
-    if (
-        stopping.patience is not None
-        and not val
-        and t.limit_val_batches
-        and "val" in (stopping.monitor or "val")
-    ):
+    unseen = not val and t.limit_val_batches and "val" in (t.early_stopping.monitor or "val")
+    if unseen and t.early_stopping.patience is not None:
         problems.append(
-            f"trainer.early_stopping.patience={stopping.patience} counts validations, and there is no validation data; use "
+            f"trainer.early_stopping.patience={t.early_stopping.patience} counts validations, and there is no validation data; use "
             "trainer.early_stopping.patience=null, or a metric of the training: trainer.early_stopping.monitor=NAME."
         )
     train = limited(train, t.limit_train_batches, t.fast_dev_run)

@@ -91,12 +91,10 @@ class Trained:
         """Return the splits that the data has and, unless predicting, the module has a step for; the best one to report first."""
         _, _, splits = self._loaders()
         steps = {"test": "test_step", "val": "validation_step", "train": "no step"}
-        return [
-            split
-            for split, step in steps.items()
-            if getattr(splits, split) is not None
-            and (predicting or self.task or is_overridden(step, self.network))
-        ]
+        able = {
+            s for s, step in steps.items() if predicting or self.task or is_overridden(step, self.network)
+        }
+        return [split for split in steps if split in able and getattr(splits, split) is not None]
 
     def measure(
         self, split: str, predicting: bool = False, batches: int | None = None

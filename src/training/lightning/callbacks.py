@@ -219,9 +219,8 @@ class MetricsCallback(pl.Callback):
             ConfigError: there is no such metric; `key` is the one of the configuration that names it.
         """
         known = self._unlogged | self.of_epoch
-        trains = (
-            not self.plan.val_batches and "val" not in monitor
-        )  # without a validation its metrics are not missed
+        # without a validation its metrics are not missed
+        trains = not self.plan.val_batches and "val" not in monitor
         if self.task is None and (self._validated or trains):
             monitored(self.metrics | known, monitor, key)
         return known

@@ -164,8 +164,9 @@ def several(split: Any) -> list[Any]:
     """Return the loaders or data sets in a list, tuple, dict or CombinedLoader; none for a single one."""
     if isinstance(split, CombinedLoader):
         return list(split.flattened)
-    inner = split.values() if isinstance(split, dict) else split
-    return [*inner] if isinstance(split, dict | list | tuple) and all(map(is_source, inner)) else []
+    inner, named = (split.values(), True) if isinstance(split, dict) else (split, False)
+    several = isinstance(split, dict | list | tuple) and all(is_source(one, named) for one in inner)
+    return [*inner] if several else []
 
 
 def open_parts(

@@ -242,6 +242,7 @@ REFUSED = [
     ((task("OwnStep"), f"data._target_={HERE}.only_rows", "trainer.early_stopping.patience=2"), "patience=2 counts validations"),
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
+    ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; give one each"),
     ((task("OwnStep"), *AVERAGED[:3]), "add optimizer.ema_overwrite_frequency=100"),
     (
         (task("OwnStep"), "optimizer=custom", f"optimizer._target_={HERE}.Picky"),

@@ -61,6 +61,16 @@ def rows_of_a_stream() -> Any:
     return {"train": Stream()}
 
 
+class Own:
+    """A data set of someone's own."""
+
+    def __len__(self) -> int:
+        return VAL
+
+    def __getitem__(self, index: int) -> Any:
+        return pairs(VAL)[index]
+
+
 class Buckets:
     """A batch sampler of someone's own."""
 
@@ -106,6 +116,7 @@ EVALUATED: dict[str, Any] = {
     "sets": lambda: [pairs(VAL), pairs(VAL)],
     "loaders": lambda: [DataLoader(pairs(VAL), 8), DataLoader(Stream(), 8), Batches()],
     "named": lambda: {"one": DataLoader(pairs(VAL), 8), "other": pairs(VAL)},
+    "own": lambda: {"one": Own(), "other": Own()},
     "combined": lambda: CombinedLoader([pairs(VAL), DataLoader(pairs(VAL), 8)], "sequential"),
     "rows": lambda: [(x, y) for x, y in pairs(VAL)],
 }
