@@ -32,13 +32,15 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 def complete_choices() -> None:
     """Let Hydra read files of configs/ that have only a target, see `_load_choice`, and `${own_default:...}` in them."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra._internal.sources_registry import SourcesRegistry
+    from hydra.core.plugins import Plugins
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("own_default", _own_default, replace=True)
-    if not hasattr(FileConfigSource, "load_written"):
-        FileConfigSource.load_written = FileConfigSource.load_config  # type: ignore[attr-defined]
-        FileConfigSource.load_config = _load_choice  # type: ignore[assignment, method-assign]
+    Plugins.instance()  # looks for plugins once, and makes the classes of its own anew
+    files: Any = SourcesRegistry.instance().resolve("file")
+    if not hasattr(files, "load_written"):
+        files.load_written, files.load_config = files.load_config, _load_choice
 
 
 def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) -> Any:

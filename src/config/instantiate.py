@@ -9,7 +9,7 @@ from typing import Any
 
 from src.config.open import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, Open
 from src.config.strict import did_you_mean
-from src.errors import ConfigError
+from src.errors import ConfigError, ProjectError
 
 KEPT = {"seed"}
 """Supplied arguments that a default of the target's own goes before: a fixed split stays the same in a sweep over seeds."""
@@ -32,17 +32,17 @@ def instantiate(section: Open, where: str, framework: str, **supplied: Any) -> A
 
 
 @contextmanager
-def refusals(what: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn what a target raises at arguments that it can't use into a ConfigError.
+def refusals(what: str) -> Iterator[None]:
+    """Turn what a target raises at arguments that it can't use into a ConfigError: TypeError, ValueError, or an exception of a package.
 
     Args:
         what: of the configuration, for the message.
-        kinds: of exceptions, beside TypeError and ValueError.
     """
     try:
         yield
     except Exception as error:
-        if not isinstance(error, (TypeError, ValueError, *kinds)):
+        of_a_package = type(error).__module__ != "builtins" and not isinstance(error, ProjectError)
+        if not (of_a_package or isinstance(error, TypeError | ValueError)):
             raise
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{what} can't be made: {said.rstrip('.')}.") from error

@@ -1,6 +1,8 @@
 """The groups of the configuration, and the words of a command line as Hydra's grammar reads them."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from src.config import diagnose as diagnosing
 from src.config.compose import CONFIGS, compose, groups, quoted
 from src.config.diagnose import diagnose
 from src.config.load import load
+from src.files import ROOT
 
 
 def test_groups_are_the_folders() -> None:
@@ -71,6 +74,14 @@ CHOICES: dict[str, dict[str, Any]] = {
 def test_a_choice_needs_only_a_target(configs: Path, group: str) -> None:
     (configs / group / "mine.yaml").write_text("_target_: a.b\n")
     assert compose([f"{group}=mine"])[group] == CHOICES[group]
+
+
+def test_a_new_process_completes_a_choice_too(configs: Path) -> None:
+    """Hydra looks for its plugins, and makes their classes anew, once in each process."""
+    (configs / "data" / "mine.yaml").write_text("_target_: a.b\n")
+    code = f"import src.config.compose as c; c.CONFIGS = c.ROOT / {str(configs)!r}; print(c.compose(['data=mine'])['data']['name'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("mine\n", 0), done.stderr
 
 
 def test_what_a_choice_says_or_inherits_stays(configs: Path) -> None:

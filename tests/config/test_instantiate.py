@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf.errors import InterpolationKeyError
 
 from src.config.choices import Callback
-from src.config.instantiate import instantiate
-from src.errors import ConfigError
+from src.config.instantiate import instantiate, refusals
+from src.errors import CheckpointError, ConfigError
 from tests.frameworks import FIRST
 
 
@@ -81,3 +82,12 @@ def test_what_can_not_be_called(module: str, target: str, arguments: dict[str, A
     with pytest.raises(ConfigError) as caught:
         call(target, **arguments)
     assert caught.value.problems == [sentence]
+
+
+def test_what_a_package_raises_is_one_message_and_a_mistake_keeps_its_traceback() -> None:
+    for refused in (TypeError("no"), InterpolationKeyError("no.")):
+        with pytest.raises(ConfigError, match=r"^loggers.x can't be made: no.$"), refusals("loggers.x"):
+            raise refused
+    for kept in (NameError("no"), OSError("no"), CheckpointError("no")):
+        with pytest.raises(type(kept), match=r"^no$"), refusals("loggers.x"):
+            raise kept

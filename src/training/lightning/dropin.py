@@ -34,7 +34,7 @@ def make_task(config: Config) -> Task | pl.LightningModule:
         ConfigError: it is neither, or can't be made.
     """
     dotted = config.task.target["lightning"]
-    with refusals(f"task._target_={dotted}", MisconfigurationException):
+    with refusals(f"task._target_={dotted}"):
         made = instantiate(config.task, "task", "lightning")
     if isinstance(made, Task) and hasattr(made, "step"):
         return made
@@ -98,7 +98,7 @@ def callbacks_of(config: Config, module: pl.LightningModule, trainer: pl.Trainer
     chosen: list[pl.Callback] = []
     for name, section in config.callbacks.items():
         where, dotted = f"callbacks.{name}", section.target["lightning"]
-        with refusals(f"{where}._target_={dotted}", MisconfigurationException):
+        with refusals(f"{where}._target_={dotted}"):
             made = instantiate(section, where, "lightning")
         if not isinstance(made, pl.Callback):
             raise ConfigError(
@@ -153,7 +153,7 @@ def loggers_of(config: Config, run: RunDir, first: bool, step: int, seen: Iterab
         if not (inspect.isclass(target) and issubclass(target, Logger)):
             others[name] = section
             continue
-        with refusals(f"{where}._target_={dotted}", MisconfigurationException):
+        with refusals(f"{where}._target_={dotted}"):
             logger = make_logger(name, section, config, run, step, seen)
         logger.log_hyperparams(as_tree(config))
         made.append(logger)
