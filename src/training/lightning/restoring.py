@@ -5,15 +5,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.trainer.states import TrainerFn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from src.checkpoints.plain_zip import refuse_compressed
 from src.errors import CheckpointError, ProjectError
+from src.training.lightning.trained import KEY, restore_flags, restore_groups, trained_state
 
 
 class Restorer(_CheckpointConnector):
-    """Restores always with `weights_only=True`, which Lightning forgets for some strategies."""
+    """Restores always with `weights_only=True`, which Lightning forgets for some strategies; also which parameters are trained.
+
+    Attributes:
+        trained: the trained state of the checkpoint, until the hooks of the start have been called.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        super().__init__(trainer)
+        self.trained: dict[str, Any] = {}
 
     def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: Any = None) -> None:
         with one_sentence(checkpoint_path):
@@ -22,9 +33,17 @@ class Restorer(_CheckpointConnector):
             super()._restore_modules_and_callbacks(checkpoint_path, weights_only=True)
 
     def restore_training_state(self) -> None:
-        """Optimizer and loops."""
+        """Trained state, optimizer and loops."""
         with one_sentence(self._ckpt_path):
+            if self.trainer.state.fn == TrainerFn.FITTING:
+                self.trained = self._loaded_checkpoint.get(KEY, {})
+                restore_flags(self.trainer.lightning_module, self.trained)
+                restore_groups(self.trainer.lightning_module, self.trainer.optimizers, self.trained)
             super().restore_training_state()
+
+    def dump_checkpoint(self, weights_only: bool | None = None) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        return {**super().dump_checkpoint(weights_only), KEY: trained_state(self.trainer)}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from src.training.lightning.connector import Connector
 from src.training.lightning.fast_loop import FastEpochLoop, refuse_user_ends
 from src.training.lightning.hardware import computing_in, use_tf32
 from src.training.lightning.restoring import Restorer
+from src.training.lightning.trained import FitLoop
 from src.training.plan import Plan, validation_due
 
 
@@ -41,6 +42,7 @@ class Trainer(pl.Trainer):
         self._logger_connector = Connector(self)
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self)
+        self.fit_loop = FitLoop(self, self.fit_loop.min_epochs, self.fit_loop.max_epochs)
         self.fit_loop.epoch_loop = FastEpochLoop(self, lambda: self._validates(config))
         refuse_user_ends(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_ends(self.fit_loop.epoch_loop, "advance", "on_advance_end")
