@@ -3,7 +3,8 @@
 python tests/without.py SCRATCH horovod,slurm,mpi,root COMMAND...
 
 A tool is one of `GROUPS`, `horovod`, `root` (the command then runs as a user without rights), or the name of a Debian package.
-Nothing is removed: the folders of programs and of Python packages are overlaid, in a mount namespace of the command.
+Nothing is removed: the folders of programs, of Python packages and of this project are overlaid, in a mount namespace of the command.
+What the command writes to them is gone with it.
 """
 
 import os
@@ -28,7 +29,7 @@ NOBODY = 65534
 HIDE = r"""
 set -eu
 layers=$1 folders=$2 hidden=$3 owner=$4; shift 4
-cd "$1"; shift
+project=$1; shift
 mkdir "$layers"
 mount -t tmpfs -o mode=755 none "$layers"
 mount -t tmpfs -o mode=1777 none /dev/shm
@@ -39,6 +40,8 @@ while read -r folder; do
     mount -t overlay overlay -o "lowerdir=$folder,upperdir=$layers/$number/up,workdir=$layers/$number/work" "$folder"
 done <<<"$folders"
 while read -r path; do [ -z "$path" ] || rm -rf "$path"; done <<<"$hidden"
+chown "$owner" "$project"
+cd "$project"
 [ "$owner" != 0 ] || exec "$@"
 exec setpriv --reuid="$owner" --regid="$owner" --clear-groups --inh-caps=-all --bounding-set=-all "$@"
 """
@@ -47,14 +50,16 @@ exec setpriv --reuid="$owner" --regid="$owner" --clear-groups --inh-caps=-all --
 def without(
     scratch: Path, tools: Sequence[str], command: Sequence[str], timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
-    """Return what the command printed and its exit code; it can write below `scratch` only, and is not in CI."""
+    """Return what the command printed and its exit code; only what it writes below `scratch` stays, and it is not in CI."""
     plain = "root" in tools
     for name in ("home", "tmp"):
         (scratch / name).mkdir(exist_ok=True)
     if plain:
         subprocess.run(["chown", "-Rh", f"{NOBODY}:{NOBODY}", str(scratch)], check=True)
     closed = [p for p in ways() if plain and not p.stat().st_mode & 1]
-    folders = [*closed, *PROGRAMS, *({str(p.parent) for p in horovod()} if "horovod" in tools else ())]
+    packed = {p.parent for p in horovod() if "horovod" in tools}
+    changed = {*closed, ROOT, *map(Path, PROGRAMS), *packed}
+    folders = sorted(p for p in changed if changed.isdisjoint(p.parents))
     hidden = [str(p) for p in horovod() if "horovod" in tools] + programs(packages(tools))
     words = [
         str(scratch / "layers"),

@@ -37,7 +37,9 @@ def measure(opened: Opened, split: str, predictions: Path | None) -> None:
     metrics, rows = opened.model.measure(split, predicting=predictions is not None)
     print(dumps({"checkpoint": str(opened.saved.path), "split": split, "metrics": metrics}), end="")
     if predictions is not None:
-        write_predictions(predictions, named_arrays(rows))
+        facts = opened.model.facts
+        names = facts.get("row_names", {}).get(split, list)()
+        write_predictions(predictions, named_arrays(rows), names, list(facts.get("class_names", ())))
         print(f"predictions: {display_path(predictions)}")
     print(f"metrics: {display_path(write_metrics(opened.run, opened.saved, split, metrics))}")
 

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from src.config.environment_values import plain
+from src.config.open import CHOSEN, CUSTOM, LISTED, TARGET
 from src.files import ROOT
 
 if TYPE_CHECKING:
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.override_parser.types import Override
+    from hydra.plugins.config_source import ConfigResult
 
 CONFIGS = ROOT / "configs"
 
@@ -19,9 +22,36 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     from hydra.core.global_hydra import GlobalHydra
 
     GlobalHydra.instance().clear()
+    complete_choices()
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = hydra.compose("train", overrides=list(overrides))
         return plain(cfg)
+
+
+def complete_choices() -> None:
+    """Let Hydra read files of configs/ that have only a target, see `_load_choice`."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+
+    if not hasattr(FileConfigSource, "load_written"):
+        FileConfigSource.load_written = FileConfigSource.load_config  # type: ignore[attr-defined]
+        FileConfigSource.load_config = _load_choice  # type: ignore[assignment, method-assign]
+
+
+def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":
+    """Load a file for Hydra; one choice of an open group gets its file's name and the keys of the group's custom.yaml."""
+    from omegaconf import OmegaConf
+
+    found: ConfigResult = source.load_written(config_path)  # type: ignore[attr-defined]
+    group, _, choice = config_path.removesuffix(".yaml").rpartition("/")
+    if TARGET not in found.config or found.header.get("package") or choice == CUSTOM:
+        return found
+    if group in LISTED:
+        found.config = OmegaConf.create({choice: found.config})
+    elif group in CHOSEN:
+        inherits = "defaults" in found.config  # and the keys of those files must stay
+        known: Any = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
+        found.config = OmegaConf.merge(known, {"name": choice}, found.config)
+    return found
 
 
 def groups() -> dict[str, list[str]]:

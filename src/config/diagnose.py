@@ -45,7 +45,17 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
         stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
+    found = [_with_file(problem, arguments) for problem in found]
     return ConfigError(*(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()]))
+
+
+def _with_file(problem: str, arguments: Sequence[str]) -> str:
+    """Return the sentence about a missing key with the file that was chosen for its section."""
+    section, missing, _ = problem.removeprefix("'").partition("' is missing")
+    group = section.partition(".")[0]
+    chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{group}=")]
+    file = CONFIGS / group / f"{chosen[-1]}.yaml" if missing and chosen else CONFIGS
+    return f"{problem.removesuffix('.')} ({file} does not have it)." if file.is_file() else problem
 
 
 def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
@@ -195,12 +205,14 @@ def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
 def _first_choices(texts: list[str]) -> tuple[str, ...]:
     """The overrides with the first value of each sweep (a=1,2): those of the sweep's first member."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Glob
 
     out, known = [], groups()
     for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
-        swept = (
-            _values(override, known.get(override.key_or_group, [])) if override.is_sweep_override() else []
-        )
+        choices = known.get(override.key_or_group, [])
+        swept = _values(override, choices) if override.is_sweep_override() else []
+        if swept and not isinstance(override.value(), Glob):  # as Hydra's grammar writes them: null, not None
+            swept = list(override.sweep_string_iterator())
         out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
     return tuple(out)
 

@@ -34,6 +34,11 @@ def plain(config: Any) -> dict[str, Any]:
     from omegaconf.resolvers import oc
 
     OmegaConf.register_new_resolver("oc.env", _as_written, replace=True)
+    paths = OmegaConf.select(config, "paths")
+    if (
+        known := OmegaConf.is_dict(paths) and "data_dir" not in paths
+    ):  # paths.data in lightning-hydra-template
+        OmegaConf.update(config, "paths.data_dir", "${paths.data}", force_add=True)
     try:
         values = {str(key): config[key] for key in config if key != "hydra"}
         tree: dict[str, Any] = {
@@ -42,6 +47,8 @@ def plain(config: Any) -> dict[str, Any]:
         }
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+    if known:
+        del tree["paths"]["data_dir"]
     problems = [f"'{key}' is missing; a run needs it." for key in EARLY if key not in tree]
     if problems:
         raise ConfigError(*problems)

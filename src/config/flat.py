@@ -1,14 +1,19 @@
 """A configuration with dotted keys, as they are typed on the command line."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+TYPED = re.compile(r"(?!(True|False|None|inf|nan)$)[^\W\d][^.]*")
+"""A key that can stand between dots and means the same there."""
+
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'a': {'b': 1}} as {'a.b': 1}."""
+    """Return {'a': {'b': 1}} as {'a.b': 1}; a mapping inside of a section that has other keys, such as {0: 1.0}, is one value."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
+        named = isinstance(value, Mapping) and all(isinstance(k, str) and TYPED.fullmatch(k) for k in value)
+        if isinstance(value, Mapping) and value and (named or not prefix):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
@@ -16,7 +21,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """{'a.b': 1} as {'a': {'b': 1}}."""
+    """Return {'a.b': 1} as {'a': {'b': 1}}."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         *sections, last = key.split(".")
@@ -25,3 +30,14 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
             section = section.setdefault(part, {})
         section[last] = value
     return tree
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal; run folders of earlier commits have the string '0' where the key is 0."""
+    return bool(_spelled(one) == _spelled(other))
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _spelled(v) for k, v in value.items()}
+    return [_spelled(v) for v in value] if isinstance(value, list) else value

@@ -4,9 +4,10 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from src.config.open import TARGET, Open
+from src.config.open import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, Open
 from src.config.strict import did_you_mean
 from src.errors import ConfigError
 
@@ -77,31 +78,44 @@ def locate(dotted: str, key: str) -> Any:
 def call(
     target: Any, dotted: str, where: str, arguments: Mapping[str, Any], supplied: Mapping[str, Any]
 ) -> Any:
-    """`target(**arguments)`, with those of `supplied` that it takes by name.
+    """Call the target with the arguments, Hydra's `_args_` and `_partial_` among them, and with those of `supplied` that it takes by name.
 
     Raises:
         ConfigError: an argument is missing, or one that it does not take.
     """
+    args, is_partial = arguments.get(ARGS) or [], arguments.get(PARTIAL)
+    arguments = {k: v for k, v in arguments.items() if k not in HYDRA}
     try:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):  # a builtin that does not say
-        return target(**{**supplied, **arguments})
-    taken = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        made = partial(target, *args, **{**supplied, **arguments})
+        return made if is_partial else made()
+    kinds = [p.kind for p in parameters.values()]
+    by_place = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    filled = by_place[: len(args)]
+    named = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    taken = named - {*filled}
     given = {**{n: v for n, v in supplied.items() if n in taken}, **arguments}
-    anything = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
-    problems = [
+    anything = inspect.Parameter.VAR_KEYWORD in kinds
+    problems = [f"{where}.{name} is given twice: {ARGS} has it too." for name in filled if name in given]
+    if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        problems.append(
+            f"{where}.{ARGS}: {dotted} takes {len(by_place)} arguments by position, not {len(args)}."
+        )
+    problems += [
         f"{where}.{name}: {dotted} has no argument '{name}'{did_you_mean(name, taken)}"
         for name in given
-        if name not in taken and not anything
+        if name not in named and not anything
     ]
     problems += [
         f"{where}.{name} is missing: {dotted} needs it."
         for name in taken
-        if name not in given and parameters[name].default is inspect.Parameter.empty
+        if name not in given and not is_partial and parameters[name].default is inspect.Parameter.empty
     ]
     if problems:
         raise ConfigError(*problems)
-    return target(**given)
+    made = partial(target, *args, **given)
+    return made if is_partial else made()
 
 
 def _nested(value: Any, where: str) -> Any:
@@ -110,7 +124,8 @@ def _nested(value: Any, where: str) -> Any:
         return [_nested(v, where) for v in value]
     if not isinstance(value, Mapping):
         return value
-    inner = {k: _nested(v, f"{where}.{k}") for k, v in value.items()}
+    recursive = value.get(RECURSIVE, True)
+    inner = {k: _nested(v, f"{where}.{k}") if recursive else v for k, v in value.items()}
     dotted = inner.pop(TARGET, None)
     if dotted is None:
         return inner

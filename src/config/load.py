@@ -53,12 +53,12 @@ def as_tree(config: Config) -> dict[str, Any]:
 
 
 def _written(tree: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Texts and lists that the schema has turned into something else; folders of this machine are kept absolute."""
+    """Return strings, lists and mappings that the schema has turned into something else; folders of this machine are kept absolute."""
     values = flatten(_plain(config))
     return {
         key: written
         for key, written in flatten(tree).items()
-        if isinstance(written, str | list) and written != values.get(key) and key not in FOLDERS
+        if isinstance(written, str | list | Mapping) and written != values.get(key) and key not in FOLDERS
     }
 
 

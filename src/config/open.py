@@ -24,6 +24,9 @@ OPEN = {"open": True}
 
 TARGET, CHECK = "_target_", "_check_"
 
+ARGS, PARTIAL, CONVERT, RECURSIVE = HYDRA = ("_args_", "_partial_", "_convert_", "_recursive_")
+"""Hydra's further keys of a mapping with a target; `_convert_` changes nothing: a target gets plain dicts and lists anyway."""
+
 CHOSEN = ("task", "model", "data", "optimizer", "schedule")
 """Open groups of which a run has one choice each."""
 
@@ -68,9 +71,14 @@ def split_open(
         path: dotted name of the section, for the messages.
     """
     arguments = {k: v for k, v in section.items() if k not in own and k not in (TARGET, CHECK)}
-    for key in [key for key in arguments if str(key).startswith("_")]:
+    for key in [key for key in arguments if not isinstance(key, str)]:
+        problems.append(f"{path}: {key} can't name an argument of a target; write a name.")
+    if path in ("optimizer", "schedule"):
+        arguments.pop(PARTIAL, None)  # the call is completed with what this project supplies
+    known = [ARGS, CONVERT, RECURSIVE]
+    for key in [key for key in arguments if str(key).startswith("_") and key not in known]:
         problems.append(
-            f"'{path}.{key}' is not a key of the configuration; {path} knows {TARGET} and {CHECK}."
+            f"'{path}.{key}' is not a key of the configuration; {path} knows {', '.join([TARGET, CHECK, *known])}."
         )
     check = section.get(CHECK)
     if check is not None and not isinstance(check, str):

@@ -4,12 +4,12 @@ Arguments that a target does not have, lacks, or annotates with another type are
 extension module, a name made at run time) is checked when the ranks start, before data is opened.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from src.config.choices import Callback, Data, Logger, Model, OtherOptimizer, OtherSchedule, Task
-from src.config.open import FRAMEWORKS, TARGET, Open
+from src.config.open import ARGS, CONVERT, FRAMEWORKS, HYDRA, PARTIAL, RECURSIVE, TARGET, Open
 from src.config.schema import Config
 from src.config.signatures import Definition, Parameter, TargetError, read
 from src.config.strict import UNUSABLE, convert, did_you_mean, nearest
@@ -33,6 +33,15 @@ SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
     Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters", "first_step", "seen"),
 }
 """Arguments that this project gives a target which takes them, unless the section does."""
+
+
+SPECIAL: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    ARGS: ("a list", lambda value: isinstance(value, list)),
+    PARTIAL: ("true or false", lambda value: isinstance(value, bool)),
+    CONVERT: ("none, partial, object or all", lambda value: value in ("none", "partial", "object", "all")),
+    RECURSIVE: ("true or false", lambda value: isinstance(value, bool)),
+}
+"""What Hydra's keys hold, in words, and whether a value is that."""
 
 
 def sections(config: Config) -> Iterator[tuple[str, Open]]:
@@ -153,32 +162,72 @@ def _arguments(
         own: keys of the section that this project reads itself, for a suggestion.
     """
     parameters = definition.parameters
+    special, args = {k: v for k, v in given.items() if k in HYDRA}, given.get(ARGS) or []
+    problems += [
+        f"{key}.{name}={value} must be {words}."
+        for name, (words, fits) in SPECIAL.items()
+        if name in special and not fits(value := special[name])
+    ]
     if definition.kind == "unreadable":
         return dict(given)
+    supplied = {*supplied, *([*parameters][: len(args)] if isinstance(args, list) else parameters)}
+    given = {k: v for k, v in given.items() if k not in HYDRA}
     taken = [name for name, p in parameters.items() if not p.positional_only]
     known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
     for name in given:
         if name not in taken and not definition.takes_any:
             problems.append(f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, known, key)}")
     missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
+    missing = [] if special.get(PARTIAL) else missing
     misspelt = {nearest(name, missing) for name in given if name not in parameters}
     problems += [f"'{key}.{n}' is missing: {dotted} needs it." for n in missing if n not in misspelt]
-    return {name: _argument(f"{key}.{name}", parameters.get(name), v, problems) for name, v in given.items()}
+    recursive = special.get(RECURSIVE, True)
+    if isinstance(args, list) and args:
+        by_place = zip([*parameters.values(), *[None] * len(args)], args, strict=False)
+        special[ARGS] = [
+            _argument(f"{key}.{ARGS}[{i}]", p, v, problems, recursive) for i, (p, v) in enumerate(by_place)
+        ]
+    return special | {
+        n: _argument(f"{key}.{n}", parameters.get(n), v, problems, recursive) for n, v in given.items()
+    }
 
 
-def _argument(key: str, parameter: Parameter | None, value: Any, problems: list[str]) -> Any:
-    if isinstance(value, Mapping) and isinstance(value.get(TARGET), str):
+def _argument(
+    key: str, parameter: Parameter | None, value: Any, problems: list[str], recursive: bool = True
+) -> Any:
+    if _names_target(value):
+        return _nested(key, value, problems) if recursive else value
+    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
+        return value
+    converted = convert(parameter.hint, value, problems, key)
+    return value if converted is UNUSABLE else converted
+
+
+def _names_target(value: Any) -> bool:
+    """Return whether the value names a target, or something in it does."""
+    if isinstance(value, Mapping):
+        return TARGET in value or any(map(_names_target, value.values()))
+    return isinstance(value, list) and any(map(_names_target, value))
+
+
+def _nested(key: str, value: Any, problems: list[str]) -> Any:
+    """Return the value with the arguments of the targets in it converted."""
+    if isinstance(value, list):
+        return [_nested(f"{key}[{i}]", v, problems) for i, v in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    if TARGET in value:
         dotted = value[TARGET]
+        if not isinstance(dotted, str):
+            problems.append(f"{key}.{TARGET}={dotted} is not a dotted name.")
+            return value
         try:
             inner = {k: v for k, v in value.items() if k != TARGET}
             return {TARGET: dotted, **_arguments(key, dotted, read(dotted), inner, set(), problems)}
         except TargetError as error:
             problems.append(f"{key}.{TARGET}={dotted}: {error}")
             return value
-    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
-        return value
-    converted = convert(parameter.hint, value, problems, key)
-    return value if converted is UNUSABLE else converted
+    return {k: _nested(f"{key}.{k}", v, problems) for k, v in value.items()}
 
 
 def _described(task: Task, definition: Definition) -> Task:

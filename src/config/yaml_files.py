@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import yaml
 
+from src.config.open import CHOSEN, LISTED, TARGET
 from src.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
@@ -157,9 +158,14 @@ def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
         return f"{path} names itself among its defaults; remove that line."
     if not tree and path.parent.name in keys:
         return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
-    if HEADER not in text and (path.parent.name not in keys or tree.keys() & keys):
+    group = path.parent.name
+    named = [tree, *(v for v in tree.values() if group in LISTED and isinstance(v, dict))]
+    plain = group in keys and any(TARGET in section for section in named)
+    if HEADER not in text and not plain and (group not in keys or tree.keys() & keys):
         below = f"its keys go below '{path.parent.name}'" if tree else "it is empty"
         return f"{path} lacks the header line `{HEADER}`: without it {below}. Make that its first line."
+    if group in CHOSEN and HEADER not in text and not tree.keys() & {TARGET, "name", "defaults"}:
+        return f"{path} does not say what to use; write `{TARGET}: package.name` into it."
     return None
 
 

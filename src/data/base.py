@@ -45,13 +45,16 @@ class Splits:
 
     Attributes:
         train, val, test: a `DataSet` each, or what else `data._target_` returned; test may be missing.
-        facts: what the data set says of itself, for the arguments in `from_data` of a model: its `shape`, its `outputs`.
+        facts: what the data set says of itself, for the arguments in `from_data` of a model: its `shape`, its `outputs`. Files of
+            predictions use `class_names` (a list) and `row_names` (a function for each split that returns the names of its rows).
+        notes: lines that rank 0 prints once.
     """
 
     train: Any
     val: Any
     test: Any = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class ImageSet(DataSet, Protocol):

@@ -77,7 +77,9 @@ def imagefolder(dir: str, image_size: int, channels: int, look: bool, stage: boo
         )
     for split in ("train", "val") if look and not packed else ():
         class_folders(folder / split)
-    return Known(None, {"shape": (image_size, image_size, channels)}, later=LABELS)
+    return Known(
+        None, {"shape": (image_size, image_size, channels)}, later=(*LABELS, "class_names", "row_names")
+    )
 
 
 def synthetic(height: int, width: int, channels: int, classes: int, length: int) -> Known:

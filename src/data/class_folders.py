@@ -3,16 +3,15 @@
 import os
 from pathlib import Path
 
+from src.data.listing import is_hidden
 from src.errors import DataError
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the class folders, sorted."""
+    """Return the names of the class folders, sorted. Raises DataError: there are none, or they can't be listed."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(
-                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
-            )
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))
     except OSError as error:
         raise DataError(
             f"{folder.absolute()} can't be listed ({error.strerror}): data.dir must have train/<class>/ and "

@@ -2,6 +2,8 @@
 
 import os
 import struct
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +13,14 @@ from src.config.choices import Side
 from src.config.paths import AbsoluteFolder, here
 from src.data.base import Splits, Staged, as_it_is, image_splits
 from src.data.class_folders import class_folders
-from src.data.transforms import prepare
+from src.data.listing import describe, is_hidden, left_out, walk
+from src.data.transforms import UnknownPixelsError, prepare
 from src.errors import DataError
 
-EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp")
-"""Upper case too (ImageNet's are .JPEG); other files are ignored."""
+EXTENSIONS = (
+    ".jpeg", ".jpg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm",
+)  # fmt: skip
+"""Names of pictures, in upper case too (ImageNet's are .JPEG); of other files only the number is printed."""
 
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 """What Pillow raises for damaged files, depending on the format."""
@@ -24,12 +29,13 @@ DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 class ImageFolder:
     """One split: the pictures below `folder`, whose sub-folders are the classes, in alphabetical order.
 
-    The folder is listed once; pictures are opened only when read. Augmentation depends on nothing but
+    A class may have sub-folders. The folder is listed once; pictures are opened only when read. Augmentation depends on nothing but
     (seed, epoch, index), so it is the same with any number of ranks or workers and after resuming.
     """
 
     def __init__(self, folder: Path, class_names: list[str], size: int, channels: int, seed: int) -> None:
-        files = [_pictures(folder / name) for name in class_names]
+        self.left_out: Counter[str] = Counter()
+        files = [_pictures(folder / name, self.left_out) for name in class_names]
         self.folder, self.class_names = folder, class_names
         self.classes, self.shape, self.seed = len(class_names), (size, size, channels), seed
         self.labels = np.repeat(np.arange(len(files), dtype=np.int64), [len(names) for names in files])
@@ -42,6 +48,20 @@ class ImageFolder:
     def path(self, index: int) -> Path:
         """The file of a sample."""
         return self.folder / self.class_names[int(self.labels[index])] / os.fsdecode(self.names[index])
+
+    def row_names(self) -> list[str]:
+        """Return the file of each sample, below the folder of the data set."""
+        paths = (self.path(index).relative_to(self.folder.parent) for index in range(len(self)))
+        return [os.fsencode(path).decode(errors="backslashreplace") for path in paths]
+
+    def notes(self) -> list[str]:
+        """Return a line about files that are left out; none if everything is read."""
+        with os.scandir(self.folder) as entries:
+            outside = sum(not (is_hidden(e.name) or e.is_dir()) for e in entries)
+        if not (counts := self.left_out + Counter({"outside of the class folders": outside})):
+            return []
+        found = len(np.unique(self.labels))
+        return [f"{self.folder}: {len(self):,} pictures in {found:,} classes{describe(counts)}"]
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """See ImageSet."""
@@ -63,7 +83,12 @@ class ImageFolder:
             raise DataError(
                 f"{path} is not a picture that can be read ({reason}): replace or delete it."
             ) from error
-        return prepare(image, self.shape[0], self.shape[2], random)
+        try:
+            return prepare(image, self.shape[0], self.shape[2], random)
+        except UnknownPixelsError as error:
+            raise DataError(
+                f"{path} has pixels of the kind {image.mode!r}, which can't be made RGB or grey ({error}): convert it to 8 bits."
+            ) from error
 
 
 def open_imagefolder(
@@ -83,7 +108,11 @@ def open_imagefolder(
     train = ImageFolder(folder / "train", class_folders(folder / "train"), size, channels, seed)
     val = _held_out(folder / "val", train)
     test = _held_out(folder / "test", train) if (folder / "test").is_dir() else val
-    return image_splits(train, val, test)
+    splits = image_splits(train, val, test)
+    sets = {"train": train, "val": val, "test": test}
+    facts = {"class_names": train.class_names, "row_names": {n: one.row_names for n, one in sets.items()}}
+    notes = [line for one in dict.fromkeys(sets.values()) for line in one.notes()]
+    return replace(splits, facts={**splits.facts, **facts}, notes=tuple(notes))
 
 
 def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
@@ -98,15 +127,18 @@ def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
     return ImageFolder(folder, train.class_names, size, channels, train.seed)
 
 
-def _pictures(folder: Path) -> list[bytes]:
-    """File names of one class, sorted: the order of a listing differs between file systems."""
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if entry.name.lower().endswith(EXTENSIONS))
-    except FileNotFoundError:
+def _pictures(folder: Path, left: Counter[str]) -> list[bytes]:
+    """Return the paths of a class's pictures below its folder; what is left out is counted in `left`."""
+    if not folder.exists():
         return []  # the other splits may lack a class
+    names = []
+    for path, kind in walk(str(folder)):
+        if kind == "file" and path.lower().endswith(EXTENSIONS):
+            names.append(os.fsencode(path[len(str(folder)) + 1 :]))
+        else:
+            left[left_out(path, kind)] += 1
     if not names:
         raise DataError(
-            f"{folder} is a class without pictures ({', '.join(EXTENSIONS)}): add some or delete it."
+            f"{folder} is a class without pictures ({', '.join(EXTENSIONS)}): add some or delete it{describe(left)}."
         )
-    return [os.fsencode(name) for name in names]
+    return names

@@ -18,6 +18,11 @@ AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 EVALUATION_MARGIN = 256 / 224
 """To evaluate, the short side is scaled to this many times the crop (Krizhevsky et al. 2012)."""
 
+
+class UnknownPixelsError(ValueError):
+    """An image whose pixels can't be converted to 8 bits."""
+
+
 Box = tuple[float, float, float, float]
 
 
@@ -46,15 +51,42 @@ def _centre(width: int, height: int, w: float, h: float) -> Box:
 
 
 def prepare(image: "Image", size: int, channels: int, random: np.random.Generator | None) -> np.ndarray:
-    """Crop, resize, normalise: float32 [size, size, channels]; randomly with `random`, else centrally."""
+    """Crop, resize and normalise an image; randomly with `random`, else centrally. Transparency is ignored, as torchvision does.
+
+    Returns:
+        float32 [size, size, channels].
+
+    Raises:
+        UnknownPixelsError: its pixels can't be converted to 8 bits.
+    """
     from PIL import Image as pillow
 
-    image = image.convert("RGB" if channels == 3 else "L")
+    try:
+        image = _eight_bits(image).convert("RGB" if channels == 3 else "L")
+    except ValueError as error:  # a mode that Pillow does not convert
+        raise UnknownPixelsError(str(error)) from error
     box = random_crop(*image.size, random) if random else central_crop(*image.size)
     image = image.resize((size, size), pillow.Resampling.BILINEAR, box=box)
     if random and random.random() < 0.5:
         image = image.transpose(pillow.Transpose.FLIP_LEFT_RIGHT)
     return normalise(np.asarray(image).reshape(size, size, channels))
+
+
+def _eight_bits(image: "Image") -> "Image":
+    """Scale pixels of 16 bits to 8; Pillow's `convert` would make most of them white (Pillow issue 3011).
+
+    Raises:
+        ValueError: floating-point or 32-bit pixels, whose range is unknown.
+    """
+    from PIL import Image as pillow
+
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA")  # else Pillow warns for each image
+    if image.mode != "F" and not image.mode.startswith("I"):
+        return image
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):  # those have 16 bits
+        raise ValueError("their range is unknown")
+    return pillow.fromarray((np.asarray(image) // 2**8).astype(np.uint8))
 
 
 def normalise(pixels: np.ndarray) -> np.ndarray:

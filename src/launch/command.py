@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 
 from src.config.command_line import here, opened, split
-from src.config.compose import CONFIGS, quoted
+from src.config.compose import CONFIGS, complete_choices, quoted
 from src.config.explained import explained
 from src.config.refusal import refusal
 from src.config.yaml_files import refuse_unusable
@@ -26,6 +26,7 @@ def complete(arguments: Sequence[str]) -> list[str]:
     """
     here()
     refuse_unusable(CONFIGS)
+    complete_choices()
     line = split(arguments)
     words = [quoted(word) for word in opened([*saved_overrides(line.overrides), *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them

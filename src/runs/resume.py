@@ -3,10 +3,11 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from src.config.compose import compose, groups, quoted
-from src.config.flat import flatten, unflatten
+from src.config.flat import flatten, same, unflatten
 from src.config.strategies import SHARDED
 from src.errors import ConfigError
 from src.runs.folder import RunDir, open_run
@@ -135,11 +136,14 @@ def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> d
     before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
-    refused = [k for k in changed if k not in FREE and k.startswith(FIXED) and frozen.get(k) != changed[k]]
+    refused = [
+        k for k in changed if k not in FREE and k.startswith(FIXED) and not same(frozen.get(k), changed[k])
+    ]
     refused += [k for k in changed if k == "strategy.name" and _other_files(frozen.get(k), changed[k])]
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
-    younger = {k: v for k, v in after.items() if k not in frozen and k in before}  # than the run
+    sections = {name for k in frozen for name in accumulate(k.split("."), "{}.{}".format)}
+    younger = {k: v for k, v in after.items() if k not in sections and k in before}  # than the run
     continued = younger | {k: v for k, v in frozen.items() if k not in gone and k not in FREE}
     continued |= changed | {k: after[k] for k in FREE}
     if not tree["trust"]:

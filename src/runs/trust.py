@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from src.config.flat import flatten
+from src.config.flat import flatten, same
 from src.config.load import FOLDERS, as_tree
 from src.config.open import CHECK, CHOSEN, LISTED, TARGET
 from src.config.paths import absolute, expand
@@ -111,8 +111,8 @@ def _is_place(group: str, name: str, value: Any, flat: Mapping[str, Any]) -> boo
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_number, value))
+    if isinstance(value, list | Mapping):
+        return all(map(_is_number, value.values() if isinstance(value, Mapping) else value))
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
@@ -139,7 +139,7 @@ def refuse_foreign(
     found = {f"{line!r} in overrides.txt": "would read your environment" for line in lines} | {
         f"{k}={flat[k]!r}": does
         for k, does in reaches(flat, training).items()
-        if not _same(k, flat[k], known.get(k)) and _digest(folder, k, flat[k]) not in trusted
+        if not _same(k, flat[k], known.get(k)) and not _is_recorded(folder, k, flat[k], trusted)
     }
     if found:
         raise ConfigError(
@@ -156,7 +156,7 @@ def _same(key: str, value: Any, known: Any) -> bool:
     if key in FOLDERS and not VARIABLE.search(f"{value}"):
         with suppress(ValueError, AttributeError, TypeError):  # no such user, not a string
             return absolute(expand(value)) == absolute(expand(known))
-    return bool(value == known)
+    return same(value, known)
 
 
 def foreign_lines(folder: Path, lines: Sequence[str]) -> list[str]:
@@ -207,6 +207,14 @@ def _text(script: Path) -> str:
         return script.read_bytes().hex()
     except OSError as error:
         raise SubmitError(f"{script} can't be read: {error.strerror}.") from error
+
+
+def _is_recorded(folder: Path, key: str, value: Any, trusted: set[str]) -> bool:
+    """Return whether the user has run the value; earlier commits recorded the values of {0: a, 1: b} one by one."""
+    if _digest(folder, key, value) in trusted:
+        return True
+    inner = value.items() if isinstance(value, Mapping) else ()
+    return bool(inner) and all(_is_recorded(folder, f"{key}.{k}", v, trusted) for k, v in inner)
 
 
 def _digest(path: Path, key: str, value: object) -> str:

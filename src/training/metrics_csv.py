@@ -4,17 +4,33 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 from src.errors import CheckpointError
 from src.files.atomic import read_text, set_aside, write_atomic
 from src.files.ordinary import open_file
 from src.files.removal import say_once
 
+T = TypeVar("T")
+
 FIRST = ("step", "epoch", "lr")
 """Columns that every file begins with; the metrics follow."""
+
+
+def renamed(metrics: Mapping[str, T], says: bool = True) -> dict[str, T]:
+    """Return the metrics of a user's module with `metric/` before the names in `FIRST`, which belong to this project.
+
+    Args:
+        says: whether to print one line for each such name.
+    """
+    for name in [name for name in FIRST if name in metrics and says]:
+        say_once(
+            f"the metric '{name}' is written as 'metric/{name}': metrics.csv has a column '{name}' of its own."
+        )
+    return {f"metric/{name}" if name in FIRST else name: value for name, value in metrics.items()}
 
 
 class CsvLog:
@@ -70,24 +86,33 @@ class CsvLog:
                 self._waiting = self._waiting.encode()[written:].decode()
 
     def resume(self, step: int) -> None:
-        """Drop the rows after `step`, and a row that a killed process left half-written."""
+        """Drop the rows after `step`, and a last row that a killed process left half-written.
+
+        A file with other rows that have no step is kept under another name, and a line says so.
+        """
         rows = self._rows()
-        kept = [row for row in rows if self._is_row(row) and int(row.split(",")[0]) <= step]
+        steps = [self._step(row) for row in rows]
+        kept = [row for row, at in zip(rows, steps, strict=True) if at is not None and at <= step]
+        odd = sum(at is None and row.endswith("\n") for row, at in zip(rows, steps, strict=True))
         from_scratch = step == 0 and rows
         with self._disk():
-            if from_scratch and os.path.lexists(self.path):
-                set_aside(self.path, "before")  # the old curve is kept
+            if (from_scratch or odd) and os.path.lexists(self.path):
+                whole = set_aside(self.path, "before" if from_scratch else "damaged")  # the old curve is kept
+            if odd and not from_scratch:
+                say_once(
+                    f"{self.path} has {odd} rows without a step or with missing cells: they are kept in {whole}."
+                )
             if from_scratch or kept != rows:
                 self._rewrite(kept)
 
     def held(self, since: int = 0) -> set[tuple[str, int]]:
         """Name and step of each value, from step `since` on; before `resume` these are what earlier attempts have logged."""
-        rows = (_cells(row) for row in self._rows() if self._is_row(row))
+        rows = ((self._step(row), _cells(row)) for row in self._rows())
         names = [(at, name) for at, name in enumerate(self.columns) if name not in ("step", "epoch")]
         return {
-            (name, int(cells[0]))
-            for cells in rows
-            if int(cells[0]) >= since
+            (name, at_step)
+            for at_step, cells in rows
+            if at_step is not None and at_step >= since
             for at, name in names
             if cells[at]
         }
@@ -121,11 +146,13 @@ class CsvLog:
         padded = (_line([*cells, *[""] * (width - len(cells))]) for cells in whole)
         write_atomic(self.path, "".join([_line(self.columns), *padded]))
 
-    def _is_row(self, line: str) -> bool:
-        """Whether the row is complete: a process may have been killed while writing it."""
-        first = line.split(",")[0]
-        whole = line.endswith("\n") and len(_cells(line)) == len(self.columns)
-        return whole and first.isascii() and first.isdigit()
+    def _step(self, line: str) -> int | None:
+        """Return the step of a row, which may be written 1e+06; None if the row is not complete or does not have a step."""
+        cells = _cells(line)
+        if line.endswith("\n") and len(cells) == len(self.columns):
+            with suppress(ValueError):
+                return int(step) if (step := float(cells[0])).is_integer() and step >= 0 else None
+        return None
 
 
 def _log(path: Path) -> list[str] | None:

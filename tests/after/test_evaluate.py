@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from src.data.digits import open_digits
 from src.runs.folder import RunDir
@@ -56,6 +57,30 @@ def test_the_answers_are_those_of_the_rows(
     with open(files[1], newline="") as file:
         rows = list(csv.reader(file))[1:]
     assert np.array_equal(np.array(rows, np.float32)[:, 1:], answers)
+
+
+@BOTH
+def test_predictions_of_pictures_name_files_and_classes(
+    framework: str, trained: Trained, evaluated: Evaluate, tmp_path: Path
+) -> None:
+    for name in ("train/ant/a.png", "train/bee/b.png", "val/bee/x/\udce9.png", "val/ant/d.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (20, 20), 200 * ("bee" in name)).save(tmp_path / name)
+    data = ("data=imagefolder", f"data.dir={tmp_path}", "data.image_size=16", "data.workers=0")
+    run = trained(f"framework={framework}", *SHORT, *data, "data.batch_size=2", "trainer.max_epochs=1")
+    files = [tmp_path / "answers.csv", tmp_path / "answers.npz"]
+    for file in files:
+        assert evaluated(run.path, "--predict", file)[0] == 0
+    with open(files[0], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [*rows[0]] == ["row", "file", "predictions_ant", "predictions_bee", "predictions_class"]
+    assert [row["file"] for row in rows] == ["val/ant/d.png", "val/bee/x/\\xe9.png"]
+    for row in rows:
+        ant = float(row["predictions_ant"]) > float(row["predictions_bee"])
+        assert row["predictions_class"] == ("ant" if ant else "bee")
+    with np.load(files[1]) as arrays:
+        assert arrays["files"].tolist() == [row["file"] for row in rows]
+        assert arrays["class_names"].tolist() == ["ant", "bee"]
 
 
 def test_nothing_is_overwritten_and_the_run_stays_as_it_is(

@@ -47,11 +47,24 @@ def test_an_argument_may_name_a_target_itself(module: str) -> None:
     assert (inner.size, others[0].size) == (3, 4)
 
 
+def test_hydra_s_own_keys(module: str) -> None:
+    inner = {"_target_": "made_here.Inner", "size": 3}
+    made, other, _ = call("made_here.make", a={**inner, "_partial_": True}, b={**inner, "_convert_": "all"})
+    assert (made().size, other.size) == (3, 3)
+    assert call("made_here.make", {"seed": 7}, _args_=[1, inner])[1].size == 3
+    assert call("made_here.make", a=inner, _recursive_=False) == (inner, 2, None)
+    assert call("made_here.make", _partial_=True, b=1)(5) == (5, 1, None)
+    assert call("builtins.dict", _args_=[[["a", 1]]], b=2) == {"a": 1, "b": 2}
+
+
 @pytest.mark.parametrize(
     "target, arguments, sentence",
     [
         ("made_here.make", {}, "callbacks.mine.a is missing: made_here.make needs it."),
         ("made_here.make", {"a": 1, "sed": 2}, "callbacks.mine.sed: made_here.make has no argument 'sed'. Did you mean 'seed'?"),
+        ("made_here.make", {"_args_": [1], "a": 2}, "callbacks.mine.a is given twice: _args_ has it too."),
+        ("made_here.make", {"_args_": [1, 2, 3]}, "callbacks.mine._args_: made_here.make takes 2 arguments by position, not 3."),
+        ("made_here.make", {"_partial_": True, "sed": 2}, "callbacks.mine.sed: made_here.make has no argument 'sed'. Did you mean 'seed'?"),
         ("made_here.mak", {}, "callbacks.mine._target_=made_here.mak: made_here has no mak. Did you mean 'make'?"),
         ("made_here.number", {}, "callbacks.mine._target_=made_here.number is a int, neither a class nor a function."),
         ("zzq.Name", {}, "callbacks.mine._target_=zzq.Name: there is no module zzq in this project or its environment."),

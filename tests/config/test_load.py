@@ -4,10 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
-from src.config.compose import compose, groups
+from hydra_plugins.slurm_launcher.sweeper import choices
+from src.config.command_line import opened
+from src.config.compose import compose, groups, parse_override
 from src.config.load import as_tree, load
 from src.config.schema import Config
+from src.errors import ConfigError
 from src.files import ROOT
 
 MakeConfig = Callable[..., Config]
@@ -57,3 +61,34 @@ def test_a_value_from_the_environment_is_written_as_its_name(
     assert config.checkpoint.local == "/disk/secret"
     assert as_tree(config)["checkpoint"]["local"] == "${oc.env:LOCAL_FOLDER}"
     assert "secret" not in str(as_tree(config))
+
+
+@pytest.mark.parametrize(
+    "mapping", ["{0: 1.0, 7: 5.0}", "{true: null, 0.5: [{2: inf}, {v1.5: x}], a.b: {c: 3}}"]
+)
+def test_keys_of_a_mapping_keep_their_types(make_config: MakeConfig, mapping: str) -> None:
+    swept = parse_override(f"task.mapping={mapping},{{}}")
+    assert swept
+    member = choices(swept)[0]
+    written = yaml.safe_load(mapping.replace("inf", ".inf"))
+    for words in (f"+task.mapping={mapping}", f"++{member}"):
+        config = make_config("task._target_=builtins.dict", words)
+        frozen = yaml.safe_load(yaml.safe_dump(as_tree(config)))
+        assert repr(frozen["task"]["mapping"]) == repr(written)
+        assert repr(load(frozen).task.arguments["mapping"]) == repr(written)
+
+
+def test_a_key_that_names_no_argument_is_refused() -> None:
+    tree = compose(opened(["task._target_=builtins.dict"]))
+    tree["task"][0] = 1
+    with pytest.raises(ConfigError, match="task: 0 can't name an argument of a target"):
+        load(tree)
+
+
+def test_a_value_from_the_environment_below_a_number_is_written_as_its_name(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "secret")
+    config = make_config("task._target_=builtins.dict", "task.tokens={0: '${oc.env:API_TOKEN}'}")
+    assert config.task.arguments == {"tokens": {0: "secret"}}
+    assert as_tree(config)["task"]["tokens"] == {0: "${oc.env:API_TOKEN}"}

@@ -29,6 +29,10 @@ class KerasModel(keras.Model):
     def __init__(self, hidden: int, dropout: float = 0.0, names: list[str] | None = None):
         super().__init__()
 
+class Takes(pl.LightningModule):
+    def __init__(self, optimizer, net=None, layers: list[str] | None = None):
+        super().__init__()
+
 def open_data(seed, batch_size, rows: int = 10):
     ...
 """
@@ -115,7 +119,7 @@ def test_a_target_for_each_framework(load_words: Load) -> None:
         (["data._target_=[a]"], "data._target_=['a'] is not a dotted name, nor one for each of " + EACH),
         (["data._target_={zzq: a.b}"], "data._target_={'zzq': 'a.b'} is not a dotted name, nor one for each of " + EACH),
         (["data._partial_=true"], "'data._partial_' is not a key of the configuration; "
-            "data knows _target_ and _check_."),
+            "data knows _target_, _check_, _args_, _convert_, _recursive_."),
         (["callbacks.stop.patience=3"], "callbacks.stop._target_ is missing; give it a class or function, "
             "such as callbacks.stop._target_=mine.name."),
         (["model.widht=3"], f"'model.widht' is not an argument of src.models.{FIRST}.cnn.cnn. Did you mean 'model.width'?"),
@@ -176,3 +180,37 @@ assert not {{"torch", "lightning", "keras", "tensorflow", "numpy", "stranger"}} 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 10  # seconds: it does not hang; how long it takes is in benchmarks/
+
+
+ADAM = "_target_: torch.optim.Adam, _partial_: true"
+
+
+@pytest.mark.parametrize(
+    "argument, sentences",
+    [
+        (f"optimizer={{{ADAM}, lr: 0.001}}", []),
+        ("optimizer={_target_: torch.optim.Adam, lr: 0.1}", ["'task.optimizer.params' is missing: torch.optim.Adam needs it."]),
+        ("optimizer={_target_: torch.optim.Adam, _args_: [[]], lr: 0.1}", []),
+        (f"optimizer={{{ADAM}, lrr: 0.1}}", ["'task.optimizer.lrr' is not an argument of torch.optim.Adam"]),
+        (f"optimizer={{a: [{{{ADAM}, lrr: 0.1}}]}}", ["'task.optimizer.a[0].lrr' is not an argument of torch.optim.Adam"]),
+        ("optimizer={_target_: stranger.Takes, _recursive_: false, optimizer: {_target_: zzq.None}}", []),
+        (f"optimizer={{{ADAM}, _convert_: some}}", ["task.optimizer._convert_=some must be none, partial, object or all."]),
+        ("optimizer={_target_: torch.optim.Adam, _partial_: yes}", ["task.optimizer._partial_=yes must be true or false."]),
+        ("optimizer={_target_: {keras: a.b}}", ["task.optimizer._target_={'keras': 'a.b'} is not a dotted name."]),
+        (f"_args_=[{{{ADAM}}}]", []),
+        ("_args_=[1,2,[{a: 1}]]", ["task._args_[2][0]='{'a': 1}' is not a string."]),
+    ],
+)  # fmt: skip
+def test_hydra_s_own_keys_of_a_target(load_words: Load, argument: str, sentences: list[str]) -> None:
+    words = ("task._target_=stranger.Takes", f"task.{argument}")
+    if not sentences:
+        config = load_words(*words)
+        assert load(as_tree(config)) == config
+        return
+    found = problems(load_words, *words)
+    assert any(p.startswith(sentences[0]) for p in found), found
+
+
+def test_a_partial_optimizer_is_completed_by_this_project(load_words: Load) -> None:
+    config = load_words("optimizer._target_=torch.optim.Muon", "optimizer._partial_=true")
+    assert config.optimizer.arguments == {}

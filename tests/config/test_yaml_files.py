@@ -68,6 +68,25 @@ def test_an_experiment_without_its_header_line(tmp_path: Path) -> None:
     assert "defaults must be a list" in str(problem_of_choice(path, KEYS))
 
 
+@pytest.mark.parametrize(
+    "group, content, lacks",
+    [
+        ("task", "_target_: a.b\noptimizer: {_target_: a.c}\nschedule: {a: 1}\n", False),
+        ("callbacks", "checkpoint: {_target_: a.b}\n", False),
+        ("task", "optimizer: {lr: 0.1}\n", True),
+        ("callbacks", "trainer: {max_epochs: 3}\n", True),
+        ("experiment", "_target_: a.b\n", True),
+    ],
+)
+def test_only_a_file_of_top_level_keys_needs_the_header_line(
+    tmp_path: Path, group: str, content: str, lacks: bool
+) -> None:
+    path = tmp_path / group / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(content)
+    assert ("lacks the header line" in str(problem_of_choice(path, KEYS))) == lacks
+
+
 def test_every_file_of_the_project_is_fine() -> None:
     paths = [p for p in CONFIGS.rglob("*.yaml") if p.parent != CONFIGS]
     assert len(paths) > 30

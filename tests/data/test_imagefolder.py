@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -128,3 +129,47 @@ def test_a_good_picture_is_not_blamed_for_another_error(picture_dir: Path) -> No
     train = open_imagefolder(str(picture_dir), 0, 3, 0).train  # a size that no configuration has
     with pytest.raises(ValueError, match="height and width must be > 0"):
         train.read(np.array([0]), epoch=0, train=False)
+
+
+def test_pictures_in_sub_folders_and_of_other_kinds_are_read(picture_dir: Path) -> None:
+    cat, before = picture_dir / "train" / "cat", open_small(picture_dir).train
+    names = [f"more.{ending}" for ending in ("tif", "TIFF", "gif", "ppm", "pgm", "jfif", "bmp", "webp")]
+    for n, name in enumerate(names):
+        path = cat / ("day2", "day3/night", "odd.jpg")[n % 3] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        form = {"TIFF": "tiff", "tif": "tiff", "pgm": "ppm", "jfif": "jpeg"}.get(name[5:], name[5:])
+        Image.fromarray(np.full((40, 40), n, np.uint8)).save(path, form)
+    splits = open_small(picture_dir)
+    assert len(splits.train) == len(before) + len(names) and not splits.notes
+    cats = np.flatnonzero(splits.train.labels == 0)
+    assert {splits.train.path(i).name for i in cats} >= {*names}
+    assert splits.train.read(cats, 0, False)[0].shape == (12, 32, 32, 3)
+
+
+def test_what_is_no_picture_is_left_out_and_counted_in_one_line(picture_dir: Path) -> None:
+    train = picture_dir / "train"
+    for name in ("cat/._0.png", "cat/.DS_Store", "dog/a.txt", "dog/b.txt", "dog/c.npy", "stray.jpg"):
+        (train / name).write_bytes(b"nothing")
+    (train / "__MACOSX").mkdir()
+    (train / "eel" / "gone.png").symlink_to("nowhere.png")
+    (train / "eel" / "self.png").symlink_to("self.png")
+    os.mkfifo(train / "eel" / "pipe.jpg")
+    splits = open_small(picture_dir)
+    assert len(splits.train) == 12 and splits.train.classes == 3
+    assert splits.notes == (
+        f"{train}: 12 pictures in 3 classes; left out: hidden (2), *.txt (2), dead links (2), *.npy (1), pipes or devices (1), "
+        "outside of the class folders (1)",
+    )
+    splits.train.read(np.arange(12), 0, True)
+
+
+def test_a_class_folder_that_contains_itself_is_one_message(picture_dir: Path) -> None:
+    (picture_dir / "train" / "cat" / "again").symlink_to(picture_dir / "train" / "cat")
+    with pytest.raises(DataError, match=r"again is a link to a folder that it is in, a loop"):
+        open_small(picture_dir)
+
+
+def test_a_picture_whose_pixels_have_no_range_is_named(picture_dir: Path) -> None:
+    Image.fromarray(np.ones((40, 40), np.float32)).save(picture_dir / "train" / "cat" / "a.tif")
+    with pytest.raises(DataError, match=r"a\.tif has pixels of the kind 'F'.*convert it to 8 bits"):
+        open_small(picture_dir).train.read(np.array([0]), 0, False)

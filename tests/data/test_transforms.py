@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -58,3 +60,40 @@ def test_half_of_the_training_pictures_are_flipped() -> None:
 def test_normalise_is_the_published_formula() -> None:
     pixels = np.random.default_rng(0).integers(256, size=(4, 4, 3), dtype=np.uint8)
     np.testing.assert_allclose(normalise(pixels), (pixels / 255 - MEAN) / STD, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+@pytest.mark.parametrize("most", [4095, 65535])
+def test_pictures_with_16_bits_keep_their_range(tmp_path: Path, name: str, most: int) -> None:
+    """Pillow opens them in several modes, and its own conversion clips at 255."""
+    ramp = np.linspace(0, most, 1600).reshape(40, 40).astype(np.uint16)
+    if name == "a.pgm":
+        (tmp_path / name).write_bytes(b"P5 40 40 65535\n" + ramp.astype(">u2").tobytes())
+    else:
+        Image.fromarray(ramp).save(tmp_path / name)
+    eight = Image.fromarray((ramp // 256).astype(np.uint8))
+    with Image.open(tmp_path / name) as image:
+        for channels in (1, 3):
+            np.testing.assert_array_equal(
+                prepare(image, 32, channels, None), prepare(eight, 32, channels, None)
+            )
+
+
+@pytest.mark.parametrize("type", [np.float32, np.int32])
+def test_pixels_of_an_unknown_range_are_refused(tmp_path: Path, type: type) -> None:
+    Image.fromarray(np.ones((40, 40), type)).save(tmp_path / "a.tif")
+    with Image.open(tmp_path / "a.tif") as image, pytest.raises(ValueError, match="range is unknown"):
+        prepare(image, 32, 3, None)
+
+
+def test_a_palette_with_transparency_is_read_without_a_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    image = Image.fromarray(np.arange(1600, dtype=np.uint8).reshape(40, 40)).convert("P")
+    image.save(tmp_path / "a.png", transparency=bytes(range(256)))
+    with Image.open(tmp_path / "a.png") as opened:
+        assert opened.mode == "P"
+        np.testing.assert_array_equal(
+            prepare(opened, 32, 3, None), prepare(opened.convert("RGBA"), 32, 3, None)
+        )
+    assert not recwarn.list

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import yaml
 
+from src.config.command_line import opened
 from src.config.compose import compose
 from src.config.schema import Config
 from src.errors import ConfigError, ProjectError
@@ -48,6 +49,25 @@ def test_the_rest_comes_after_what_the_run_was_made_with(make_run: Make, asked: 
 def test_several_choices_of_a_group_are_kept(make_run: Make) -> None:
     _, run = make_run("loggers=[wandb,mlflow]", "callbacks=learning_rate")
     assert saved_overrides([f"resume={run.path}"]) == ["loggers=[wandb,mlflow]", "callbacks=learning_rate"]
+
+
+def test_a_run_of_an_earlier_commit_whose_keys_became_strings_resumes(make_run: Make) -> None:
+    made = opened(["task._target_=builtins.dict", "task.weights={0: 1.0, 1: 5.0}", "task.names={0: cat}"])
+    _, run = make_run(*made)
+    tree = yaml.safe_load(run.config.read_text())
+    tree["task"] |= {"weights": {"0": 1.0, "1": 5.0}, "names": {"0": "cat"}}
+    run.config.write_text(yaml.safe_dump(tree))
+    frozen = {
+        "name": "custom",
+        "_target_": "builtins.dict",
+        "weights": {"0": 1.0, "1": 5.0},
+        "names": {"0": "cat"},
+    }
+    same = [*made, f"resume={run.path}"]
+    assert resumed(compose(same), run, same)["task"] == frozen
+    again = [*same, "++task.weights={0: 1.0, 1: 6.0}"]
+    with pytest.raises(ConfigError, match=r"task\.weights=\{0: 1\.0, 1: 6\.0\} can't be changed"):
+        resumed(compose(again), run, again)
 
 
 TYPED = ["strategy=ddp", "optimizer.lr=0.5", "trainer.max_epochs=3"]

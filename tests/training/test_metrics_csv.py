@@ -164,3 +164,15 @@ def test_a_resumed_file_that_can_not_be_cut_back_is_cut_back_later(
         assert log.held() == {("a", 1)}
     log.write(2, 1, {"a": 7.0})
     assert path.read_text() == "step,epoch,lr,a\n1,1,,1\n2,1,,7\n"
+
+
+def test_rows_without_a_step_are_kept_aside_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.csv"
+    old = "step,epoch,lr,a\n1e+06,1,,1\n0.5,1,,2\nnan,1,,2\n1000004,1\n1000008,1,,3\n1000012,1"
+    path.write_text(old)
+    CsvLog(path, ["a"]).resume(1000008)
+    assert path.read_text() == "step,epoch,lr,a\n1e+06,1,,1\n1000008,1,,3\n"
+    assert (tmp_path / "metrics.csv.damaged-1").read_text() == old
+    assert "metrics.csv has 3 rows without a step" in capsys.readouterr().err

@@ -10,12 +10,14 @@ import os
 import sys
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from src.data.listing import describe
 from src.data.text.parts import PARTS, digest, part_of_each
 from src.data.text.sources import Sources
 from src.data.text.tokenizer import MODEL, Tokenizer, read_tokenizer, train_bpe
@@ -55,9 +57,11 @@ def build(folder: Path, sources: Sources, settings: Settings) -> None:
     """
     digests, sizes = _survey(sources)
     part = part_of_each(digests, settings.val_fraction, settings.test_fraction, str(sources))
-    say(
-        f"{sources}: {len(part):,} documents, {int(sizes.sum()):,} characters, to be tokens in {folder.parent}"
-    )
+    left: Counter[str] = Counter()
+    if plain := [file for file in sources.listing(left) if file.suffix.lower() == ".json"]:
+        say(f"{plain[0]} is read as one plain text; only in *.jsonl is each line a document of its own.")
+    size = f"{len(part):,} documents, {int(sizes.sum()):,} characters"
+    say(f"{sources}: {size}, to be tokens in {folder.parent}{describe(left)}")
     if settings.tokenizer == "bpe":
         say(f"{sources}: training a tokenizer of {settings.vocabulary:,} tokens")
         chosen = _sample(part, digests, sizes)

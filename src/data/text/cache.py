@@ -27,7 +27,7 @@ from src.files.removal import make_empty, remove
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 """Of token files: another number makes them again."""
 
 CHECKED = 3600.0

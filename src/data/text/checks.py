@@ -72,7 +72,7 @@ def _no_texts(sources: Sources) -> str:
         if len(found) < LOOKED_AT and not any(f.stat().st_size for f in found):
             return f"data.dir: {sources} has only empty files; put texts there."
         for file in found:
-            if file.suffix == LINES:
+            if file.suffix.lower() == LINES:
                 next(lines(file, sources.key), None)
     except DataError as error:
         return str(error)

@@ -3,12 +3,15 @@
 import json
 import os
 import stat
+from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from pydoc_data.topics import topics
 
+from src.data.listing import left_out, walk
 from src.errors import DataError
 
 IN_WORDS = {
@@ -23,7 +26,7 @@ IN_WORDS = {
 """Values of JSON."""
 
 LINES = ".jsonl"
-"""The ending of files with a document on each line; any other file is one document."""
+"""The ending of files with a document on each line, in upper case too; any other file is one document."""
 
 HELP = "pydoc_data.topics"
 """The name of the text that comes with Python."""
@@ -46,14 +49,26 @@ class Sources:
     def __str__(self) -> str:
         return HELP if self.path is None else str(self.path)
 
-    def listing(self) -> Iterator[Path]:
-        """The files in a fixed order; hidden ones are left out. Raises DataError for what is no file or can't be listed."""
+    def listing(self, left: Counter[str] | None = None) -> Iterator[Path]:
+        """Yield the files in a fixed order; what is left out is counted in `left`.
+
+        Raises:
+            DataError: a name that matches is a dead link, a pipe or a device; or a folder can't be listed.
+        """
+        left = Counter() if left is None else left
         if self.path is None:
             return
-        if _is_folder(self.path):
-            yield from _below(self.path, self.files, ())
-        else:
+        if not _is_folder(self.path):
             yield self.path
+            return
+        for name, kind in walk(str(self.path)):
+            path = Path(name)
+            if kind == "hidden" or not any(fnmatch(path.name.lower(), p.lower()) for p in self.files):
+                left[left_out(name, kind)] += 1
+                continue
+            if not stat.S_ISREG(_mode(path, "data.dir")):
+                raise DataError(f"data.dir: {path} is a pipe or a device, not a text; remove it.")
+            yield path
 
     def documents(self) -> Iterator[tuple[str, str]]:
         """Where each document is, and its text; empty ones are left out.
@@ -64,7 +79,7 @@ class Sources:
         if self.path is None:
             yield from _topics()
         for file in self.listing():
-            if file.suffix == LINES:
+            if file.suffix.lower() == LINES:
                 yield from lines(file, self.key)
             elif text := _utf8(_bytes(file), str(file)):
                 yield str(file), text
@@ -92,29 +107,6 @@ def _mode(path: Path, what: str) -> int:
         raise DataError(
             f"{what}: {path}{link} can't be read ({error.strerror}); put texts there, or use data.dir=FOLDER."
         ) from error
-
-
-def _below(folder: Path, patterns: tuple[str, ...], above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    """Files below a folder, sorted within each; `above` are device and number of the folders it is in."""
-    try:
-        status, names = folder.stat(), sorted(os.listdir(folder))
-    except OSError as error:
-        raise DataError(
-            f"data.dir: {folder} can't be listed ({error.strerror}); allow it (chmod u+rx), or delete it."
-        ) from error
-    own = (status.st_dev, status.st_ino)
-    if own in above:
-        raise DataError(f"data.dir: {folder} is a link to a folder that it is in, a loop; remove the link.")
-    for name in names:
-        path = folder / name
-        if name.startswith("."):
-            continue
-        if os.path.isdir(path):
-            yield from _below(path, patterns, (*above, own))
-        elif any(fnmatch(name, pattern) for pattern in patterns):
-            if not stat.S_ISREG(_mode(path, "data.dir")):
-                raise DataError(f"data.dir: {path} is a pipe or a device, not a text; remove it.")
-            yield path
 
 
 def lines(file: Path, key: str) -> Iterator[tuple[str, str]]:
@@ -162,11 +154,11 @@ def _bytes(file: Path) -> bytes:
 
 def _utf8(content: bytes, where: str) -> str:
     try:
-        return content.decode()
+        return content.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}; convert it (iconv -t UTF-8), or name the files "
-            "to read with data.files=['*.txt']."
+            f"{where} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; convert it (iconv -t UTF-8), or name the "
+            "files to read with data.files=['*.txt']."
         ) from error
 
 

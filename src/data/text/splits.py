@@ -1,7 +1,7 @@
 """text: rows of tokens to train, validate and test a language model on."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from src.config.limits import Items, Probability, Range
 from src.config.paths import AbsoluteFolder, here
@@ -57,7 +57,7 @@ def open_text(
     known = read_tokenizer(folder, tokenizer, vocabulary)
     names = PARTS if test_fraction else PARTS[:2]
     near = staged(folder)  # what ranks read again and again: the token files, not the texts
-    parts = {n: _rows(near, n, settings.type, known, length, documents) for n in names}
+    parts: dict[str, Any] = {n: _rows(near, n, settings.type, known, length, documents) for n in names}
     facts = {
         "vocabulary": size,
         "length": length,

@@ -1,7 +1,9 @@
 """What happens between the steps: metrics, validation, early stopping, checkpoints, stopping."""
 
 import time
+from collections import UserDict
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 import keras
@@ -44,7 +46,7 @@ class TrainingCallback:
 
     Args:
         checkpoints: on rank 0, None on the others.
-        others: Keras' own callbacks; they get logs when metrics were read.
+        others: Keras' own callbacks.
 
     Attributes:
         replay: with `trainer.detect_nan=replay`, of a task.
@@ -67,7 +69,7 @@ class TrainingCallback:
         self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
         self.interval = Interval(config.checkpoint, module.strategy.replicas)
         self.save_requested = False
-        self.batch_logs: dict[str, float] = {}
+        self.batch_logs: Mapping[str, float] = {}
         self.epoch_logs: dict[str, float] = {}
         self.nan = NanWatch(config.trainer.detect_nan, module.strategy.rank == 0)
         self.replay: Replay | None = None
@@ -82,7 +84,7 @@ class TrainingCallback:
         position.advance(self.plan, count)
         fresh = None
         if position.pending or position.step % self.config.trainer.log_every_n_steps == 0:
-            fresh = self.reduce("train") | {"lr": self.module.rate(position.step - 1)}
+            fresh = self.reduce("train") | {"lr": self.module.rate()}
             position.metrics |= fresh
             if not position.pending:  # at the end of the epoch, in one row with the validation
                 self.metrics.write(position.step, position.epoch, fresh)
@@ -91,7 +93,7 @@ class TrainingCallback:
                 self.replay.look(position.step, position.epoch, position.batch, fresh, counted)
             if not position.pending:
                 self.nan.look(position.step, fresh)
-        self.batch_logs = in_words_of_keras(fresh or {})
+        self.batch_logs = in_words_of_keras(fresh) if fresh else BatchLogs(self.module, "train")
         batches = count * self.plan.accumulate
         units = self.units if fresh else None
         self.metrics.progress.batch(position.epoch, position.batch - 1, fresh, units, batches)
@@ -159,7 +161,8 @@ class TrainingCallback:
             else:
                 self.module.test_function(iterator)
             self.on_test_batch_end(number)
-            self.others.on_test_batch_end(number, {})
+            for other in self.others.callbacks:  # the list itself would read the logs
+                other.on_test_batch_end(number, BatchLogs(self.module, part))
             if self.position.preempted:
                 break
         fresh = self.reduce(part)
@@ -219,6 +222,22 @@ class TrainingCallback:
                 began = time.monotonic()
                 self.checkpoints.save(self.module, self.position, counted, value)
                 self.interval.saved(time.monotonic() - began)
+
+
+class BatchLogs(UserDict[str, float]):
+    """What this process has counted up to a batch: read, which waits for the device, when a callback asks for a number.
+
+    Args:
+        part: "train", "val" or "test".
+    """
+
+    def __init__(self, module: Module, part: str) -> None:
+        self._module, self._part = module, part
+
+    @cached_property
+    def data(self) -> dict[str, float]:  # type: ignore[override]
+        """The metrics by Keras' names."""
+        return in_words_of_keras(self._module.report(self._part, self._module.peek()), self._part)
 
 
 def in_words_of_keras(metrics: Mapping[str, float], part: str = "") -> dict[str, Any]:

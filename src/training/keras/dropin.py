@@ -17,7 +17,7 @@ from src.training.keras.gradients import average_inside, refuse_late_average
 from src.training.keras.loaders import DropInLoader
 from src.training.keras.make import POLICIES, dtype_policy
 from src.training.keras.module import Module, Saved
-from src.training.keras.optim import current_rate, make_optimizer, rate_of, set_from_outside
+from src.training.keras.optim import make_optimizer, rate_of, unscheduled
 from src.training.keras.random_state import leave_graphs_as_written
 from src.training.keras.strategies.base import Strategy
 from src.training.plan import Plan, make_plan
@@ -202,9 +202,8 @@ def judge_optimizers(
     for optimizer in used:
         refuse_late_average(optimizer)
     if ours is not None and any(o is ours for o in used):
-        module.rate = rate_of(config, plan, module.strategy.replicas)
-        if set_from_outside(config):
-            module.rate = lambda step: current_rate(ours)
+        module.rate = rate_of(ours, config, plan, module.strategy.replicas)
+        module.notes += unscheduled(config)
         return
     if config.trainer.gradient_clip_val is not None:
         raise ConfigError(
@@ -212,7 +211,7 @@ def judge_optimizers(
             "optimizer; give that one global_clipnorm."
         )
     if used:
-        module.rate = lambda step: current_rate(used[0])
+        module.rate = rate_of(used[0], config, plan, module.strategy.replicas)
         module.notes.append(
             "the model brings its own optimizer: what optimizer and schedule say has no effect."
         )

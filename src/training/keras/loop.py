@@ -51,7 +51,8 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         heartbeat.trained_batch(callback.position.step, count)
         pace.begin()
         if callback.calls.each:
-            others.on_train_batch_end(number - 1, callback.batch_logs)
+            for other in others.callbacks:  # the list itself would read the logs
+                other.on_train_batch_end(number - 1, callback.batch_logs)
         callback.look_at_others()
         if callback.position.preempted or callback.position.ended:
             break

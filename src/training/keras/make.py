@@ -17,7 +17,7 @@ from src.training.keras.batch_norm import over_all_replicas
 from src.training.keras.gradients import average_inside, build_optimizer, refuse_late_average
 from src.training.keras.loaders import TaskLoader
 from src.training.keras.module import TaskModule
-from src.training.keras.optim import current_rate, make_optimizer, rate_of, set_from_outside
+from src.training.keras.optim import make_optimizer, rate_of, unscheduled
 from src.training.keras.strategies.base import Strategy
 from src.training.network import build_network
 from src.training.plan import Plan, make_plan
@@ -53,9 +53,8 @@ def open_native(
         prepare_optimizer(network.optimizer, network.trainable_variables, config, strategy)
         module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile, wanted(config))
     module.optimizers = [network.optimizer]
-    module.rate = rate_of(config, plan, strategy.replicas)
-    if set_from_outside(config):
-        module.rate = lambda step: current_rate(network.optimizer)
+    module.rate = rate_of(network.optimizer, config, plan, strategy.replicas)
+    module.notes = unscheduled(config)
     return module, loader, plan
 
 

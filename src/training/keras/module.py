@@ -53,13 +53,20 @@ class RunningSums:
         """The sums of this process since the last call."""
         return [float(v) for v in sum(self._taken(self.sums, self._zeros))]
 
+    def peek(self) -> list[float]:
+        """Return the same sums, and keep counting."""
+        return [float(v) for v in sum(r.numpy() for r in self._replicas(self.sums))]
+
     def _taken(self, variable: tf.Variable, zeros: tf.Tensor) -> list[Any]:
         """What each replica here has, which begins at zero again."""
-        replicas = self.distribution.experimental_local_results(variable)
+        replicas = self._replicas(variable)
         taken = [replica.numpy() for replica in replicas]
         for replica in replicas:
             replica.assign(zeros)
         return taken
+
+    def _replicas(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
+        return self.distribution.experimental_local_results(variable)  # type: ignore[no-any-return]
 
 
 def per_replica(count: int) -> tf.Variable:
@@ -78,7 +85,7 @@ class Module:
     Attributes:
         model: what callbacks see, and whose variables a checkpoint holds.
         optimizers: all that train it.
-        rate: the learning rate of an optimizer step, which counts from 0.
+        rate: returns the learning rate of the last optimizer step.
         unit: what a row is, in the plural.
         counts_units: rows hold several of them, which `units` knows.
         several: a call can make more than one training step.
@@ -93,7 +100,7 @@ class Module:
         self.model, self.strategy = model, strategy
         self.distribution = tf.distribute.get_strategy()
         self.optimizers: list[keras.optimizers.Optimizer] = []
-        self.rate: Callable[[int], float] = lambda step: 0.0
+        self.rate: Callable[[], float] = lambda: 0.0
         self.known: list[str] = []
         self.notes: list[str] = []
         self.train_function: StepsFunction
@@ -106,6 +113,10 @@ class Module:
     def take(self) -> list[float]:
         """What this process has counted, to be summed over all processes."""
         raise NotImplementedError
+
+    def peek(self) -> list[float]:
+        """Return what `take` would, and keep counting."""
+        return self.take()
 
     def report(self, part: str, sums: list[float]) -> dict[str, float]:
         """The metrics of a part, from what `take` gave, summed."""
@@ -255,6 +266,10 @@ class TaskModule(Module):
     def take(self) -> list[float]:
         """The task's sums since the last call."""
         return self.sums.take()
+
+    def peek(self) -> list[float]:
+        """Return the same, and keep counting."""
+        return self.sums.peek()
 
     def report(self, part: str, sums: list[float]) -> dict[str, float]:
         """The task's metrics."""

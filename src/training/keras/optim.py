@@ -172,46 +172,66 @@ def make_schedule(
     return OncePerEpoch(made, plan.steps_per_epoch) if schedule.interval == "epoch" else made
 
 
-def rate_of(config: Config, plan: Plan, world_size: int) -> Callable[[int], float]:
-    """The learning rate of an optimizer step, which counts from 0, as `make_schedule` has it."""
-    if isinstance(config.schedule, OtherSchedule):
-        schedule = make_schedule(config, plan, world_size)
-        return lambda step: float(schedule(step))
-    return lambda step: learning_rate(config, plan, step, world_size)
+def rate_of(
+    optimizer: keras.optimizers.Optimizer, config: Config, plan: Plan, world_size: int
+) -> Callable[[], float]:
+    """Return a function that returns the learning rate of the optimizer's last step."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
 
+    def rate() -> float:
+        used, step = inner._learning_rate, max(0, int(inner._iterations.numpy()) - 1)
+        if isinstance(used, LearningRate):  # in double precision, as Lightning logs it
+            return learning_rate(config, plan, step, world_size)
+        scheduled = isinstance(used, keras.optimizers.schedules.LearningRateSchedule)
+        return float(tf.convert_to_tensor(used(step) if scheduled else inner.learning_rate))
 
-def current_rate(optimizer: keras.optimizers.Optimizer) -> float:
-    """The learning rate of its next step; a variable of it may be mirrored."""
-    return float(tf.convert_to_tensor(optimizer.learning_rate))
-
-
-SETTERS = ("ReduceLROnPlateau", "LearningRateScheduler")
-"""Keras' callbacks that set the learning rate themselves."""
+    return rate
 
 
 def set_from_outside(config: Config) -> bool:
-    """Whether a callback sets the learning rate.
+    """Return whether callbacks can set the learning rate, which is a variable then.
 
     Raises:
-        ConfigError: a schedule does so too.
+        ConfigError: a callback of Keras' sets it, and so does a schedule.
     """
-    setters = [
-        f"callbacks.{name}"
-        for name, callback in config.callbacks.items()
-        if callback.target.get("keras", "").rpartition(".")[2] in SETTERS
-    ]
+    kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    made = {name: c.target["keras"] for name, c in config.callbacks.items() if "keras" in c.target}
+    targets = {
+        f"callbacks.{name}": locate(dotted, f"callbacks.{name}.{TARGET}") for name, dotted in made.items()
+    }
+    setters = [key for key, t in targets.items() if isinstance(t, type) and issubclass(t, kinds)]
     still = config.schedule.name == "constant" and not getattr(config.schedule, "warmup_epochs", 1)
     if setters and not still:
         raise ConfigError(
             f"{setters[0]} sets the learning rate, and so does schedule={config.schedule.name}; use schedule=constant "
             "schedule.warmup_epochs=0."
         )
-    return bool(setters)
+    return still and bool(made)
+
+
+CLIPS = ("global_clipnorm", "clipnorm", "clipvalue")
+"""Arguments of Keras' optimizers that clip gradients."""
+
+
+def unscheduled(config: Config) -> list[str]:
+    """Return a line for an optimizer whose own learning_rate replaces this project's keys."""
+    own = getattr(config.optimizer, "arguments", {}).get("learning_rate")
+    if own is None:
+        return []
+    return [
+        f"optimizer.learning_rate={own} is used as it is: optimizer.lr, optimizer.scale_lr and schedule={config.schedule.name} have no "
+        "effect; optimizer.lr is the key that the schedule starts from."
+    ]
 
 
 def _other(o: OtherOptimizer, rate: Any, clip: float | None) -> keras.optimizers.Optimizer:
     """The target's optimizer; it gets `learning_rate`, and `global_clipnorm` where it is asked for."""
     dotted = o.target["keras"]
+    if clip and (own := next((name for name in CLIPS if o.arguments.get(name) is not None), None)):
+        raise ConfigError(
+            f"optimizer.{own}={o.arguments[own]} and trainer.gradient_clip_val={clip} both clip the gradients, which is done once; leave "
+            f"optimizer.{own} out, or use trainer.gradient_clip_val=null."
+        )
     supplied = {"learning_rate": rate} | ({"global_clipnorm": clip} if clip else {})
     parameters = inspect.signature(locate(dotted, f"optimizer.{TARGET}")).parameters
     anything = any(p.kind == p.VAR_KEYWORD for p in parameters.values())

@@ -168,10 +168,10 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
     named = f"task._target_={config.task.target['keras']}"
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), refusals(named):
         made = instantiate(config.task, "task", "keras")
-    if isinstance(made, Task):
-        return open_native(config, strategy, splits, made)
-    if isinstance(made, keras.Model):
-        return open_dropin(config, strategy, splits, made)
+    if isinstance(made, Task | keras.Model):
+        opened = (open_native if isinstance(made, Task) else open_dropin)(config, strategy, splits, made)
+        opened[0].notes += splits.notes
+        return opened
     raise ConfigError(
         f"{named} makes a {type(made).__name__}, which is neither a task (a subclass of "
         "src.tasks.base.Task) nor a keras.Model; with framework=keras it has to be one of them."

@@ -15,7 +15,7 @@ from src.training.lightning.clock import Clock
 from src.training.lightning.loggers import Received
 from src.training.lightning.module import TaskModule
 from src.training.lightning.position import steps_done
-from src.training.metrics_csv import CsvLog
+from src.training.metrics_csv import CsvLog, renamed
 from src.training.monitors import monitored
 from src.training.nan_watch import NanWatch
 from src.training.plan import Plan
@@ -228,7 +228,7 @@ class MetricsCallback(pl.Callback):
     def _collect(self, trainer: pl.Trainer) -> None:
         """What a module has logged in the loop that ends, for callbacks alone too."""
         if not self.task:
-            collected = trainer._logger_connector.collected  # type: ignore[attr-defined]
+            collected = renamed(trainer._logger_connector.collected, trainer.is_global_zero)  # type: ignore[attr-defined]
             self._unlogged |= {name: float(value) for name, value in collected.items()}
 
     def _logged(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 
-from src.files.removal import say_once
 from src.training.lightning.sharing import share
+from src.training.metrics_csv import renamed
 
 
 class Connector(_LoggerConnector):
@@ -87,13 +87,12 @@ class Connector(_LoggerConnector):
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Hand metrics to all loggers."""
-        for name in sorted({"step", "epoch"} & metrics.keys()) if self.trainer.is_global_zero else ():
-            say_once(
-                f"the metric '{name}' is left out of metrics.csv, which has a column of that name: log it under another name."
-            )
+        axis = (
+            {"step": metrics["step"]} if "step" in metrics else {}
+        )  # Lightning's loggers take it as their step
         self.logging = True
         try:
-            super().log_metrics(dict(metrics), step)
+            super().log_metrics(renamed(metrics, self.trainer.is_global_zero) | axis, step)
         finally:
             self.logging = False
 

@@ -6,6 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
+from src.training.metrics_csv import renamed
 from src.training.tracking import Tracked
 
 Receiver = Callable[[bool, pl.Trainer, Mapping[str, float]], None]
@@ -38,9 +39,9 @@ class Received(Logger):
         """Lightning, and callbacks, call this."""
         if self.trainer is None or self.trainer.sanity_checking:
             return
-        values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
         loop_logs: bool = self.trainer._logger_connector.logging  # type: ignore[attr-defined]
-        self.receiver(loop_logs, self.trainer, values)
+        values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
+        self.receiver(loop_logs, self.trainer, renamed(values, self.trainer.is_global_zero))
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """The run folder has its config.yaml."""

@@ -193,7 +193,10 @@ def make(config: Config, topology: Topology) -> Made:
     per_rank = config.data.batch_size // topology.world_size
     splits = open_splits(config.data, "lightning", config.seed, staging(config), batch_size=per_rank)
     native = task if isinstance(task, Task) else None
-    parts = open_parts(config, splits, topology, native, strategy, teller(config, trainer))
+    tell = teller(config, trainer)
+    for note in splits.notes:
+        tell(note)
+    parts = open_parts(config, splits, topology, native, strategy, tell)
     plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
     if isinstance(task, Task):
         module: pl.LightningModule = make_module(config, task, plan, devices, splits, build)

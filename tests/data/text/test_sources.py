@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -28,8 +29,25 @@ def test_files_come_in_one_order_and_empty_hidden_and_other_ones_are_left_out(tm
 
 
 def test_ends_of_lines_and_marks_stay_what_they_are(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\rthree\n\0".encode())
-    assert texts(tmp_path) == ["\ufeffone\r\ntwo\rthree\n\0"]
+    (tmp_path / "a.txt").write_bytes("one\r\ntwo\rthree\n\ufeff\0".encode())
+    assert texts(tmp_path) == ["one\r\ntwo\rthree\n\ufeff\0"]
+
+
+def test_a_byte_order_mark_at_the_start_is_no_part_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one", encoding="utf-8-sig")
+    (tmp_path / "b.jsonl").write_text('{"text": "two"}\n{"text": "three"}', encoding="utf-8-sig")
+    assert texts(tmp_path) == ["one", "two", "three"]
+
+
+def test_names_in_upper_case_are_read_and_others_are_counted(tmp_path: Path) -> None:
+    for name in ("A.TXT", "b.Txt", "d.pdf", "e.jsonl.gz", "f.jsonl.gz", ".hidden", "__MACOSX", "README"):
+        (tmp_path / name).write_text("text")
+    (tmp_path / "C.JSONL").write_text('{"text": "line"}')
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert texts(tmp_path) == ["text", "line", "text"]
+    left: Counter[str] = Counter()
+    assert len([*sources(tmp_path).listing(left)]) == 3
+    assert left == {"*.pdf": 1, "*.gz": 2, "hidden": 2, "*": 1, "dead links": 1}
 
 
 def test_each_line_of_json_is_a_document(tmp_path: Path) -> None:

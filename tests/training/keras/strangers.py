@@ -352,3 +352,22 @@ class Picky(keras.optimizers.SGD):
         if "learning_rate" in options:
             raise ValueError("learning_rate is not for me.\nSee the manual.")
         super().__init__(**options)
+
+
+class Halved(keras.callbacks.LearningRateScheduler):
+    """Halves the learning rate at the start of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda epoch, lr: lr * 0.5)
+
+
+class Reads(keras.callbacks.Callback):
+    """Reads the loss at every batch."""
+
+    losses: list = []  # noqa: RUF012
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.losses.append(logs["loss"])
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.losses.append((logs or {}).get("loss"))

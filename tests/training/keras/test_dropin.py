@@ -272,6 +272,21 @@ def test_native_tasks_give_logs_too(make_run: Make, tmp_path: Path) -> None:
     assert {"acc", "loss", "val_acc", "val_loss"} <= row.keys()
 
 
+@pytest.mark.parametrize("native", [False, True])
+def test_logs_of_each_batch_have_the_loss(make_run: Make, native: bool) -> None:
+    from tests.training.keras.strangers import Reads
+
+    Reads.losses.clear()
+    task_of = ("model=mlp", "data.batch_size=32") if native else (*BASE[1:5], task("OwnStep"))
+    config, run = make_run(
+        "framework=keras", *task_of, f"+callbacks.reads._target_={HERE}.Reads", "trainer.max_epochs=1",
+        "trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "monitor.progress=none",
+    )  # fmt: skip
+    outcome = run_keras(config, run)
+    assert len(Reads.losses) == 6 and all(type(loss) is float for loss in Reads.losses)
+    assert Reads.losses[3:] == pytest.approx([outcome.metrics[f"{p}/loss"] for p in ("train", "val", "test")])
+
+
 def test_loggers_get_every_metric(make_run: Make, tmp_path: Path) -> None:
     from tests.training.keras.strangers import Heard
 

@@ -201,16 +201,84 @@ def test_any_optimizer_gets_our_schedule_and_clipping(make_config) -> None:
     assert float(optimizer.learning_rate) == pytest.approx(0.5 * factor(config.schedule, 0, 13, 91))
 
 
-def test_any_schedule_gets_the_learning_rate_and_the_length(make_config) -> None:
-    from src.training.keras.optim import rate_of
+def logged(config, step: int) -> float:
+    """The learning rate that is logged after the step of that number, which counts from 0."""
+    from src.training.keras.optim import make_optimizer, rate_of
 
-    target = ("schedule=custom", "schedule._target_=keras.optimizers.schedules.CosineDecay")
-    by_step = rate_of(make_config(*target, "optimizer.lr=0.5"), PLAN, 1)
-    assert by_step(0) == 0.5
-    assert by_step(TOTAL_STEPS) == pytest.approx(0, abs=1e-6)
-    by_epoch = rate_of(make_config(*target, "optimizer.lr=0.5", "schedule.interval=epoch"), PLAN, 1)
-    assert by_epoch(STEPS_PER_EPOCH - 1) == 0.5 > by_epoch(STEPS_PER_EPOCH)
-    assert by_epoch(TOTAL_STEPS) == pytest.approx(0, abs=1e-6)
+    optimizer = make_optimizer(config, PLAN, 1)
+    optimizer.iterations.assign(step + 1)
+    return rate_of(optimizer, config, PLAN, 1)()
+
+
+def test_any_schedule_gets_the_learning_rate_and_the_length(make_config) -> None:
+    target = (*COSINE, "optimizer.lr=0.5")
+    by_step = make_config(*target)
+    assert logged(by_step, 0) == 0.5
+    assert logged(by_step, TOTAL_STEPS) == pytest.approx(0, abs=1e-6)
+    by_epoch = make_config(*target, "schedule.interval=epoch")
+    assert logged(by_epoch, STEPS_PER_EPOCH - 1) == 0.5 > logged(by_epoch, STEPS_PER_EPOCH)
+    assert logged(by_epoch, TOTAL_STEPS) == pytest.approx(0, abs=1e-6)
+
+
+LION = ("optimizer=custom", "optimizer._target_=keras.optimizers.Lion")
+STEPS = "{_target_: keras.optimizers.schedules.PiecewiseConstantDecay, boundaries: [5], values: [1.0, 0.25]}"
+COSINE = ("schedule=custom", "schedule._target_=keras.optimizers.schedules.CosineDecay")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rates"),
+    [
+        ((*LION, "+optimizer.learning_rate=0.02"), (0.02, 0.02)),
+        ((*LION, "+optimizer.learning_rate=0.02", "trainer.precision=16-mixed"), (0.02, 0.02)),
+        ((*LION, f"+optimizer.learning_rate={STEPS}"), (1.0, 0.25)),
+        ((*COSINE, "+schedule.initial_learning_rate=0.5", "+schedule.decay_steps=10"), (0.5, 0.0)),
+    ],
+)
+def test_an_argument_of_the_user_is_used_and_logged(make_config, overrides, rates) -> None:
+    from src.training.keras.optim import make_optimizer
+
+    config = make_config(*overrides)
+    optimizer = make_optimizer(config, PLAN, 1)
+    for step, rate in zip((0, 10), rates, strict=True):
+        getattr(optimizer, "inner_optimizer", optimizer).iterations.assign(step)
+        assert float(optimizer.learning_rate) == pytest.approx(rate, abs=1e-7)
+        assert logged(config, step) == pytest.approx(rate, abs=1e-7)
+
+
+def test_a_learning_rate_beside_a_schedule_is_said(make_config) -> None:
+    from src.training.keras.optim import unscheduled
+
+    (line,) = unscheduled(make_config(*LION, "+optimizer.learning_rate=0.02"))
+    assert "optimizer.lr, optimizer.scale_lr and schedule=cosine have no effect" in line
+    assert unscheduled(make_config(*LION)) == unscheduled(make_config("optimizer=sgd")) == []
+
+
+@pytest.mark.parametrize("name", ["clipnorm", "clipvalue", "global_clipnorm"])
+def test_gradients_are_clipped_by_one_key(make_config, name: str) -> None:
+    from src.errors import ConfigError
+    from src.training.keras.optim import make_optimizer
+
+    with pytest.raises(
+        ConfigError, match=rf"optimizer.{name}=1.0 and trainer.gradient_clip_val=5.0 both clip"
+    ):
+        make_optimizer(make_config(*LION, f"+optimizer.{name}=1.0", "trainer.gradient_clip_val=5.0"), PLAN, 1)
+    assert getattr(make_optimizer(make_config(*LION, f"+optimizer.{name}=1.0"), PLAN, 1), name) == 1.0
+
+
+def test_callbacks_can_set_a_constant_learning_rate(make_config) -> None:
+    from src.errors import ConfigError
+    from src.training.keras.optim import make_optimizer
+
+    halved = "+callbacks.x._target_=tests.training.keras.strangers.Halved"
+    with pytest.raises(
+        ConfigError, match=r"callbacks\.x sets the learning rate, and so does schedule=cosine"
+    ):
+        make_optimizer(make_config(halved), PLAN, 1)
+    constant = ("schedule=constant", "schedule.warmup_epochs=0")
+    for callback in (halved, "+callbacks.x._target_=keras.callbacks.LambdaCallback"):
+        optimizer = make_optimizer(make_config(callback, *constant), PLAN, 1)
+        optimizer.learning_rate = 0.125
+        assert float(optimizer.learning_rate) == 0.125
 
 
 @pytest.mark.parametrize(

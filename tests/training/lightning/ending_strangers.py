@@ -159,6 +159,7 @@ class Learns(pl.LightningModule):
         if self.how == "a metric called step":
             self.log("step", 5.0)
             self.log("epoch", 7.0)
+            self.log("lr", 3.0)
         skips = self.how == "skips all" or (self.how == "skips one" and index == 1)
         return None if skips or self.how.startswith("by hand") else self.network(batch).mean()
 

@@ -1,5 +1,6 @@
 """A run that trained nothing has failed; one that skipped batches says how many."""
 
+import csv
 from collections.abc import Callable
 
 import pytest
@@ -67,18 +68,21 @@ def test_a_loader_without_batches(make_run: MakeRun, fit: Fit) -> None:
         fit(config, run)
 
 
-def test_names_of_columns_are_left_out_with_a_note(
+def test_metrics_named_like_a_column_get_another_one_with_a_note(
     make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
 ) -> None:
     say_once.cache_clear()
     how = "task.how='a metric called step'"
     config, run = make_run(how, f"data._target_={HERE}.rows", *SHORT, "trainer.log_every_n_steps=1")
-    fit(config, run)
+    metrics = fit(config, run).metrics
     said = capsys.readouterr().err
-    for name in ("epoch", "step"):
-        assert said.count(f"the metric '{name}' is left out of metrics.csv") == 1
-    rows = [row.split(",") for row in run.metrics_csv.read_text().splitlines()[1:]]
-    assert [int(row[0]) for row in rows] == sorted(int(row[0]) for row in rows) and rows[-1][:2] == ["8", "2"]
+    for name in ("epoch", "step", "lr"):
+        assert said.count(f"the metric '{name}' is written as 'metric/{name}'") == 1
+    rows = [*csv.DictReader(run.metrics_csv.read_text().splitlines())]
+    assert [int(row["step"]) for row in rows] == sorted(int(row["step"]) for row in rows)
+    assert {name: rows[-1][name] for name in ("step", "epoch")} == {"step": "8", "epoch": "2"}
+    assert {rows[-1][f"metric/{name}"] for name in ("step", "epoch", "lr")} == {"5", "7", "3"}
+    assert {row["lr"] for row in rows} == {"0.1"} and metrics["metric/lr"] == 3.0
 
 
 def test_a_complete_run_that_is_resumed_trains_nothing_more(make_run: MakeRun, fit: Fit) -> None:
