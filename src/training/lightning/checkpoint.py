@@ -1,11 +1,13 @@
 """When a checkpoint is saved, and what is in it."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.trainer.states import TrainerFn
 
 from src.checkpoints.checkpointer import AsyncCheckpointer
 from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
@@ -15,6 +17,7 @@ from src.errors import CheckpointError, ConfigError
 from src.monitor.heartbeat import own as heartbeat
 from src.training.lightning.buffers import Buffers
 from src.training.lightning.callbacks import MetricsCallback
+from src.training.lightning.measured import Weights, with_measured, without_measured
 from src.training.lightning.plain import with_plain_values
 from src.training.lightning.position import resume_position, set_loops, steps_done
 from src.training.lightning.shards import Shards
@@ -61,7 +64,8 @@ class CheckpointCallback(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Resume at the position that the manifest names."""
+        """Resume at the position that the manifest names; a run that is over ends, whatever callbacks add to its epochs."""
+        trainer.should_stop |= self.start[0] >= self.plan.max_epochs
         set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches, steps_done(trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -73,10 +77,8 @@ class CheckpointCallback(pl.Callback):
                 "interval='step', and a checkpoint within an epoch would hold the schedule of the step before; use interval='epoch'."
             )
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """After an optimizer step within an epoch; at its end the validation comes first.
+    def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
+        """After an optimizer step within an epoch, and all hooks of its batch; at an epoch's end the validation comes first.
 
         Raises:
             Stopped: after a stop.
@@ -89,15 +91,27 @@ class CheckpointCallback(pl.Callback):
             self._save(trainer, value=None)
         self._leave_if_stopping()
 
-    def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
-        """A stop interrupts a validation: the run resumes with it.
+    def before_validation(self, trainer: pl.Trainer) -> None:
+        """A stop interrupts a validation, here before its hooks exchange weights: the run resumes with it.
 
         Raises:
             Stopped: after a stop.
         """
         if self.metrics.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
+            self.metrics.metrics |= {} if self.metrics.task else self.metrics.of_epoch  # of the last step
             self._save(trainer, value=None)
             raise Stopped
+
+    def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
+        """See `before_validation`; what was exchanged meanwhile is put back at the validation's end only, which comes first.
+
+        Raises:
+            Stopped: after a stop.
+        """
+        if trainer.state.fn != TrainerFn.FITTING:
+            self._leave_if_stopping()
+        elif not trainer.fit_loop.epoch_loop.val_loop.exchanged:  # type: ignore[attr-defined]
+            self.before_validation(trainer)
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """At the end of an epoch, after its validation and all hooks.
@@ -110,6 +124,20 @@ class CheckpointCallback(pl.Callback):
         if over or self.metrics.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
             self._save(trainer, value=self._value())
         self._leave_if_stopping()
+
+    def save_again(self, checkpoint: dict[str, Any], weights: Weights) -> None:
+        """Replace the newest checkpoint by one with the weights that hooks have left after it; for rank 0.
+
+        Args:
+            checkpoint: its contents.
+
+        Raises:
+            CheckpointError: the disk refuses it.
+        """
+        assert self.writer.checkpointer and self.writer.newest
+        self.writer.buffers.fill(with_measured(without_measured(checkpoint), weights))
+        info = replace(self.writer.newest, metrics=dict(self.metrics.metrics), value=self._value())
+        self.writer.newest = self.writer.checkpointer.write_again(self.writer._write, info)
 
     def on_test_batch_start(self, *args: Any) -> None:
         """A stop interrupts the test too, with nothing to save.

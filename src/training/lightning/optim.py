@@ -89,7 +89,7 @@ def apply_settings(config: Config, network: nn.Module, optimizer: optim.Optimize
     written = {*chosen.arguments, "weight_decay"} if isinstance(chosen, OtherOptimizer) else None
     of = {parameter: group for group in fresh for parameter in group["params"]}
     for group in optimizer.param_groups:
-        settings = next((of[p] for p in group["params"] if p in of), {})
+        settings: dict[str, Any] = next((of[p] for p in group["params"] if p in of), {})
         names = set(settings) - {"params", "lr"}
         group.update({name: settings[name] for name in (names if written is None else names & written)})
     if written is None:

@@ -11,7 +11,7 @@ from src.errors import CheckpointError
 SCALARS = (int, float, complex, str, bool, bytes, type(None), Tensor, dtype)
 OPTIONAL = ("hyper_parameters", "callbacks")
 """Parts of a checkpoint of which single entries may be missing when it is read."""
-OWN = ("state_dict", "loops", "random_states", "rank_states", "early_stop", "trained")
+OWN = ("state_dict", "loops", "random_states", "rank_states", "early_stop", "trained", "training_weights")
 
 
 class NotPlain(Exception):

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from src.checkpoints.plain_zip import refuse_compressed
 from src.errors import CheckpointError, ProjectError
+from src.training.lightning.measured import with_measured, without_measured
 from src.training.lightning.trained import KEY, restore_flags, restore_groups, trained_state
 
 
@@ -43,7 +44,19 @@ class Restorer(_CheckpointConnector):
 
     def dump_checkpoint(self, weights_only: bool | None = None) -> dict[str, Any]:
         """Return what a checkpoint holds."""
-        return {**super().dump_checkpoint(weights_only), KEY: trained_state(self.trainer)}
+        state = {**super().dump_checkpoint(weights_only), KEY: trained_state(self.trainer)}
+        return with_measured(state, self.trainer.fit_loop.epoch_loop.val_loop.measured)
+
+    def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
+        """Read the checkpoint; a training continues with its own weights, not with those that were measured."""
+        super().resume_start(checkpoint_path, weights_only)
+        if checkpoint_path and self.trainer.state.fn == TrainerFn.FITTING:
+            without_measured(self._loaded_checkpoint)
+
+    def restore_callbacks(self) -> None:
+        """Restore callbacks for a training: a test is of the weights in the checkpoint, not of those that a callback takes from it."""
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            super().restore_callbacks()
 
 
 @contextmanager

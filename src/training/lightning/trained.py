@@ -6,7 +6,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.loops.fit_loop import _FitLoop
 from torch import nn
 from torch.optim import Optimizer
 
@@ -18,22 +17,6 @@ KEY = "trained"
 
 MODES = ("training", "track_running_stats")
 """Settings of layers that user code changes during a training, and that no state_dict holds."""
-
-
-class FitLoop(_FitLoop):
-    """Lightning's loop over the epochs, which restores the trained state after the hooks of the start and checks it at each epoch."""
-
-    def on_run_start(self) -> None:
-        """Restore again what `setup`, `on_fit_start` and `on_train_start` have set as in a new run."""
-        super().on_run_start()
-        restorer: Any = self.trainer._checkpoint_connector
-        restore_flags(self.trainer.lightning_module, restorer.trained)
-        restorer.trained = {}
-
-    def on_advance_start(self) -> None:
-        """Check the trained state after the hooks of the epoch's start."""
-        super().on_advance_start()
-        check_trained(self.trainer)
 
 
 def flags_of(trainer: pl.Trainer) -> dict[str, Any]:
@@ -104,7 +87,7 @@ def _refuse_differences(ranks: list[dict[str, Any]], epoch: int) -> None:
             names = sorted(n for n in first.keys() | own.keys() if first.get(n) != own.get(n))
             if names:
                 raise RanksDifferError(
-                    f"epoch {epoch} (counted from 0): {what} of {listed(names)} on rank {rank} is not as on rank 0; make what sets it the same "
+                    f"epoch {epoch} (counted from 0): {what} of {listed(names)} on rank {rank} is not as on rank 0; set it the same way "
                     "on all ranks."
                 )
 

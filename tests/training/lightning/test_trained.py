@@ -1,19 +1,25 @@
 """What is trained, and the modes of layers: the same after a resume as without one, on one rank and on two."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
+from torch.utils.data import default_collate
 
 from src.config.command_line import opened
 from src.config.schema import Config
 from src.distributed.horovod_install import horovod_problem
 from src.runs.folder import RunDir
+from src.training.lightning.after import open_trained
 from tests.weights import final_weights, largest_difference
 
 from .conftest import Fit, assert_equal, final_state
 from .test_dropin_ranks import train, train_runs
+from .weights_strangers import Parted, rows
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "tests.training.lightning.weights_strangers"
@@ -23,6 +29,11 @@ BACKBONE = (
     "callbacks.c.unfreeze_backbone_at_epoch=1",
 )
 EMA = (f"callbacks.c._target_={LIGHTNING}.EMAWeightAveraging", "callbacks.c.decay=0.8")
+SWA = (
+    f"callbacks.c._target_={LIGHTNING}.StochasticWeightAveraging",
+    "callbacks.c.swa_lrs=0.05",
+    "callbacks.c.swa_epoch_start=1",
+)
 CASES: dict[str, tuple[str, ...]] = {
     "BackboneFinetuning": ("Parted", *BACKBONE),
     "a callback of one's own": ("Parted", f"callbacks.c._target_={HERE}.Thawing"),
@@ -30,8 +41,19 @@ CASES: dict[str, tuple[str, ...]] = {
     "in the middle of an epoch": ("Unfreezing", "task.at=on_train_batch_start"),
     "freezing": ("Freezing",),
     "averages": ("Parted", *EMA),
+    "averages at the end": ("Parted", *SWA, "task.norm=false"),
+    "averages of its own": ("Averaging",),
+    "averages beside a copy": ("Averaging", "task.swap=false"),
+    "merged": ("Merging",),
+    "merged last": ("Merging", "task.at=on_fit_end"),
+    "pruned": ("Pruning",),
 }
-STOPS = {"in an epoch": {"train": 15}, "at its end": {"train": 20}, "in a validation": {"val": 6}}
+STOPS = {
+    "in an epoch": {"train": 15},
+    "at its end": {"train": 20},
+    "in a validation": {"val": 6},
+    "in the last validation": {"val": 10},
+}
 
 
 @pytest.fixture
@@ -49,7 +71,7 @@ def stranger(make_run: MakeRun) -> MakeRun:
 @pytest.mark.parametrize(
     ("case", "place"),
     [(case, "in an epoch") for case in CASES]
-    + [(case, place) for case in ("BackboneFinetuning", "averages") for place in list(STOPS)[1:]],
+    + [(case, place) for case in ("BackboneFinetuning", *list(CASES)[5:]) for place in list(STOPS)[1:]],
 )
 def test_stop_and_resume_changes_no_bit(case: str, place: str, stranger: MakeRun, fit: Fit) -> None:
     words = (*CASES[case], "data.noise=0.1", "task.dropout=0.3")
@@ -93,7 +115,7 @@ def test_two_ranks_train_and_resume_as_one(tmp_path: Path) -> None:
         whole, parts, alone = (
             final_weights(tmp_path / f"{case} {how}") for how in ("whole", "parts", "alone")
         )
-        assert (tmp_path / f"{case} parts" / "checkpoints" / "00000014").is_dir(), case
+        assert (tmp_path / f"{case} parts" / "checkpoints" / "00000015").is_dir(), case
         assert largest_difference(whole, parts) == 0, case
         assert largest_difference(whole, alone) < 1e-5, case
     for rank in late:
@@ -121,7 +143,7 @@ def test_other_strategies_follow_what_is_trained(
         train_runs(2, [run_of(tmp_path / "parts", case, *words, *more)])
     train_runs(1, [run_of(tmp_path / "alone", case, "strategy=single")])
     whole, parts, alone = (final_weights(tmp_path / how) for how in ("whole", "parts", "alone"))
-    assert (tmp_path / "parts" / "checkpoints" / "00000014").is_dir()
+    assert (tmp_path / "parts" / "checkpoints" / "00000015").is_dir()
     assert largest_difference(whole, parts) == 0
     assert largest_difference(whole, alone) < 1e-5
 
@@ -132,3 +154,25 @@ def test_unused_parameters(found: str | None, tmp_path: Path) -> None:
     ranks = train(tmp_path, 2, "Plain", "rows", *DDP, f"task._target_={HERE}.Spare", *words)
     for rank in ranks:
         assert ("use trainer.find_unused_parameters=true" in rank.get("error", "")) == (found is None), rank
+
+
+@pytest.mark.parametrize("case", list(CASES)[5:])
+def test_one_model_is_validated_tested_evaluated_and_exported(
+    case: str, stranger: MakeRun, fit: Fit, tmp_path: Path
+) -> None:
+    config, run = stranger(*CASES[case], "checkpoint.monitor=val_loss")
+    outcome = fit(config, run)
+    folder = run.checkpoints / (run.checkpoints / "best").read_text().strip()
+    validated = pytest.approx(json.loads((folder / "manifest.json").read_text())["value"], rel=1e-5)
+    assert outcome.metrics["test_loss"] == validated
+    trained = open_trained(config, folder)
+    for split in ("test", "val", "test"):
+        assert trained.measure(split)[0][f"{split}_loss"] == validated
+    trained.export("torch", tmp_path / "weights.pt")
+    exported = Parted(norm="task.norm=false" not in CASES[case])
+    exported.load_state_dict(torch.load(tmp_path / "weights.pt"), strict=False)
+    batch = default_collate([*rows()["val"]])
+    with torch.no_grad():
+        loss = functional.mse_loss(exported.eval()(batch["x"]), batch["y"])
+    assert float(loss) == validated
+    assert {"training_weights", "current_model_state"} & final_state(run).keys()

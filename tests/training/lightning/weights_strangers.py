@@ -1,5 +1,6 @@
 """Modules and callbacks that freeze, unfreeze, average, swap or merge weights; for the tests of what is trained and which model is kept."""
 
+import copy
 import signal
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import BaseFinetuning
-from torch import Tensor, nn
+from torch import nn
 
 from tests.training.lightning.strangers import ROWS, VAL, Plain, Rows
 
@@ -76,6 +77,67 @@ class Freezing(Parted):
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
             self.backbone.requires_grad_(False)
+
+
+class Averaging(Parted):
+    """Averages its weights by itself and puts the averages in place for validation and test.
+
+    Args:
+        swap: exchange weights and averages; else keep a copy of the weights meanwhile.
+    """
+
+    def __init__(self, dropout: float = 0.0, norm: bool = True, swap: bool = True) -> None:
+        super().__init__(dropout, norm)
+        self.average, self.swap = copy.deepcopy(self.layers).requires_grad_(False), swap
+
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        with torch.no_grad():
+            for mean, new in zip(
+                self.average.state_dict().values(), self.layers.state_dict().values(), strict=True
+            ):
+                mean.copy_(0.7 * mean + 0.3 * new)
+
+    def exchange(self) -> None:
+        with torch.no_grad():
+            own, other = self.layers.state_dict(), self.average.state_dict()
+            self.kept = {name: value.clone() for name, value in own.items()}
+            for name, value in own.items():
+                value.copy_(other[name])
+                if self.swap:
+                    other[name].copy_(self.kept[name])
+
+    def put_back(self) -> None:
+        if self.swap:
+            self.exchange()
+        else:
+            self.layers.load_state_dict(self.kept)
+
+    on_validation_start = on_test_start = exchange
+    on_validation_end = on_test_end = put_back
+
+
+class Merging(Parted):
+    """Changes its weights when the training has ended, as merging LoRA into a network does.
+
+    Args:
+        at: the hook that does.
+    """
+
+    def __init__(self, dropout: float = 0.0, norm: bool = True, at: str = "on_train_end") -> None:
+        super().__init__(dropout, norm)
+        setattr(self, at, self.merge)
+
+    def merge(self) -> None:
+        with torch.no_grad():
+            self.layers[1].weight.mul_(1.1)
+
+
+class Pruning(Parted):
+    """Sets small weights to 0 after each epoch, when it has been validated."""
+
+    def on_train_epoch_end(self) -> None:
+        with torch.no_grad():
+            self.layers[1].weight[self.layers[1].weight.abs() < 0.2] = 0
 
 
 class Thawing(BaseFinetuning):

@@ -1,7 +1,7 @@
 """torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during backward."""
 
 import gc
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -62,16 +62,21 @@ class OneDevicePerRank(DDPStrategy):
 
         With unused parameters allowed, those that are frozen now stay: a step by hand may freeze one network for the other.
         """
-        module = self.lightning_module
-        if not isinstance(self.model, DistributedDataParallel) or module is None:
+        module, strategy = self.lightning_module, cast(Any, self)
+        if not isinstance(strategy.model, DistributedDataParallel) or module is None:
             return
         trained = {p for p in module.parameters() if p.requires_grad}
-        kept = self.averaged.intersection(module.parameters()) if self.model.find_unused_parameters else set()
+        kept = (
+            self.averaged.intersection(module.parameters())
+            if strategy.model.find_unused_parameters
+            else set()
+        )
         if (trained | kept) == self.averaged:
             return
         for parameter in module.parameters():
             parameter.grad = None  # it lies in the memory of the old wrapper
-        self.model, self._pl_static_graph_delay_done = module, False
+        strategy.model = module
+        self._pl_static_graph_delay_done = False
         gc.collect()  # the old wrapper takes its hooks off the parameters
         for parameter in (frozen := kept - trained):
             parameter.requires_grad_(True)
