@@ -89,23 +89,10 @@ class AsyncCheckpointer:
             raise CheckpointError(self._unpublished(self.worker.trouble)) from self.worker.trouble
 
     def write_again(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:
-        """Write a checkpoint here and now, after `finish`; one of the same step is replaced when the new one is verified.
-
-        Raises:
-            CheckpointError: the disk refuses it.
-        """
-        temporary = None
-        try:
-            write(temporary := self.store.begin(info.step))
-            self.worker.newest = self.store.commit(temporary, info)
-        except OSError as error:
-            if temporary:
-                self.store.give_up(temporary)
-            why = error.strerror or error
-            raise CheckpointError(
-                f"{self.store.folder} takes no checkpoint of the final weights ({why})."
-            ) from error
-        return self.worker.newest
+        """Write a checkpoint here and now, after `finish`, in the place of one of the same step. Raises OSError."""
+        write(temporary := self.store.begin(info.step))
+        self.worker.newest = saved = self.store.commit(temporary, info)
+        return saved
 
     def close(self) -> None:
         """Wait until everything is in the run folder, and leave nothing on the node's disk.

@@ -22,7 +22,7 @@ from src.training.lightning.plain import with_plain_values
 from src.training.lightning.position import resume_position, set_loops, steps_done
 from src.training.lightning.shards import Shards
 from src.training.nan_watch import judged
-from src.training.plan import Plan
+from src.training.plan import Plan, validation_due
 
 FILE = "model.ckpt"
 """Lightning's file in the folder of a checkpoint: weights, optimizer, schedule, loops, random states."""
@@ -64,12 +64,12 @@ class CheckpointCallback(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Resume at the position that the manifest names; a run that is over ends, whatever callbacks add to its epochs."""
-        trainer.should_stop |= self.start[0] >= self.plan.max_epochs
+        """Resume at the position that the manifest names."""
         set_loops(checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches, steps_done(trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Raise ConfigError for a schedule that Lightning moves on only after the checkpoint of a step."""
+        trainer.fit_loop.max_epochs = self.plan.max_epochs  # StochasticWeightAveraging adds one
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
             raise ConfigError(
@@ -84,34 +84,33 @@ class CheckpointCallback(pl.Callback):
             Stopped: after a stop.
         """
         self.writer.check()
-        epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
-        if epoch_over or (batch_idx + 1) % self.plan.accumulate:
+        last = batch_idx + 1 == self.plan.train_batches
+        if last and validation_due(
+            self.config.trainer, self.plan, trainer.current_epoch, steps_done(trainer)
+        ):
+            self._interrupt_validation(trainer)
+        if last or trainer.should_stop or (batch_idx + 1) % self.plan.accumulate:
             return
         if self.metrics.stopping or self.metrics.saving or self.interval.by_step(steps_done(trainer)):
             self._save(trainer, value=None)
         self._leave_if_stopping()
 
-    def before_validation(self, trainer: pl.Trainer) -> None:
-        """A stop interrupts a validation, here before its hooks exchange weights: the run resumes with it.
-
-        Raises:
-            Stopped: after a stop.
-        """
-        if self.metrics.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
-            self.metrics.metrics |= {} if self.metrics.task else self.metrics.of_epoch  # of the last step
-            self._save(trainer, value=None)
-            raise Stopped
-
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
-        """See `before_validation`; what was exchanged meanwhile is put back at the validation's end only, which comes first.
+        """A stop interrupts a validation, unless hooks have exchanged weights until its end.
 
         Raises:
             Stopped: after a stop.
         """
         if trainer.state.fn != TrainerFn.FITTING:
             self._leave_if_stopping()
-        elif not trainer.fit_loop.epoch_loop.val_loop.exchanged:  # type: ignore[attr-defined]
-            self.before_validation(trainer)
+        elif not trainer.one_model.exchanged and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:  # type: ignore[attr-defined]
+            self._interrupt_validation(trainer)
+
+    def _interrupt_validation(self, trainer: pl.Trainer) -> None:
+        if self.metrics.stopping:  # the run resumes with the validation
+            self.metrics.metrics |= {} if self.metrics.task else self.metrics.of_epoch  # of the last step
+            self._save(trainer, value=None, validated=False)
+            raise Stopped
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """At the end of an epoch, after its validation and all hooks.
@@ -156,10 +155,10 @@ class CheckpointCallback(pl.Callback):
         monitor = self.config.checkpoint.monitor
         return judged(self.metrics.judged("checkpoint.monitor", monitor), monitor) if monitor else None
 
-    def _save(self, trainer: pl.Trainer, value: float | None) -> None:
+    def _save(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save; `value` is the metric of `checkpoint.monitor` for these very weights."""
         step, epoch, batch = steps_done(trainer), trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-        if batch == self.plan.train_batches and not trainer.validating:
+        if batch == self.plan.train_batches and validated:
             epoch, batch = epoch + 1, 0
         began = time.monotonic()
         with heartbeat.within("checkpoint"):

@@ -45,7 +45,7 @@ class Restorer(_CheckpointConnector):
     def dump_checkpoint(self, weights_only: bool | None = None) -> dict[str, Any]:
         """Return what a checkpoint holds."""
         state = {**super().dump_checkpoint(weights_only), KEY: trained_state(self.trainer)}
-        return with_measured(state, self.trainer.fit_loop.epoch_loop.val_loop.measured)
+        return with_measured(state, self.trainer.one_model.measured)
 
     def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
         """Read the checkpoint; a training continues with its own weights, not with those that were measured."""

@@ -10,7 +10,6 @@ from typing import Any, Literal, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch import distributed, nn
 
 from src.config.schema import Config
@@ -244,7 +243,7 @@ def fit_and_test(
     config, module = checkpoints.config, made.module
     try:
         fit(made, checkpoints, run)
-        if user_hooks(made.trainer, ENDS) and not config.trainer.fast_dev_run:
+        if user_hooks(made.trainer, *ENDS) and not config.trainer.fast_dev_run:
             keep_end(made, checkpoints)
         heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
         if not checkpoints.writer.shards:
@@ -285,7 +284,7 @@ def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
 def keep_end(made: Made, checkpoints: CheckpointCallback) -> None:
     """Validate and save once more if hooks of the training's end have changed the weights after the last checkpoint. Raises Stopped."""
     trainer, module, writer, metrics = made.trainer, made.module, checkpoints.writer, checkpoints.metrics
-    late, saved = bool(changed(module, trainer.fit_loop.before_end)), dict[str, Any]()
+    late, saved = bool(changed(module, trainer.one_model.before_end)), dict[str, Any]()
     if late and writer.shards:
         metrics.progress.note(
             "on_train_end or on_fit_end changes weights: fsdp keeps and tests those of before."
@@ -305,13 +304,6 @@ def keep_end(made: Made, checkpoints: CheckpointCallback) -> None:
     metrics.epoch_over(trainer, module)
     if trainer.is_global_zero:
         checkpoints.save_again(saved, weights_of(module))
-    if any(
-        isinstance(c, StochasticWeightAveraging) and c._model_contains_batch_norm for c in trainer.callbacks
-    ):  # type: ignore[attr-defined]
-        metrics.progress.note(
-            "StochasticWeightAveraging: batch normalization keeps the statistics of the weights that were not averaged; "
-            "lightning.pytorch.callbacks.WeightAveraging averages them too."
-        )
 
 
 def test(made: Made, checkpoints: CheckpointCallback) -> None:

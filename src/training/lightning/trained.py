@@ -6,6 +6,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.loops.fit_loop import _FitLoop
 from torch import nn
 from torch.optim import Optimizer
 
@@ -17,6 +19,35 @@ KEY = "trained"
 
 MODES = ("training", "track_running_stats")
 """Settings of layers that user code changes during a training, and that no state_dict holds."""
+
+
+class FitLoop(_FitLoop):
+    """Lightning's loop over the epochs, which restores the trained state after the hooks of the start and checks it at each epoch."""
+
+    @property
+    def skip(self) -> bool:
+        """Whether nothing is left to do; a run that resumes at its end calls the hooks of the end again."""
+        return super().skip and not self.trainer.ckpt_path
+
+    def on_run_start(self) -> None:
+        """Restore again what `setup`, `on_fit_start` and `on_train_start` have set as in a new run."""
+        super().on_run_start()
+        restorer: Any = self.trainer._checkpoint_connector
+        restore_flags(self.trainer.lightning_module, restorer.trained)
+        restorer.trained = {}
+
+    def on_advance_start(self) -> None:
+        """Check the trained state after the hooks of the epoch's start."""
+        trainer: Any = self.trainer
+        if self.restarted_mid_epoch or self.restarted_on_epoch_end:  # without these hooks
+            for callback in trainer.callbacks:
+                if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:
+                    rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
+                    callback.on_train_epoch_start(trainer, trainer.lightning_module)
+                    for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
+                        group["lr"] = rate  # set by making its schedule
+        super().on_advance_start()
+        check_trained(trainer)
 
 
 def flags_of(trainer: pl.Trainer) -> dict[str, Any]:

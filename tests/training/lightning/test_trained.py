@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "freezing": ("Freezing",),
     "averages": ("Parted", *EMA),
     "averages at the end": ("Parted", *SWA, "task.norm=false"),
+    "averages and normalization": ("Parted", *SWA),
     "averages of its own": ("Averaging",),
     "averages beside a copy": ("Averaging", "task.swap=false"),
     "merged": ("Merging",),
