@@ -198,7 +198,7 @@ class MetricsCallback(pl.Callback):
                 self.of_epoch[name] = value
         self.metrics |= self.of_epoch if not self.task else {}
         self._write(trainer, self.of_epoch)
-        self.progress.validated(_epoch(trainer) - 1, self.of_epoch)
+        self.progress.validated(min(trainer.current_epoch, self.plan.max_epochs - 1), self.of_epoch)
         self.nan.look(steps_done(trainer), self.of_epoch)
         self._epoch_ending = False
 
@@ -281,18 +281,14 @@ class MetricsCallback(pl.Callback):
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         step = steps_done(trainer)
+        epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
         for logger in trainer.loggers if self.task else []:
             if logger is not self.received:
                 logger.log_metrics(metrics, step=step)
                 logger.save()
         if self.csv:
-            self.csv.write(step, _epoch(trainer), self._aside | metrics)
+            self.csv.write(step, epoch, self._aside | metrics)
         self._aside = {}
-
-
-def _epoch(trainer: pl.Trainer) -> int:
-    """Return the number of the present epoch, from 1; after the training, of the last one."""
-    return trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
 
 
 def _plain(optimizer: Any) -> Any:

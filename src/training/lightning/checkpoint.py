@@ -125,14 +125,7 @@ class CheckpointCallback(pl.Callback):
         self._leave_if_stopping()
 
     def save_again(self, checkpoint: dict[str, Any], weights: Weights) -> None:
-        """Replace the newest checkpoint by one with the weights that hooks have left after it; for rank 0.
-
-        Args:
-            checkpoint: its contents.
-
-        Raises:
-            CheckpointError: the disk refuses it.
-        """
+        """Replace the newest checkpoint, of these contents, by one with the weights that hooks have left; on rank 0. Raises OSError."""
         assert self.writer.checkpointer and self.writer.newest
         self.writer.buffers.fill(with_measured(without_measured(checkpoint), weights))
         info = replace(self.writer.newest, metrics=dict(self.metrics.metrics), value=self._value())

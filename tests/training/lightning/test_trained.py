@@ -19,6 +19,7 @@ from tests.weights import final_weights, largest_difference
 
 from .conftest import Fit, assert_equal, final_state
 from .test_dropin_ranks import train, train_runs
+from .test_resume import EVERYTHING
 from .weights_strangers import Parted, rows
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -100,34 +101,41 @@ STOP = (f"callbacks.s._target_={HERE}.Stopping", "callbacks.s.step=14")
 DDP = ("strategy=ddp", "trainer.devices=2")
 
 
-def test_two_ranks_train_and_resume_as_one(tmp_path: Path) -> None:
-    """DDP follows what is trained at each epoch's start; what it can't follow ends the run in that step."""
-    compared = ("BackboneFinetuning", "in on_train_epoch_start", "freezing", "averages")
+QUICK = ("BackboneFinetuning", "averages at the end")
+SLOW = [c for c in CASES if c not in (*QUICK, "in the middle of an epoch", "averages and normalization")]
+
+
+@pytest.mark.parametrize("cases", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+def test_two_ranks_train_and_resume_as_one(cases: list[str], tmp_path: Path) -> None:
     runs = []
-    for case in compared:
+    for case in cases:
         runs += [run_of(tmp_path / f"{case} whole", case, *DDP)]
         runs += [run_of(tmp_path / f"{case} parts", case, *DDP, *more) for more in (STOP, ())]
-    ones = ("in on_train_epoch_start", "task.ranks=[1]")
-    runs += [run_of(tmp_path / "late", "in the middle of an epoch", *DDP)]
-    runs += [run_of(tmp_path / "one", ones[0], *DDP, ones[1])]
-    *_, late, one = train_runs(2, runs)
-    train_runs(1, [run_of(tmp_path / f"{case} alone", case, "strategy=single") for case in compared])
-    for case in compared:
+    train_runs(2, runs)
+    train_runs(1, [run_of(tmp_path / f"{case} alone", case, "strategy=single") for case in cases])
+    for case in cases:
         whole, parts, alone = (
             final_weights(tmp_path / f"{case} {how}") for how in ("whole", "parts", "alone")
         )
         assert (tmp_path / f"{case} parts" / "checkpoints" / "00000015").is_dir(), case
         assert largest_difference(whole, parts) == 0, case
         assert largest_difference(whole, alone) < 1e-5, case
+
+
+def test_what_two_ranks_do_not_train_together_ends_the_run_at_once(tmp_path: Path) -> None:
+    late, one = train_runs(
+        2,
+        [
+            run_of(tmp_path / "late", "in the middle of an epoch", *DDP),
+            run_of(tmp_path / "one", "in on_train_epoch_start", *DDP, "task.ranks=[1]"),
+        ],
+    )
+    begin = "layers.0.0.weight, layers.0.0.bias became trained in epoch 1, batch 2"
+    differs = "requires_grad of layers.0.0.bias, layers.0.0.weight on rank 1 is not as on rank 0"
     for rank in late:
-        assert rank["error"].startswith(
-            "layers.0.0.weight, layers.0.0.bias became trained in epoch 1, batch 2"
-        )
+        assert rank["error"].startswith(begin)
     for rank in one:
-        assert (
-            "requires_grad of layers.0.0.bias, layers.0.0.weight on rank 1 is not as on rank 0"
-            in rank["error"]
-        )
+        assert differs in rank["error"]
         assert rank["kind"] == "RanksDifferError"
 
 
@@ -177,3 +185,13 @@ def test_one_model_is_validated_tested_evaluated_and_exported(
         loss = functional.mse_loss(exported.eval()(batch["x"]), batch["y"])
     assert float(loss) == validated
     assert {"training_weights", "current_model_state"} & final_state(run).keys()
+
+
+def test_averages_of_a_native_task_are_evaluated(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*EVERYTHING, *opened(EMA), "checkpoint.monitor=val/loss")
+    outcome = fit(config, run)
+    folder = run.checkpoints / (run.checkpoints / "best").read_text().strip()
+    trained = open_trained(config, folder)
+    value = json.loads((folder / "manifest.json").read_text())["value"]
+    assert trained.measure("val")[0]["val/loss"] == pytest.approx(value, rel=1e-5)
+    assert trained.measure("test")[0]["test/loss"] == pytest.approx(outcome.metrics["test/loss"], rel=1e-5)
