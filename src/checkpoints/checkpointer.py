@@ -88,6 +88,12 @@ class AsyncCheckpointer:
         if self.worker.trouble:
             raise CheckpointError(self._unpublished(self.worker.trouble)) from self.worker.trouble
 
+    def write_again(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:
+        """Write a checkpoint here and now, after `finish`, in the place of one of the same step. Raises OSError."""
+        write(temporary := self.store.begin(info.step))
+        self.worker.newest = saved = self.store.commit(temporary, info)
+        return saved
+
     def close(self) -> None:
         """Wait until everything is in the run folder, and leave nothing on the node's disk.
 

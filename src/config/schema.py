@@ -73,6 +73,9 @@ class Trainer:
     compile: bool  # the network, for its device: see docs/performance.md
     tf32: bool  # how GPUs multiply float32 matrices
     channels_last: bool  # memory format of the weights of convolutions, and so of what these compute
+    find_unused_parameters: (
+        bool | None
+    )  # ddp: look in each step for weights without a gradient; null: if the module steps by hand
     sync_batchnorm: bool  # batch normalisation is over the whole batch, see docs/strategies.md
 
     @property

@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 
 from src.checkpoints.interval import Interval
 from src.config.choices import OtherSchedule
@@ -197,7 +198,7 @@ class MetricsCallback(pl.Callback):
                 self.of_epoch[name] = value
         self.metrics |= self.of_epoch if not self.task else {}
         self._write(trainer, self.of_epoch)
-        self.progress.validated(trainer.current_epoch, self.of_epoch)
+        self.progress.validated(min(trainer.current_epoch, self.plan.max_epochs - 1), self.of_epoch)
         self.nan.look(steps_done(trainer), self.of_epoch)
         self._epoch_ending = False
 
@@ -282,7 +283,7 @@ class MetricsCallback(pl.Callback):
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         step = steps_done(trainer)
-        epoch = trainer.current_epoch if trainer.testing else trainer.current_epoch + 1
+        epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
         for logger in trainer.loggers if self.task else []:
             if logger is not self.received:
                 logger.log_metrics(metrics, step=step)

@@ -1,11 +1,13 @@
 """When a checkpoint is saved, and what is in it."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.trainer.states import TrainerFn
 
 from src.checkpoints.checkpointer import AsyncCheckpointer
 from src.checkpoints.info import CheckpointInfo, SavedCheckpoint
@@ -16,11 +18,12 @@ from src.monitor.heartbeat import own as heartbeat
 from src.training.lightning.buffers import Buffers
 from src.training.lightning.callbacks import MetricsCallback
 from src.training.lightning.fast_loop import overrides
+from src.training.lightning.measured import Weights, with_measured, without_measured
 from src.training.lightning.plain import with_plain_values
 from src.training.lightning.position import resume_position, set_loops, steps_done
 from src.training.lightning.shards import Shards
 from src.training.nan_watch import judged
-from src.training.plan import Plan
+from src.training.plan import Plan, validation_due
 
 FILE = "model.ckpt"
 """Lightning's file in the folder of a checkpoint: weights, optimizer, schedule, loops, random states."""
@@ -72,6 +75,7 @@ class CheckpointCallback(pl.Callback):
             ConfigError: a schedule that Lightning moves on only after the checkpoint of a step.
             CheckpointError: an object that no checkpoint can hold.
         """
+        trainer.fit_loop.max_epochs = self.plan.max_epochs  # StochasticWeightAveraging adds one
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
             raise ConfigError(
@@ -90,30 +94,39 @@ class CheckpointCallback(pl.Callback):
             callback.on_save_checkpoint(trainer, pl_module, checkpoint)
         self.writer.plain(checkpoint)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """After an optimizer step within an epoch; at its end the validation comes first.
+    def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
+        """After an optimizer step within an epoch, and all hooks of its batch; at an epoch's end the validation comes first.
 
         Raises:
             Stopped: after a stop.
         """
         self.writer.check()
-        epoch_over = batch_idx + 1 == self.plan.train_batches or trainer.should_stop
-        if epoch_over or (batch_idx + 1) % self.plan.accumulate:
+        last = batch_idx + 1 == self.plan.train_batches
+        if last and validation_due(
+            self.config.trainer, self.plan, trainer.current_epoch, steps_done(trainer)
+        ):
+            self._interrupt_validation(trainer)
+        if last or trainer.should_stop or (batch_idx + 1) % self.plan.accumulate:
             return
         if self.metrics.stopping or self.metrics.saving or self.interval.by_step(steps_done(trainer)):
             self._save(trainer, value=None)
         self._leave_if_stopping()
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
-        """A stop interrupts a validation: the run resumes with it.
+        """A stop interrupts a validation, unless hooks have exchanged weights until its end.
 
         Raises:
             Stopped: after a stop.
         """
-        if self.metrics.stopping and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:
-            self._save(trainer, value=None)
+        if trainer.state.fn != TrainerFn.FITTING:
+            self._leave_if_stopping()
+        elif not trainer.one_model.exchanged and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches:  # type: ignore[attr-defined]
+            self._interrupt_validation(trainer)
+
+    def _interrupt_validation(self, trainer: pl.Trainer) -> None:
+        if self.metrics.stopping:  # the run resumes with the validation
+            self.metrics.metrics |= {} if self.metrics.task else self.metrics.of_epoch  # of the last step
+            self._save(trainer, value=None, validated=False)
             raise Stopped
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -127,6 +140,13 @@ class CheckpointCallback(pl.Callback):
         if over or self.metrics.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
             self._save(trainer, value=self._value())
         self._leave_if_stopping()
+
+    def save_again(self, checkpoint: dict[str, Any], weights: Weights) -> None:
+        """Replace the newest checkpoint, of these contents, by one with the weights that hooks have left; on rank 0. Raises OSError."""
+        assert self.writer.checkpointer and self.writer.newest
+        self.writer.buffers.fill(with_measured(without_measured(checkpoint), weights))
+        info = replace(self.writer.newest, metrics=dict(self.metrics.metrics), value=self._value())
+        self.writer.newest = self.writer.checkpointer.write_again(self.writer._write, info)
 
     def on_test_batch_start(self, *args: Any) -> None:
         """A stop interrupts the test too, with nothing to save.
@@ -145,10 +165,10 @@ class CheckpointCallback(pl.Callback):
         monitor = self.config.checkpoint.monitor
         return judged(self.metrics.judged("checkpoint.monitor", monitor), monitor) if monitor else None
 
-    def _save(self, trainer: pl.Trainer, value: float | None) -> None:
+    def _save(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save; `value` is the metric of `checkpoint.monitor` for these very weights."""
         step, epoch, batch = steps_done(trainer), trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-        if batch == self.plan.train_batches and not trainer.validating:
+        if batch == self.plan.train_batches and validated:
             epoch, batch = epoch + 1, 0
         began = time.monotonic()
         with heartbeat.within("checkpoint"):

@@ -187,6 +187,6 @@ def lightning_refusals() -> Iterator[None]:
         if "not used in producing" not in str(error):
             raise
         raise ConfigError(
-            "strategy=ddp needs every trained parameter in the loss of each step, and some are not in it; freeze those "
-            "(requires_grad_(False)), or use strategy=horovod, where they count as a gradient of 0."
+            "strategy=ddp needs every trained parameter in the loss of each step, and some are not in it; use "
+            "trainer.find_unused_parameters=true, or freeze those (requires_grad_(False))."
         ) from error

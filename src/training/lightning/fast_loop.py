@@ -51,6 +51,7 @@ class FastEpochLoop(_TrainingEpochLoop):
         super().__init__(trainer)
         self._validates = validates
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
+        self._after: list[Any] = []
         self._attributes: dict[str, Any] = {}  # of the module, set without a search in its parameters
         self._module: Any = None
         self._fast = self._moves = self._takes_index = self._zeroes = self._clips = False
@@ -64,6 +65,7 @@ class FastEpochLoop(_TrainingEpochLoop):
         self._clips = bool(trainer.gradient_clip_val) or overrides(module, "configure_gradient_clipping")
         self._fast = not isinstance(data_fetcher, _DataLoaderIterDataFetcher) and unusual(trainer) is None
         self._hooks = {name: overridden_hooks(trainer, name) for name in HOOKS}
+        self._after = [c for c in trainer.callbacks if hasattr(c, "after_batch")]  # type: ignore[attr-defined]
         self._takes_index = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         owners = [owner for owner in (module, trainer.datamodule) if owner is not None]
         self._moves = trainer.strategy.root_device.type != "cpu" or any(
@@ -106,8 +108,10 @@ class FastEpochLoop(_TrainingEpochLoop):
             trainer._logger_connector.update_train_step_metrics()
 
     def on_advance_end(self, data_fetcher: _DataFetcher) -> None:
-        """After a batch: a validation and all else that may be due at the end of an epoch."""
+        """After a batch and all its hooks: `after_batch` of callbacks, a validation and all else that may be due at an epoch's end."""
         trainer = self.trainer
+        for callback in self._after:
+            callback.after_batch(trainer, self.batch_idx)
         due = self._num_ready_batches_reached() or trainer.should_stop or trainer.lr_scheduler_configs
         if due or self._skip_next_val or not self._fast:
             super().on_advance_end(data_fetcher)

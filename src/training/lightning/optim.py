@@ -87,7 +87,7 @@ def apply_settings(config: Config, network: nn.Module, optimizer: optim.Optimize
     fresh = make_optimizer(config, network).param_groups
     chosen = config.optimizer
     written = {*chosen.arguments, "weight_decay"} if isinstance(chosen, OtherOptimizer) else None
-    for group, settings in zip(optimizer.param_groups, fresh, strict=True):
+    for group, settings in zip(optimizer.param_groups, fresh, strict=False):  # callbacks may have added some
         names = set(settings) - {"params", "lr"}
         group.update({name: settings[name] for name in (names if written is None else names & written)})
     if written is None:

@@ -13,7 +13,7 @@ OPTIONAL = ("hyper_parameters", "datamodule_hyper_parameters", "callbacks")
 """Parts of a checkpoint of which single entries may be missing when it is read."""
 NEEDED = ("epoch", "global_step", "optimizer_states", "lr_schedulers")
 """Parts without which a training can't resume."""
-OWN = ("state_dict", "loops", "random_states", "rank_states", "early_stop")
+OWN = ("state_dict", "loops", "random_states", "rank_states", "early_stop", "trained", "training_weights")
 
 
 class NotPlain(Exception):

@@ -38,7 +38,7 @@ class RankState(pl.Callback):
             "metrics": {name: _metric_state(m) for name, m in _metrics(pl_module)},
             "loader": self.stream.position() if self.stream else {},
         }
-        checkpoint["rank_states"] = _gather(own, trainer)
+        checkpoint["rank_states"] = gather(own, trainer)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -50,7 +50,7 @@ class RankState(pl.Callback):
                 "metrics of the interrupted epoch start afresh: they were counted by another number of ranks."
             )
             return
-        self.saved = torch.load(io.BytesIO(saved[trainer.global_rank].numpy().tobytes()), weights_only=True)
+        self.saved = unpack(saved[trainer.global_rank])
         if self.stream and self.saved:
             self.stream.restore(self.saved["loader"])
 
@@ -125,8 +125,14 @@ def _log_again(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str,
             metric.cumulated_batch_size = entry["size"].to(module.device)
 
 
-def _gather(own: dict[str, Any], trainer: pl.Trainer) -> list[Tensor]:
-    """The state of each rank as bytes, uint8."""
+def unpack(state: Tensor) -> dict[str, Any]:
+    """Return the state of a rank from its bytes."""
+    unpacked: dict[str, Any] = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
+    return unpacked
+
+
+def gather(own: dict[str, Any], trainer: pl.Trainer) -> list[Tensor]:
+    """Return the state of each rank as bytes, uint8; all ranks call it."""
     buffer = io.BytesIO()
     torch.save(own, buffer)
     packed = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)

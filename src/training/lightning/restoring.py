@@ -5,15 +5,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import lightning.pytorch as pl
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.trainer.states import TrainerFn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from src.checkpoints.plain_zip import refuse_compressed
 from src.errors import CheckpointError, ProjectError
+from src.training.lightning.measured import with_measured, without_measured
+from src.training.lightning.trained import KEY, restore_flags, restore_groups, trained_state
 
 
 class Restorer(_CheckpointConnector):
-    """Restores always with `weights_only=True`, which Lightning forgets for some strategies."""
+    """Restores always with `weights_only=True`, which Lightning forgets for some strategies; also which parameters are trained.
+
+    Attributes:
+        trained: the trained state of the checkpoint, until the hooks of the start have been called.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        super().__init__(trainer)
+        self.trained: dict[str, Any] = {}
 
     def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: Any = None) -> None:
         with one_sentence(checkpoint_path):
@@ -22,9 +34,29 @@ class Restorer(_CheckpointConnector):
             super()._restore_modules_and_callbacks(checkpoint_path, weights_only=True)
 
     def restore_training_state(self) -> None:
-        """Optimizer and loops."""
+        """Trained state, optimizer and loops."""
         with one_sentence(self._ckpt_path):
+            if self.trainer.state.fn == TrainerFn.FITTING:
+                self.trained = self._loaded_checkpoint.get(KEY, {})
+                restore_flags(self.trainer.lightning_module, self.trained)
+                restore_groups(self.trainer.lightning_module, self.trainer.optimizers, self.trained)
             super().restore_training_state()
+
+    def dump_checkpoint(self, weights_only: bool | None = None) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        state = {**super().dump_checkpoint(weights_only), KEY: trained_state(self.trainer)}
+        return with_measured(state, self.trainer.one_model.measured)
+
+    def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
+        """Read the checkpoint; a training continues with its own weights, not with those that were measured."""
+        super().resume_start(checkpoint_path, weights_only)
+        if checkpoint_path and self.trainer.state.fn == TrainerFn.FITTING:
+            without_measured(self._loaded_checkpoint)
+
+    def restore_callbacks(self) -> None:
+        """Restore callbacks for a training: a test is of the weights in the checkpoint, not of those that a callback takes from it."""
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            super().restore_callbacks()
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from src.training.lightning.hardware import suit
 from src.training.lightning.initial import begin_with
 from src.training.lightning.loaders import OwnOrder
 from src.training.lightning.loggers import Tracks
+from src.training.lightning.measured import ENDS, changed, user_hooks, weights_of
 from src.training.lightning.module import TaskModule
 from src.training.lightning.parts import Parts, open_parts, takes_batch_size
 from src.training.lightning.random_state import seed_everything
@@ -245,6 +246,8 @@ def fit_and_test(
     config, module = checkpoints.config, made.module
     try:
         fit(made, checkpoints, run)
+        if user_hooks(made.trainer, *ENDS) and not config.trainer.fast_dev_run:
+            keep_end(made, checkpoints)
         heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
         if not checkpoints.writer.shards:
             if config.monitor.ranks:
@@ -279,6 +282,31 @@ def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
     unfinished = made.trainer.steps_done < made.plan.total_steps
     if (check.batches or unfinished) and (note := check.judge(made.trainer)):
         checkpoints.metrics.progress.note(note)
+
+
+def keep_end(made: Made, checkpoints: CheckpointCallback) -> None:
+    """Validate and save once more if hooks of the training's end have changed the weights after the last checkpoint. Raises Stopped."""
+    trainer, module, writer, metrics = made.trainer, made.module, checkpoints.writer, checkpoints.metrics
+    late, saved = bool(changed(module, trainer.one_model.before_end)), dict[str, Any]()
+    if late and writer.shards:
+        metrics.progress.note(
+            "on_train_end or on_fit_end changes weights: fsdp keeps and tests those of before."
+        )
+    elif late:
+        writer.close()
+        assert writer.newest
+        saved = torch.load(writer.newest.path / FILE, map_location="cpu", weights_only=True)
+        late = bool(changed(module, saved["state_dict"]))
+    if not trainer.strategy.broadcast(late and not writer.shards):
+        return
+    if made.plan.val_batches:
+        assert made.parts.val
+        with lightning_refusals(), giving(made.parts, val=made.parts.val.loader()) as loaders:
+            named = {name.removeprefix("val_"): loader for name, loader in loaders.items()}
+            trainer.validate(module, **named, verbose=False)
+    metrics.epoch_over(trainer, module)
+    if trainer.is_global_zero:
+        checkpoints.save_again(saved, weights_of(module))
 
 
 def test(made: Made, checkpoints: CheckpointCallback) -> None:

@@ -17,7 +17,9 @@ from src.errors import interrupted, user_error
 from src.training.lightning.connector import Connector
 from src.training.lightning.fast_loop import FastEpochLoop, refuse_user_ends
 from src.training.lightning.hardware import computing_in, use_tf32
+from src.training.lightning.measured import OneModel
 from src.training.lightning.restoring import Restorer
+from src.training.lightning.trained import FitLoop
 from src.training.plan import Plan, validation_due
 
 
@@ -37,10 +39,12 @@ class Trainer(pl.Trainer):
 
     def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(**options)
-        self.steps_done = 0
+        self.steps_done, self.one_model = 0, OneModel()
+        self.callbacks: list[pl.Callback] = [*self.callbacks, self.one_model]  # type: ignore[has-type]
         self._logger_connector = Connector(self)
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self)
+        self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
         self.fit_loop.epoch_loop = FastEpochLoop(self, lambda: self._validates(config))
         refuse_user_ends(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_ends(self.fit_loop.epoch_loop, "advance", "on_advance_end")

@@ -23,7 +23,7 @@ class Waiting:
     """
 
     def __init__(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._module = module
         self._measures = trainer.world_size > 1 and not isinstance(trainer.strategy, FullyShardedStrategy)
         self._queues = trainer.strategy.root_device.type == "cuda"
         self.last: torch.Tensor | None = None
@@ -39,7 +39,8 @@ class Waiting:
         if self._measures and not self._ended and heartbeat.efficiency.due(heartbeat.trained):
             self._there, self._marks = None, [self._mark()]
             hook = self._gradient
-            self._hooks = [p.register_post_accumulate_grad_hook(hook) for p in self._parameters]
+            trained = (p for p in self._module.parameters() if p.requires_grad)
+            self._hooks = [p.register_post_accumulate_grad_hook(hook) for p in trained]
 
     def averaged(self) -> None:
         """The average over all ranks is there; a step by hand may come here several times."""

@@ -1,10 +1,10 @@
 # ruff: noqa: E402
 """One rank of a stranger's module, which a test starts with torchrun's variables, or horovodrun's.
 
-    python dropin_rank.py FOLDER OVERRIDE...
+    python dropin_rank.py FOLDER OVERRIDE... [-- FOLDER OVERRIDE...]...
 
 Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the weights where each rank has them whole.
-An error is its sentence, as {"error": ...}.
+An error is its sentence, as {"error": ...}. Several runs come one after another.
 """
 
 import json
@@ -25,13 +25,23 @@ from src.runs.folder import RunDir
 from src.training.lightning import run as side
 from src.training.stop import Stop
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    topology, folder = discover(), Path(sys.argv[1])
+
+def train(folder: Path, words: list[str]) -> None:
+    """Make one run."""
     try:
-        config = load(compose(opened(sys.argv[2:])))
-        outcome = side.train(config, RunDir(folder), topology, Stop().install())
+        config = load(compose(opened(words)))
+        outcome = side.train(config, RunDir(folder), topology, stop)
         result = asdict(outcome)
     except ProjectError as error:
         result = {"error": str(error), "kind": type(error).__name__}
     (folder / f"rank-{topology.rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    topology, stop, words = discover(), Stop().install(), sys.argv[1:]
+    while words:
+        end = words.index("--") if "--" in words else len(words)
+        stop.requested = None
+        train(Path(words[0]), words[1:end])
+        words = words[end + 1 :]

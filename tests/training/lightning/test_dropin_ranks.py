@@ -34,11 +34,19 @@ STRATEGIES = [
 
 def train(folder: Path, ranks: int, module: str, data: str, *words: str) -> list[dict[str, Any]]:
     """What each rank wrote."""
-    folder.mkdir(parents=True, exist_ok=True)
     names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
+    return train_runs(ranks, [(folder, *names, *words)])[0]
+
+
+def train_runs(ranks: int, runs: list[tuple[Any, ...]]) -> list[list[dict[str, Any]]]:
+    """What each rank wrote in each of several runs, one after another in the same processes: folder and words of each."""
+    arguments: list[str] = []
+    for folder, *words in runs:
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments += ["--", str(folder), *WORDS, *words]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(RANK), str(folder), *names, *WORDS, *words],
+            [sys.executable, str(RANK), *arguments[1:]],
             env={**os.environ, **place, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -52,7 +60,7 @@ def train(folder: Path, ranks: int, module: str, data: str, *words: str) -> list
         for process in processes:
             process.kill()
     assert [p.returncode for p in processes] == [0] * ranks, "\n".join(output)
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+    return [[json.loads((run[0] / f"rank-{n}.json").read_text()) for n in range(ranks)] for run in runs]
 
 
 @pytest.fixture(scope="module")

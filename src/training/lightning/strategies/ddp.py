@@ -1,6 +1,7 @@
 """torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during backward."""
 
-from typing import Any
+import gc
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -8,13 +9,14 @@ from lightning.fabric.utilities.distributed import _init_dist_connection
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.store import open_store
+from src.training.lightning.trained import late
 
 COMPRESSED = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 """What sends gradients, by the name of the compression."""
@@ -36,9 +38,15 @@ class OneDevicePerRank(DDPStrategy):
     def __init__(self, *, compression: str = "none", **options: Any) -> None:
         super().__init__(**options)
         self.compression = compression
+        self.averaged: set[nn.Parameter] = set()  # parameters whose gradients DDP averages
+        self._frozen: dict[nn.Parameter, str] = {}
 
     def configure_ddp(self) -> None:
         """Lightning registers hooks for gradients on GPUs alone."""
+        assert self.lightning_module
+        named = list(self.lightning_module.named_parameters())
+        self.averaged = {p for _, p in named if p.requires_grad}
+        self._frozen = {p: name for name, p in named if not p.requires_grad}
         super().configure_ddp()
         if self.compression != "none":
             assert isinstance(self.model, DistributedDataParallel)
@@ -47,7 +55,43 @@ class OneDevicePerRank(DDPStrategy):
     def expect(self, module: pl.LightningModule) -> None:
         """Of a module that steps by hand, a backward may be of a part of the weights: one network of two."""
         if not module.automatic_optimization:
-            self._ddp_kwargs["find_unused_parameters"] = True
+            self._ddp_kwargs.setdefault("find_unused_parameters", True)
+
+    def follow_trained(self) -> None:
+        """Wrap the module again if other parameters are trained than those whose gradients are averaged; all ranks call it together.
+
+        With unused parameters allowed, those that are frozen now stay: a step by hand may freeze one network for the other.
+        """
+        module, strategy = self.lightning_module, cast(Any, self)
+        if not isinstance(strategy.model, DistributedDataParallel) or module is None:
+            return
+        trained = {p for p in module.parameters() if p.requires_grad}
+        kept = (
+            self.averaged.intersection(module.parameters())
+            if strategy.model.find_unused_parameters
+            else set()
+        )
+        if (trained | kept) == self.averaged:
+            return
+        for parameter in module.parameters():
+            parameter.grad = None  # it lies in the memory of the old wrapper
+        strategy.model = module
+        self._pl_static_graph_delay_done = False
+        gc.collect()  # the old wrapper takes its hooks off the parameters
+        for parameter in (frozen := kept - trained):
+            parameter.requires_grad_(True)
+        self.configure_ddp()
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Raise ConfigError for a parameter that is trained since the middle of an epoch: each rank would use its own gradient."""
+        if (
+            self._frozen
+            and self.world_size > 1
+            and (names := [name for p, name in self._frozen.items() if p.requires_grad])
+        ):
+            raise late(names, self.lightning_module, batch_idx)
 
     @property
     def root_device(self) -> torch.device:

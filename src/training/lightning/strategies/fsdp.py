@@ -32,6 +32,7 @@ from src.training.lightning.shard_reader import ShardPlanner, ShardReader
 from src.training.lightning.strategies.blocks import shard
 from src.training.lightning.strategies.ddp import OneDevicePerRank
 from src.training.lightning.strategies.later import Later, build_later
+from src.training.lightning.trained import KEY, restore_flags, restore_groups
 
 
 class FullyShardedStrategy(OneDevicePerRank):
@@ -152,6 +153,11 @@ class FullyShardedStrategy(OneDevicePerRank):
         """Buffers, such as BatchNorm's statistics, differ between ranks while training: rank 0's count."""
         self._broadcast(self.network.buffers())
 
+    def on_validation_end(self) -> None:
+        """Split again what the last forward pass has gathered: hooks that set requires_grad must find the split weights."""
+        if isinstance(self.network, FSDPModule):
+            self.network.reshard()
+
     def _broadcast(self, tensors: Iterator[torch.Tensor]) -> None:
         for tensor in tensors:
             distributed.broadcast(tensor.data, 0)
@@ -177,7 +183,10 @@ class FullyShardedStrategy(OneDevicePerRank):
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Read the shards beside the file, written by any number of ranks; returns what the file holds."""
         state = super().load_checkpoint(checkpoint_path, weights_only)
-        assert self.model
+        assert self.model and self.lightning_module
+        if self.optimizers:  # the optimizer has a state of what is trained only
+            restore_flags(self.lightning_module, state.get(KEY, {}))
+            restore_groups(self.lightning_module, self.optimizers, state.get(KEY, {}))
         shards: dict[str, Any] = {"state_dict": get_model_state_dict(self.model)}
         if self.optimizers:
             shards["optimizer"] = self.optimizer_state(self.optimizers[0])

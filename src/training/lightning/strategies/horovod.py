@@ -26,6 +26,7 @@ from src.errors import ConfigError
 from src.training.lightning.strategies.ddp import AFTER_SAVE
 from src.training.lightning.strategies.environment import TopologyEnvironment
 from src.training.lightning.strategies.horovod_gradients import GradientExchange, addable, hvd, sendable
+from src.training.lightning.trained import late
 
 
 class HorovodStrategy(ParallelStrategy):
@@ -123,6 +124,16 @@ class HorovodStrategy(ParallelStrategy):
             metric.dist_sync_fn = self._gather_ragged
 
     # --- gradients ----------------------------------------------------------------------------------------------
+
+    def follow_trained(self) -> None:
+        """Average the gradients of parameters that are trained since this epoch too; all ranks call it together."""
+        if self.exchange and self.model:
+            self.exchange.follow(self.model)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Raise ConfigError for a parameter that is trained since the middle of an epoch."""
+        if self.exchange and (names := [n for p, n in self.exchange.frozen.items() if p.requires_grad]):
+            raise late(names, self.lightning_module, batch_idx)
 
     def post_backward(self, closure_loss: Tensor) -> None:
         """Wait for the averages, which began to travel during backward."""

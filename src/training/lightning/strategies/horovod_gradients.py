@@ -47,10 +47,19 @@ class GradientExchange:
 
     def __init__(self, module: nn.Module, compression: str) -> None:
         self.compression = getattr(hvd.Compression, compression)
-        self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
+        self.names: dict[Tensor, str] = {}
         self.pending: dict[Tensor, tuple[Any, Any]] = {}
         self.active = True
-        self.hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in self.names]
+        self.hooks: list[Any] = []
+        self.follow(module)
+
+    def follow(self, module: nn.Module) -> None:
+        """Average the gradients of all parameters that are trained now, besides those from before."""
+        for name, p in module.named_parameters():
+            if p.requires_grad and p not in self.names:
+                self.names[p] = name
+                self.hooks.append(p.register_post_accumulate_grad_hook(self._on_gradient))
+        self.frozen = {p: name for name, p in module.named_parameters() if p not in self.names}
 
     def finish(self) -> None:
         """Wait until all gradients are averages; called after backward and before anything reads them."""

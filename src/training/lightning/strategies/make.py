@@ -46,10 +46,13 @@ def _refuse_sync_batchnorm(config: Config, topology: Topology, device: torch.dev
 
 def _ddp(config: Config, topology: Topology, device: torch.device, devices: int) -> Strategy:
     _refuse_sync_batchnorm(config, topology, device)
+    unused = config.trainer.find_unused_parameters
+    found: dict[str, Any] = {} if unused is None else {"find_unused_parameters": unused}
     return OneDevicePerRank(
         parallel_devices=[device],
         cluster_environment=TopologyEnvironment(topology),
         gradient_as_bucket_view=True,  # gradients live in the buffers that are sent: one copy less
+        **found,
         **_ddp_options(config.strategy, device),
     )
 
