@@ -12,12 +12,14 @@ import tensorflow as tf
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
 from src.monitor.heartbeat import own as heartbeat
-from src.training.keras.agreement import refuse_different_weights
+from src.training.keras.agreement import refuse_different_layers, refuse_different_weights
 from src.training.keras.calls import Calls, look_at_each
 from src.training.keras.checkpoint import StateWriter
 from src.training.keras.module import Module, TaskModule
+from src.training.keras.others import from_keras
 from src.training.keras.position import Position
 from src.training.keras.tensorboard import MetricsWriter
+from src.training.keras.trainable import set_flags
 from src.training.monitors import monitored
 from src.training.nan_watch import NanWatch, judged
 from src.training.plan import Plan, validation_due
@@ -50,6 +52,8 @@ class TrainingCallback:
 
     Attributes:
         replay: with `trainer.detect_nan=replay`, of a task.
+        restored: what state.json of the checkpoint holds that the run resumes from.
+        hooked: user code is called at every step.
     """
 
     def __init__(
@@ -73,8 +77,16 @@ class TrainingCallback:
         self.epoch_logs: dict[str, float] = {}
         self.nan = NanWatch(config.trainer.detect_nan, module.strategy.rank == 0)
         self.replay: Replay | None = None
+        self.restored: dict[str, Any] | None = None
         self.units: float | None = None
+        self.hooked = look_at_each(c for c in others.callbacks if not from_keras(c))
         self.calls = Calls(config, each=not module.several or look_at_each(others.callbacks))
+
+    def on_train_begin(self) -> None:
+        """Call the callbacks, which set the model up, then restore what was trainable."""
+        self.others.on_train_begin()
+        if self.restored:
+            set_flags(self.module.model, self.restored["flags"])
 
     def on_train_batch_end(self, batch: int, count: int) -> None:
         """After each call, which made `count` optimizer steps; `batch` is the number of the last one."""
@@ -207,6 +219,12 @@ class TrainingCallback:
             asked = self.module.strategy.sum([asked])[0]
         if agree or self.module.strategy.processes == 1:
             self.position.ended |= asked > 0
+
+    def follow(self) -> None:
+        """Let the step train what is trainable now; all processes call it, and compare it."""
+        refuse_different_layers(self.module)
+        if self.module.follow():
+            self.calls.compiles()
 
     def average_statistics(self) -> None:
         """Moving statistics are linear in the batches, so averaging them late gives the same values."""

@@ -15,7 +15,6 @@ from src.training.early_stopping import Patience
 from src.training.keras.buffers import Buffers
 from src.training.keras.module import Module, Saved
 from src.training.keras.position import Position
-from src.training.resuming import refuse_other_framework
 
 COUNTED = "metrics.npz"
 """File of a checkpoint with what metrics have counted in an epoch; a native task has none."""
@@ -26,8 +25,13 @@ REST: dict[str, tuple[type, ...]] = {
     "bad": (int,),
     "devices": (int,),
     "ended": (bool,),
+    "flags": (list,),
+    "built": (list,),
 }
 """What state.json holds, by type."""
+
+LATER: dict[str, Any] = {"ended": False, "flags": [], "built": []}
+"""What earlier versions did not write."""
 
 
 class StateWriter:
@@ -56,6 +60,7 @@ class StateWriter:
             "bad": position.patience.waited,
             "devices": module.strategy.replicas,
             "ended": position.ended,
+            **module.trained(),
         }
         rest = json.dumps(kept)
 
@@ -71,27 +76,22 @@ class StateWriter:
         self.checkpointer.save(write, info)
 
 
-def restore(saved: SavedCheckpoint, module: Module) -> tuple[Position, int]:
-    """Put the variables of a checkpoint into model and optimizers.
+def restore(saved: SavedCheckpoint, module: Module, rest: Mapping[str, Any]) -> Position:
+    """Put the variables of a checkpoint into model and optimizers; returns where the run stood.
 
-    Returns:
-        Where the run stood, and how many devices shared a batch.
+    Args:
+        rest: what `read_rest` read.
 
     Raises:
-        CheckpointError: the checkpoint is of another framework, model, optimizer or precision.
+        CheckpointError: the checkpoint is of another model, optimizer or precision.
     """
-    refuse_other_framework(saved, "keras")
     restore_weights(saved.path, module.weights())
     _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
     if (saved.path / COUNTED).exists():
         module.restore_counted(_read(saved.path / COUNTED))
-    rest = read_rest(saved.path / "state.json")
     patience = Patience(rest["best"], rest["bad"])
     metrics = dict(saved.metrics)
-    position = Position(
-        saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience, rest["ended"]
-    )
-    return position, rest["devices"]
+    return Position(saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience, rest["ended"])
 
 
 def read_rest(file: Path) -> dict[str, Any]:
@@ -105,10 +105,14 @@ def read_rest(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} can't be read: {error}.") from error
     if isinstance(rest, dict):
-        rest = {"ended": False, **rest}  # which earlier versions did not write
+        rest = {**LATER, **rest}
     wrong = [k for k in REST if not isinstance(rest, dict) or k not in rest or type(rest[k]) not in REST[k]]
+    if not wrong:
+        wrong = [f for f in rest["flags"] if type(f) is not bool] + [
+            b for b in rest["built"] if type(b) is not list or {*map(type, b)} - {int}
+        ]
     if wrong or rest.keys() != REST.keys() or rest["bad"] < 0 or rest["devices"] < 1:
-        raise CheckpointError(f"{file} does not hold the numbers {', '.join(REST)} and nothing else.")
+        raise CheckpointError(f"{file} does not hold {', '.join(REST)}, and nothing else.")
     return dict(rest)
 
 
@@ -124,6 +128,10 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 
 def _assign(variables: Saved, file: Path, what: str) -> None:
     stored = _read(file)
+    rates = {name for name in stored.keys() ^ variables.keys() if name.endswith("/learning_rate")}
+    stored, variables = (
+        {name: v for name, v in values.items() if name not in rates} for values in (stored, variables)
+    )  # a rate that callbacks may set is a variable, and that of a schedule is not
     if {name: tuple(v.shape) for name, v in variables.items()} != {
         name: a.shape
         for name, a in stored.items()

@@ -52,7 +52,7 @@ def open_native(
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         prepare_optimizer(network.optimizer, network.trainable_variables, config, strategy)
         module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile, wanted(config))
-    module.optimizers = [network.optimizer]
+    module.optimizers, module.no_decay = [network.optimizer], config.optimizer.no_decay
     module.rate = rate_of(network.optimizer, config, plan, strategy.replicas)
     module.notes = unscheduled(config)
     return module, loader, plan

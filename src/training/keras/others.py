@@ -60,6 +60,13 @@ def refuse_callback(key: str, dotted: str, callback: Any) -> None:
         )
 
 
+def from_keras(callback: keras.callbacks.Callback) -> bool:
+    """Return whether it is one of Keras' own, and calls no function of the user's."""
+    return type(callback).__module__.startswith("keras.") and not isinstance(
+        callback, keras.callbacks.LambdaCallback
+    )
+
+
 def _is_one_of(callback: Any, names: tuple[str, ...]) -> bool:
     return any(
         kind.__name__ in names and kind.__module__.startswith("keras") for kind in type(callback).__mro__

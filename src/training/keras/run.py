@@ -24,7 +24,7 @@ from src.runs.replay import good_until
 from src.tasks.base import Task
 from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.callbacks import Loader, TrainingCallback
-from src.training.keras.checkpoint import StateWriter, restore, restore_weights
+from src.training.keras.checkpoint import StateWriter, read_rest, restore, restore_weights
 from src.training.keras.dropin import open_dropin
 from src.training.keras.initial import begin_with
 from src.training.keras.loaders import TaskLoader
@@ -41,7 +41,7 @@ from src.training.peak import peak
 from src.training.plan import Plan
 from src.training.progress import Progress
 from src.training.replay import Replay, wanted
-from src.training.resuming import other_devices, resuming_at
+from src.training.resuming import other_devices, refuse_other_framework, resuming_at
 from src.training.stop import Stop
 
 
@@ -82,7 +82,11 @@ def train_and_test(
     shows = config.monitor.progress != "none"
     if strategy.rank == 0 and newest is None:
         begin_with(config, module, partial(print, flush=True) if shows else lambda line: None)
-    position, before = restore(newest, module) if newest else (Position(), strategy.replicas)
+    if newest:
+        refuse_other_framework(newest, "keras")
+    rest = strategy.shared(read_rest(newest.path / "state.json") if newest else None)
+    module.restore_optimizers(rest["built"] if rest else ())
+    position = restore(newest, module, rest) if newest else Position()
     position = broadcast_state(position, module)
     part_seeds(module)
     if checkpointer:
@@ -94,8 +98,8 @@ def train_and_test(
     with checkpointer or nullcontext(), display as progress:
         if newest:
             progress.note(resuming_at(position.step, plan.total_steps))
-        if before != strategy.replicas:
-            progress.note(other_devices(before, strategy.replicas))
+        if rest and rest["devices"] != strategy.replicas:
+            progress.note(other_devices(rest["devices"], strategy.replicas))
         others = make_callbacks(config, module, plan, position)
         for note in module.notes:
             progress.note(note)
@@ -105,6 +109,7 @@ def train_and_test(
         callback = TrainingCallback(
             config, plan, position, module, loader, metrics, checkpoints, stop, others
         )
+        callback.restored = rest
         callback.replay = replay_of(module, loader, plan, config, run)
         with metrics.finishing(position):
             weights, first = fingerprint(module), position.step

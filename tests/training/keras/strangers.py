@@ -1,5 +1,6 @@
 """Models and data of people who have never seen this project; each works with `fit`."""
 
+import os
 from typing import Any
 
 import keras
@@ -371,3 +372,54 @@ class Reads(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.losses.append((logs or {}).get("loss"))
+
+
+class Unfreezes(keras.callbacks.Callback):
+    """Trains all but the first layer, and from an epoch or a step of epoch 0 on that one too.
+
+    Args:
+        batch: of epoch 0; None: from epoch 1 on.
+        rank: does so on this rank only; None: on all.
+
+    Attributes:
+        seen: its weights at each epoch's begin and end.
+    """
+
+    seen: list = []  # noqa: RUF012
+
+    def __init__(self, batch: int | None = None, rank: int | None = None) -> None:
+        super().__init__()
+        self.batch, self.acts = batch, rank in (None, int(os.environ.get("RANK", 0)))
+        self.seen.clear()
+
+    def first(self) -> Any:
+        return next(layer for layer in self.model.layers if layer.weights)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.first().trainable = False
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(self.first().get_weights()[0])
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.on_epoch_end(epoch)
+        if epoch == 1 and self.batch is None and self.acts:
+            self.first().trainable = True
+
+
+class UnfreezesWithin(Unfreezes):
+    """The same at a step."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == self.batch:
+            self.first().trainable = True
+
+
+def frozen(norm: bool = False) -> keras.Model:
+    """Its first layer was never trainable, so the optimizer has no state for it; batch normalisation with it."""
+    x = keras.Input((COLUMNS,))
+    body = keras.Sequential([keras.layers.Dense(8), *([keras.layers.BatchNormalization()] if norm else [])])
+    body.trainable = False
+    model = keras.Model(x, keras.layers.Dense(1)(body(x)))
+    model.compile(optimizer=None, loss="mse")
+    return model

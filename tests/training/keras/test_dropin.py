@@ -110,11 +110,16 @@ ALSO = {
     ],
 )
 def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch, overrides) -> None:
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 9, *overrides)
+
+
+def resume_equals_uninterrupted(make_run: Make, stop_at, monkeypatch, step: int, *overrides: str) -> None:
+    """Compare all that the last checkpoints hold, and all metrics."""
     expected, whole = trained(make_run, *overrides)
     config, parts = make_run(*BASE, *overrides)
     with monkeypatch.context():
-        stopped = run_keras(config, parts, stop_at(9))
-    assert (stopped.state, stopped.step) == ("preempted", 9)
+        stopped = run_keras(config, parts, stop_at(step))
+    assert (stopped.state, stopped.step) == ("preempted", step)
     monkeypatch.undo()
     ended = run_keras(config, open_run(parts.path))
     assert (ended.state, ended.step) == ("completed", expected.step)
@@ -122,6 +127,63 @@ def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch,
     assert [k for k, v in bits(expected).items() if found[k] != v] == []
     assert ended.metrics == expected.metrics
     assert rows(parts) == rows(whole)  # what metrics count in an epoch goes on too
+
+
+UNFREEZES = f"+callbacks.unfreezes._target_={HERE}.Unfreezes"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (task("compiled"), UNFREEZES),
+        pytest.param((task("OwnStep"), UNFREEZES), marks=pytest.mark.slow),
+        pytest.param((task("compiled"), "task.optimizer=adam", UNFREEZES), marks=pytest.mark.slow),
+        (task("frozen"), "task.norm=true", UNFREEZES, *AVERAGED, "trainer.precision=16-mixed"),
+        (task("compiled"), f"{UNFREEZES}Within", "+callbacks.unfreezes.batch=3"),
+    ],
+    ids=["run's optimizer", "own step", "own optimizer", "never built", "within an epoch"],
+)
+def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, overrides) -> None:
+    """The first layer is trained after a resume in epoch 2, where no callback says so any more."""
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 14, *overrides)
+
+
+@pytest.mark.parametrize("name", ["compiled", "frozen"])
+@pytest.mark.parametrize(("kind", "moves"), [("", [False, True]), ("Within", [True, True])])
+def test_a_layer_that_a_callback_unfreezes_is_trained(make_run: Make, name: str, kind: str, moves) -> None:
+    """The step is traced again, and an optimizer gets the variables that it lacks."""
+    from tests.training.keras.strangers import Unfreezes
+
+    batch = ("+callbacks.unfreezes.batch=3",) if kind else ()
+    trained(make_run, task(name), f"{UNFREEZES}{kind}", *batch, "trainer.max_epochs=2")
+    begun, *_, between, last = Unfreezes.seen
+    assert [(begun != between).any(), (between != last).any()] == moves
+
+
+def test_a_callback_may_come_with_a_resume(make_run: Make) -> None:
+    """A rate that callbacks may set is a variable of the optimizer, which the checkpoint does not hold."""
+    _, run = trained(make_run, task("OwnStep"), "schedule=constant", "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, task("OwnStep"), "schedule=constant", f"+callbacks.a._target_={HERE}.Reads")
+    assert run_keras(config, open_run(run.path)).step == 18
+
+
+def test_optimizers_with_states_of_all_kinds_take_more_variables() -> None:
+    """Those that they have keep their values."""
+    import keras
+
+    from src.training.keras.gradients import build_optimizer
+
+    a, b = (keras.Variable(np.full(2, 3.0, "float32"), name=name) for name in "ab")
+    kinds = (keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Ftrl, keras.optimizers.Adafactor)
+    for kind in (*kinds, keras.optimizers.Lion, keras.optimizers.Muon):
+        optimizer = kind(0.1, use_ema=True)
+        build_optimizer(optimizer, [a], [])
+        optimizer.apply([np.ones(2, "float32")], [a])
+        before = {v.path: v.numpy().copy() for v in optimizer.variables}
+        build_optimizer(optimizer, [b, a], ["b"])
+        after = {v.path: v.numpy() for v in optimizer.variables}
+        assert all((after[path] == value).all() for path, value in before.items()), kind
+        optimizer.apply([np.ones(2, "float32")] * 2, [a, b])
 
 
 def test_metrics_are_those_of_all_rows_under_their_names(make_run: Make) -> None:
