@@ -13,10 +13,10 @@ from src.checkpoints.interval import Interval
 from src.config.schema import Config
 from src.monitor.heartbeat import own as heartbeat
 from src.training.keras.agreement import refuse_different_layers, refuse_different_weights
+from src.training.keras.callback_state import CallbackStates, from_keras
 from src.training.keras.calls import Calls, look_at_each
 from src.training.keras.checkpoint import StateWriter
 from src.training.keras.module import Module, TaskModule
-from src.training.keras.others import from_keras
 from src.training.keras.position import Position
 from src.training.keras.tensorboard import MetricsWriter
 from src.training.keras.trainable import set_flags
@@ -49,6 +49,7 @@ class TrainingCallback:
     Args:
         checkpoints: on rank 0, None on the others.
         others: Keras' own callbacks.
+        states: of them.
 
     Attributes:
         replay: with `trainer.detect_nan=replay`, of a task.
@@ -67,9 +68,10 @@ class TrainingCallback:
         checkpoints: StateWriter | None,
         stop: Stop,
         others: keras.callbacks.CallbackList,
+        states: CallbackStates,
     ) -> None:
         self.config, self.plan, self.position = config, plan, position
-        self.module, self.loader, self.others = module, loader, others
+        self.module, self.loader, self.others, self.states = module, loader, others, states
         self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
         self.interval = Interval(config.checkpoint, module.strategy.replicas)
         self.save_requested = False
@@ -83,10 +85,13 @@ class TrainingCallback:
         self.calls = Calls(config, each=not module.several or look_at_each(others.callbacks))
 
     def on_train_begin(self) -> None:
-        """Call the callbacks, which set the model up, then restore what was trainable."""
+        """Call the callbacks, which set the model up, then restore their state and what was trainable."""
         self.others.on_train_begin()
+        for line in self.states.lost():
+            self.metrics.progress.note(line)
         if self.restored:
             set_flags(self.module.model, self.restored["flags"])
+            self.states.restore(self.restored["callbacks"], self.module.strategy)
 
     def on_train_batch_end(self, batch: int, count: int) -> None:
         """After each call, which made `count` optimizer steps; `batch` is the number of the last one."""
@@ -238,7 +243,7 @@ class TrainingCallback:
         with heartbeat.within("checkpoint"):
             if self.checkpoints:
                 began = time.monotonic()
-                self.checkpoints.save(self.module, self.position, counted, value)
+                self.checkpoints.save(self.module, self.position, counted, self.states.save(), value)
                 self.interval.saved(time.monotonic() - began)
 
 

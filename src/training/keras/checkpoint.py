@@ -27,10 +27,11 @@ REST: dict[str, tuple[type, ...]] = {
     "ended": (bool,),
     "flags": (list,),
     "built": (list,),
+    "callbacks": (dict,),
 }
 """What state.json holds, by type."""
 
-LATER: dict[str, Any] = {"ended": False, "flags": [], "built": []}
+LATER: dict[str, Any] = {"ended": False, "flags": [], "built": [], "callbacks": {}}
 """What earlier versions did not write."""
 
 
@@ -42,12 +43,18 @@ class StateWriter:
         self.weights, self.optimizer, self.counted = Buffers(), Buffers(), Buffers()
 
     def save(
-        self, module: Module, position: Position, counted: Mapping[str, Any], value: float | None
+        self,
+        module: Module,
+        position: Position,
+        counted: Mapping[str, Any],
+        callbacks: Mapping[str, Any],
+        value: float | None,
     ) -> None:
         """Make a checkpoint of this moment.
 
         Args:
             counted: by the module, over all ranks.
+            callbacks: their state.
             value: of `checkpoint.monitor`; None if it was not measured at this step.
         """
         self.checkpointer.wait()
@@ -61,6 +68,7 @@ class StateWriter:
             "devices": module.strategy.replicas,
             "ended": position.ended,
             **module.trained(),
+            "callbacks": callbacks,
         }
         rest = json.dumps(kept)
 

@@ -33,7 +33,8 @@ def fit(callback: TrainingCallback) -> None:
 def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     """The rest of an epoch, or of the run."""
     epoch, others = callback.position.epoch, callback.others
-    others.on_epoch_begin(epoch)
+    if callback.position.batch == 0:  # a run that resumes within the epoch has seen it begin
+        others.on_epoch_begin(epoch)
     callback.follow()
     pace = callback.module.strategy.pace
     pace.begin()

@@ -100,14 +100,14 @@ def train_and_test(
             progress.note(resuming_at(position.step, plan.total_steps))
         if rest and rest["devices"] != strategy.replicas:
             progress.note(other_devices(rest["devices"], strategy.replicas))
-        others = make_callbacks(config, module, plan, position)
+        others, states = make_callbacks(config, module, plan, position)
         for note in module.notes:
             progress.note(note)
         events = checkpointer.events if checkpointer else None
         metrics = MetricsWriter(config, run, progress, position.step, events, module.known)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         callback = TrainingCallback(
-            config, plan, position, module, loader, metrics, checkpoints, stop, others
+            config, plan, position, module, loader, metrics, checkpoints, stop, others, states
         )
         callback.restored = rest
         callback.replay = replay_of(module, loader, plan, config, run)

@@ -423,3 +423,29 @@ def frozen(norm: bool = False) -> keras.Model:
     model = keras.Model(x, keras.layers.Dense(1)(body(x)))
     model.compile(optimizer=None, loss="mse")
     return model
+
+
+class KeepsState(keras.callbacks.Callback):
+    """Sets the learning rate by all kinds of plain attributes, and counts what it is told."""
+
+    def __init__(self, odd: bool = False, log_dir: str = "a/b") -> None:
+        super().__init__()
+        self.odd = object() if odd else None
+        self.begun: list = []
+        self.rates, self.seen, self.phase, self.log_dir = {}, set(), "first", log_dir
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.mean, self.last, self.base = np.zeros(2, "float32"), (0, None), np.float32(0)
+        self.rank = int(os.environ.get("RANK", 0))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.begun.append(epoch)
+        self.rates[epoch] = 0.01 / (len(self.begun) + len(self.seen) + len(self.rates))
+        self.model.optimizer.learning_rate = self.rates[epoch] * (1 + float(self.mean[1]))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.mean += np.float32(batch) / 100
+        self.seen.add(batch % 4)
+        self.base, self.last, self.phase = np.float32(batch), (batch, "x"), f"batch {batch}"
+        if batch == 4:
+            self.model.optimizer.learning_rate = 0.001 * len(self.phase) * float(self.base + self.last[0])

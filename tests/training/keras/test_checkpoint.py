@@ -102,9 +102,17 @@ def test_the_state_is_read(tmp_path: Path) -> None:
 
 
 def test_a_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
-    earlier = {key: value for key, value in REST.items() if key not in ("ended", "flags", "built")}
+    earlier = {
+        key: value for key, value in REST.items() if key not in ("ended", "flags", "built", "callbacks")
+    }
     (tmp_path / "state.json").write_text(json.dumps(earlier))
-    assert read_rest(tmp_path / "state.json") == {**earlier, "ended": False, "flags": [], "built": []}
+    assert read_rest(tmp_path / "state.json") == {
+        **earlier,
+        "ended": False,
+        "flags": [],
+        "built": [],
+        "callbacks": {},
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,6 +128,7 @@ def test_a_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
         json.dumps(REST | {"pending": 1}),
         json.dumps(REST | {"preempted": True}),
         json.dumps(REST | {"flags": [1]}),
+        json.dumps(REST | {"callbacks": []}),
         json.dumps(REST | {"built": [0]}),
         json.dumps(REST | {"built": [["0"]]}),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
-from src.errors import ConfigError, DataError, ProjectError
+from src.errors import CheckpointError, ConfigError, DataError, ProjectError
 from src.runs.attempts import Outcome
 from src.runs.folder import RunDir, open_run
 from src.training.stop import Stop
@@ -158,6 +158,68 @@ def test_a_layer_that_a_callback_unfreezes_is_trained(make_run: Make, name: str,
     trained(make_run, task(name), f"{UNFREEZES}{kind}", *batch, "trainer.max_epochs=2")
     begun, *_, between, last = Unfreezes.seen
     assert [(begun != between).any(), (between != last).any()] == moves
+
+
+PLATEAU = "{_target_: keras.callbacks.ReduceLROnPlateau, monitor: val_loss, min_delta: 100, patience: 2}"
+BEST = "{_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 100, patience: 3, restore_best_weights: true}"
+
+
+@pytest.mark.parametrize("step", [9, 12])
+@pytest.mark.parametrize(
+    "callback",
+    [f"{{_target_: {HERE}.Halved}}", PLATEAU, f"{{_target_: {HERE}.KeepsState}}", BEST],
+    ids=["scheduler", "plateau", "own", "early stopping"],
+)
+def test_callbacks_keep_their_state(make_run: Make, stop_at, monkeypatch, callback: str, step: int) -> None:
+    """After a resume within an epoch, which begins once, and at its end."""
+    options = (task("OwnStep"), "schedule=constant", f"+callbacks.a={callback}", "trainer.max_epochs=5")
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *options)
+
+
+def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
+    from src.training.keras.callback_state import CallbackStates
+    from src.training.keras.strategies.base import Strategy
+    from tests.training.keras.strangers import KeepsState
+
+    one, other = KeepsState(log_dir="here/1"), KeepsState(log_dir="here/2")
+    states, resumed = CallbackStates({"a": one}), CallbackStates({"a": other})
+    for callback in (one, other):
+        callback.on_train_begin()
+    one.mean, one.last, one.base, one.phase = np.eye(2), (1, [2.5]), np.float32("nan"), "two"
+    one.rates, one.seen, one.extra = {(0, 1): {2: np.arange(3)}}, {1, "a"}, True
+    one.odd, one.log_dir = [object()], "/somewhere/else"
+    resumed.restore(states.save(), Strategy())
+    assert repr(vars(other)) == repr({**vars(one), "odd": None, "log_dir": "here/2"})
+    assert states.lost()[0].startswith("callbacks.a.odd (a object): checkpoints can't hold this state")
+    assert resumed.lost() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"list": 3}', '{"array": ["object", [1], ""]}', '"/etc"', '{"x": []}']
+)
+def test_a_state_that_is_none_is_refused(text: str) -> None:
+    from src.training.keras.callback_state import CallbackStates
+    from src.training.keras.strategies.base import Strategy
+    from tests.training.keras.strangers import KeepsState
+
+    with pytest.raises(CheckpointError, match="state of callbacks"):
+        CallbackStates({"a": KeepsState()}).restore({"a": {"phase": text}}, Strategy())
+
+
+def test_state_that_can_not_be_kept_is_said_before_the_first_step(make_run: Make, capsys) -> None:
+    odd = (f"+callbacks.a._target_={HERE}.KeepsState", "+callbacks.a.odd=true", "trainer.max_epochs=1")
+    trained(make_run, task("OwnStep"), "schedule=constant", *odd)
+    said = capsys.readouterr().out
+    assert 0 < said.index("callbacks.a.odd (a object): checkpoints can't hold") < said.index("epoch 1/1")
+
+
+def test_a_log_of_epochs_is_kept_by_a_resume(make_run: Make, tmp_path: Path) -> None:
+    log = f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}"
+    _, run = trained(make_run, task("OwnStep"), log, "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, task("OwnStep"), log)
+    run_keras(config, open_run(run.path))
+    with open(tmp_path / "keras.csv", newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2"]
 
 
 def test_a_callback_may_come_with_a_resume(make_run: Make) -> None:
