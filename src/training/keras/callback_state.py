@@ -85,17 +85,13 @@ class CallbackStates:
             raise CheckpointError(f"the checkpoint's state of callbacks can't be read: {error!r}.") from error
 
     def lost(self) -> list[str]:
-        """Return a line if user code keeps what checkpoints can't hold."""
-        lost = [
-            f"callbacks.{name.split()[0]}.{attribute} (a {type(error.args[0]).__name__})"
+        """Return a line for each attribute that checkpoints can't hold."""
+        return [
+            f"callbacks.{name.split()[0]}.{attribute} is a {type(error.args[0]).__name__}, which checkpoints can't hold: a resumed run "
+            "makes it anew, and may differ from one that never stopped; keep numbers, strings, arrays, lists and dicts."
             for (name, attribute), error in self._attributes()
             if isinstance(error, Exception) and not isinstance(error.args[0], MADE_ANEW)
-            if not from_keras(self.callbacks[name])
         ]
-        return [
-            f"{', '.join(lost)}: checkpoints can't hold this state, so a resumed run makes it anew, and may differ from one that never "
-            "stopped; keep numbers, strings, arrays, lists and dicts."
-        ] if lost else []  # fmt: skip
 
     def _attributes(self) -> Iterator[tuple[tuple[str, str], str | Exception]]:
         """Yield the JSON of each attribute, or an error with the object in it that can't be saved."""
@@ -107,10 +103,3 @@ class CallbackStates:
                     yield (name, attribute), json.dumps(encode(vars(callback)[attribute]))
                 except (TypeError, RecursionError) as error:
                     yield (name, attribute), error
-
-
-def from_keras(callback: keras.callbacks.Callback) -> bool:
-    """Return whether it is one of Keras' own, and calls no function of the user's."""
-    return type(callback).__module__.startswith("keras.") and not isinstance(
-        callback, keras.callbacks.LambdaCallback
-    )

@@ -19,6 +19,9 @@ from src.training.keras.position import Position
 COUNTED = "metrics.npz"
 """File of a checkpoint with what metrics have counted in an epoch; a native task has none."""
 
+RAW = "raw.npz"
+"""File of a checkpoint with the weights that training continues from, if they are not those that were validated."""
+
 REST: dict[str, tuple[type, ...]] = {
     "pending": (bool,),
     "best": (int, float, type(None)),
@@ -40,7 +43,13 @@ class StateWriter:
 
     def __init__(self, checkpointer: AsyncCheckpointer) -> None:
         self.checkpointer = checkpointer
-        self.weights, self.optimizer, self.counted = Buffers(), Buffers(), Buffers()
+        self.weights, self.optimizer, self.counted, self.raw = Buffers(), Buffers(), Buffers(), Buffers()
+        self._validated, self._measured = -1, Buffers()
+
+    def validated(self, module: Module, position: Position) -> None:
+        """The weights of this moment were measured: a checkpoint of this step holds them as those of the model."""
+        self._measured.fill(module.weights())
+        self._validated = position.step
 
     def save(
         self,
@@ -58,7 +67,15 @@ class StateWriter:
             value: of `checkpoint.monitor`; None if it was not measured at this step.
         """
         self.checkpointer.wait()
-        self.weights.fill(module.weights())
+        if others := self._validated == position.step:
+            self.weights, self._measured = self._measured, self.weights
+        else:
+            others = module.swap_averages()
+            self.weights.fill(module.weights())
+            module.swap_averages()
+        if others:
+            self.raw.fill(module.weights())
+        raw = self.raw if others and not self.raw.same(self.weights) else None
         self.optimizer.fill(module.optimizer_state())
         self.counted.fill(counted)
         kept = {
@@ -74,6 +91,8 @@ class StateWriter:
 
         def write(folder: Path) -> None:
             self.weights.write(folder / "weights.npz")
+            if raw:
+                raw.write(folder / RAW)
             self.optimizer.write(folder / "optimizer.npz")
             if counted:
                 self.counted.write(folder / COUNTED)
@@ -93,7 +112,8 @@ def restore(saved: SavedCheckpoint, module: Module, rest: Mapping[str, Any]) -> 
     Raises:
         CheckpointError: the checkpoint is of another model, optimizer or precision.
     """
-    restore_weights(saved.path, module.weights())
+    raw = saved.path / RAW
+    _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
     _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
     if (saved.path / COUNTED).exists():
         module.restore_counted(_read(saved.path / COUNTED))

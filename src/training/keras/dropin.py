@@ -13,7 +13,7 @@ from src.errors import ConfigError
 from src.training.keras.batch_norm import batch_norms, over_all_replicas
 from src.training.keras.building import build, look
 from src.training.keras.counting import Logged, Metrics, counted_step
-from src.training.keras.gradients import AveragedApply, average_inside, refuse_late_average
+from src.training.keras.gradients import AveragedApply, average_inside
 from src.training.keras.loaders import DropInLoader
 from src.training.keras.make import POLICIES, dtype_policy
 from src.training.keras.module import Module, Saved, float_statistics
@@ -215,8 +215,6 @@ def judge_optimizers(
             f"the train_step of task._target_={target} calls no optimizer, so the gradients of {module.strategy.replicas} ranks or devices "
             "would not be averaged; use optimizer.apply in it, or trainer.devices=1."
         )
-    for optimizer in used:
-        refuse_late_average(optimizer)
     if ours is not None and any(o is ours for o in used):
         module.rate = rate_of(ours, config, plan, module.strategy.replicas)
         module.notes += unscheduled(config)

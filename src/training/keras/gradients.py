@@ -104,16 +104,24 @@ def build_optimizer(
         )
     for name, value in values.items():
         named[name].assign(value)
-    if inner.use_ema:
-        for variable, average in zip(new, inner._model_variables_moving_average[len(known) :], strict=True):
+    for variable, average in averages([optimizer], always=True):
+        if any(variable is v for v in new):
             average.assign(variable)
 
 
-def refuse_late_average(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raise ConfigError for weights that are to be averaged over time at the end of `fit`, which is never called."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if inner.use_ema and not inner.ema_overwrite_frequency:
-        raise ConfigError(
-            "optimizer.use_ema=true puts the averaged weights in place where Keras' fit ends, and this loop ends nowhere for good; add "
-            "optimizer.ema_overwrite_frequency=100, or use keras.callbacks.SwapEMAWeights."
-        )
+def averages(optimizers: Sequence[keras.optimizers.Optimizer], always: bool) -> list[tuple[Any, Any]]:
+    """Return weights and their averages over time, where optimizers have them.
+
+    Args:
+        always: also those that an optimizer writes over the weights every `ema_overwrite_frequency` steps.
+    """
+    inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
+    return [
+        pair
+        for part in (part for one in inner for part in getattr(one, "optimizers", [one]))
+        if part.use_ema
+        and part.built
+        and (always or not part.ema_overwrite_frequency)
+        and part._iterations.numpy()
+        for pair in zip(part._trainable_variables, part._model_variables_moving_average, strict=True)
+    ]

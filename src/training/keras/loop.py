@@ -27,7 +27,7 @@ def fit(callback: TrainingCallback) -> None:
         train_epoch(callback, batches)
     if position.preempted or (position.ended and position.batch):
         callback.save()
-    callback.others.on_train_end(callback.epoch_logs)
+    callback.on_train_end()
 
 
 def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from src.training.keras.gradients import Saved, build_optimizer, by_name
+from src.training.keras.gradients import Saved, averages, build_optimizer, by_name
 from src.training.keras.strategies.base import Strategy
 from src.training.keras.trainable import read_built, read_flags
 
@@ -94,6 +94,7 @@ class Module:
         notes: lines for people, printed once.
         flags: `trainable` of all layers and variables, as the steps were traced for them.
         no_decay: see `build_optimizer`.
+        averages_always: see `averages`.
     """
 
     unit = "samples"
@@ -106,7 +107,7 @@ class Module:
         self.rate: Callable[[], float] = lambda: 0.0
         self.known: list[str] = []
         self.notes: list[str] = []
-        self.flags, self.no_decay = read_flags(model), list[str]()
+        self.flags, self.no_decay, self.averages_always = read_flags(model), list[str](), False
         self.train_function: StepsFunction
         self.test_function: StepFunction
         self.test_last: Callable[[Any], Any]
@@ -146,6 +147,16 @@ class Module:
             for optimizer, numbers in zip(self.optimizers, built, strict=False):
                 if chosen := [variables[n] for n in numbers if n in variables]:
                     build_optimizer(optimizer, chosen, self.no_decay)
+
+    def swap_averages(self) -> bool:
+        """Exchange the weights and their averages over time, bit for bit, so a second call undoes it; return whether there are any."""
+        pairs = averages(self.optimizers, self.averages_always)
+        local = self.strategy.local_values
+        for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
+            value = tf.identity(one)
+            one.assign(other)
+            other.assign(value)
+        return bool(pairs)
 
     def begin(self, part: str) -> None:
         """An epoch, or an evaluation, begins: what was counted before is of another part."""

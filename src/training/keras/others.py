@@ -32,6 +32,9 @@ def make_callbacks(
         with refusals(f"{where}.{TARGET}={dotted}"):
             callback = instantiate(section, where, "keras")
         refuse_callback(where, dotted, callback)
+        if type(callback) is keras.callbacks.SwapEMAWeights:  # the loop does it, also for each checkpoint
+            module.averages_always = True
+            continue
         writes = _is_one_of(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:
             made.append(callback)

@@ -7,6 +7,7 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+from src.checkpoints.info import SavedCheckpoint
 from src.checkpoints.recovery import open_checkpointer
 from src.config.instantiate import instantiate, refusals
 from src.config.schema import Config
@@ -24,7 +25,7 @@ from src.runs.replay import good_until
 from src.tasks.base import Task
 from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.callbacks import Loader, TrainingCallback
-from src.training.keras.checkpoint import StateWriter, read_rest, restore, restore_weights
+from src.training.keras.checkpoint import RAW, StateWriter, read_rest, restore, restore_weights
 from src.training.keras.dropin import open_dropin
 from src.training.keras.initial import begin_with
 from src.training.keras.loaders import TaskLoader
@@ -125,7 +126,7 @@ def train_and_test(
                 checkpointer.finish()
                 newest = checkpointer.newest or newest
             if not position.preempted and plan.test_batches:
-                test(callback)
+                test(callback, newest)
         heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit)
 
@@ -199,14 +200,20 @@ def broadcast_state(position: Position, module: Module) -> Position:
     return Position.from_numbers(agreed, position.metrics)
 
 
-def test(callback: TrainingCallback) -> None:
-    """Measure the metrics of the test with the best checkpoint's weights, or the present ones."""
+def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
+    """Measure the metrics of the test with the weights of the best checkpoint or the newest one, whatever callbacks do then."""
     plan, position, module = callback.plan, callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
-    if best:
-        restore_weights(best.path, module.weights())
-    module.strategy.from_rank_0(list(module.weights().values()))
-    callback.evaluate("test", plan.test_batches)
+    chosen = best or newest
+
+    def load() -> None:
+        if chosen and (best or callback.others.callbacks or (chosen.path / RAW).exists()):
+            restore_weights(chosen.path, module.weights())
+        elif not chosen:
+            module.swap_averages()
+        module.strategy.from_rank_0(list(module.weights().values()))
+
+    callback.evaluate("test", plan.test_batches, load)
     if position.preempted:
         return
     metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}

@@ -449,3 +449,31 @@ class KeepsState(keras.callbacks.Callback):
         self.base, self.last, self.phase = np.float32(batch), (batch, "x"), f"batch {batch}"
         if batch == 4:
             self.model.optimizer.learning_rate = 0.001 * len(self.phase) * float(self.base + self.last[0])
+
+
+class SwapsItself(keras.callbacks.Callback):
+    """Validates other weights than it trains; and changes them when training ends."""
+
+    def __init__(self, at_end: bool = False) -> None:
+        super().__init__()
+        self.at_end = at_end
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.scale(1 if self.at_end else 0.5)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.scale(1 if self.at_end else 2)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.scale(0.25 if self.at_end else 1)
+
+    def scale(self, factor: float) -> None:
+        for variable in self.model.trainable_variables:
+            variable.assign(variable * factor)
+
+
+class Quantizes(keras.callbacks.Callback):
+    """Makes other weights of those at the end."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.model.quantize("int8")

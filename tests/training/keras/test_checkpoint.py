@@ -23,6 +23,7 @@ REST = {
     "ended": False,
     "flags": [True],
     "built": [[0]],
+    "callbacks": {},
 }
 
 

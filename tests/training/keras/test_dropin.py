@@ -58,9 +58,9 @@ def rows(run: RunDir) -> list[dict[str, str]]:
 def bits(outcome: Outcome) -> dict[str, bytes]:
     """All that a checkpoint holds, by file and name."""
     found = {}
-    for name in ("weights", "optimizer"):
-        with np.load(Path(str(outcome.checkpoint)) / f"{name}.npz") as file:
-            found |= {f"{name}/{key}": file[key].tobytes() for key in file.files}
+    for path in Path(str(outcome.checkpoint)).glob("*.npz"):
+        with np.load(path) as file:
+            found |= {f"{path.stem}/{key}": file[key].tobytes() for key in file.files}
     return found
 
 
@@ -190,7 +190,7 @@ def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
     one.odd, one.log_dir = [object()], "/somewhere/else"
     resumed.restore(states.save(), Strategy())
     assert repr(vars(other)) == repr({**vars(one), "odd": None, "log_dir": "here/2"})
-    assert states.lost()[0].startswith("callbacks.a.odd (a object): checkpoints can't hold this state")
+    assert states.lost()[0].startswith("callbacks.a.odd is a object, which checkpoints can't hold")
     assert resumed.lost() == []
 
 
@@ -210,7 +210,9 @@ def test_state_that_can_not_be_kept_is_said_before_the_first_step(make_run: Make
     odd = (f"+callbacks.a._target_={HERE}.KeepsState", "+callbacks.a.odd=true", "trainer.max_epochs=1")
     trained(make_run, task("OwnStep"), "schedule=constant", *odd)
     said = capsys.readouterr().out
-    assert 0 < said.index("callbacks.a.odd (a object): checkpoints can't hold") < said.index("epoch 1/1")
+    assert (
+        0 < said.index("callbacks.a.odd is a object, which checkpoints can't hold") < said.index("epoch 1/1")
+    )
 
 
 def test_a_log_of_epochs_is_kept_by_a_resume(make_run: Make, tmp_path: Path) -> None:
@@ -220,6 +222,74 @@ def test_a_log_of_epochs_is_kept_by_a_resume(make_run: Make, tmp_path: Path) -> 
     run_keras(config, open_run(run.path))
     with open(tmp_path / "keras.csv", newline="") as file:
         assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2"]
+
+
+SWAP = "+callbacks.s._target_=keras.callbacks.SwapEMAWeights"
+ONE_MODEL = {
+    "average": (task("OwnStep"), *AVERAGED[:3]),
+    "average of 16 bits": (task("compiled"), *AVERAGED[:3], SWAP, "trainer.precision=16-mixed"),
+    "average written over": (task("OwnStep"), *AVERAGED, SWAP),
+    "own swap": (task("OwnStep"), f"+callbacks.s._target_={HERE}.SwapsItself"),
+    "own change at the end": (
+        task("OwnStep"),
+        f"+callbacks.s={{_target_: {HERE}.SwapsItself, at_end: true}}",
+    ),
+    "best restored": (task("OwnStep"), f"+callbacks.s={BEST}", "trainer.max_epochs=6"),
+}
+
+
+@pytest.mark.parametrize("overrides", [pytest.param(words, id=name) for name, words in ONE_MODEL.items()])
+def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides) -> None:
+    """Validation, test, evaluate.py and what others read of the checkpoint agree; a resume trains with those before."""
+    from src.training.keras.after import open_trained
+
+    outcome, _ = trained(make_run, *overrides)
+    config, _ = make_run(*BASE, *overrides)
+    opened = open_trained(config, Path(str(outcome.checkpoint)))
+    for split in ("val", "test"):
+        expected = {k: v for k, v in outcome.metrics.items() if k.startswith(split)}
+        assert opened.measure(split)[0] == pytest.approx(expected, rel=1e-5)
+    found = bits(outcome)
+    assert [k for k in found if k.startswith("raw/") and found[k] != found[f"weights/{k[4:]}"]]
+
+
+@pytest.mark.parametrize("step", [9, 12])
+@pytest.mark.parametrize("name", ["average", "average written over", "own swap", "own change at the end"])
+def test_what_is_not_validated_is_trained_on(
+    make_run: Make, stop_at, monkeypatch, name: str, step: int
+) -> None:
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *ONE_MODEL[name])
+
+
+def test_weights_that_come_at_the_end_are_not_those_of_the_checkpoint(make_run: Make, capsys) -> None:
+    from src.training.keras.after import open_trained
+
+    options = (task("compiled"), f"+callbacks.a._target_={HERE}.Quantizes", "checkpoint.monitor=val/loss")
+    outcome, _ = trained(make_run, *options, "trainer.max_epochs=1")
+    assert "callbacks changed which weights the model has in on_train_end" in capsys.readouterr().out
+    opened = open_trained(make_run(*BASE, *options)[0], Path(str(outcome.checkpoint)))
+    assert opened.measure("test")[0]["test/loss"] == pytest.approx(outcome.metrics["test/loss"], rel=1e-5)
+
+
+def test_a_run_is_continued_from_before_its_end(make_run: Make) -> None:
+    """Weights that a callback made of those at the end of training are the model, and not what more epochs begin with."""
+    options = ONE_MODEL["own change at the end"]
+    expected, _ = trained(make_run, *options, "schedule=constant", "trainer.max_epochs=2")
+    _, run = trained(make_run, *options, "schedule=constant", "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, *options, "schedule=constant", "trainer.max_epochs=2")
+    assert bits(run_keras(config, open_run(run.path))) == bits(expected)
+
+
+def test_averages_over_time_are_those_of_keras(make_run: Make) -> None:
+    """The model is what Keras' fit would leave, also within an epoch."""
+    options = (task("OwnStep"), *AVERAGED[:3], "trainer.max_epochs=1", "checkpoint.every_n_steps=2")
+    _, run = trained(make_run, *options, *NO_EVALUATION)
+    for folder in run.checkpoints.glob("0*"):
+        with np.load(folder / "weights.npz") as weights, np.load(folder / "optimizer.npz") as optimizer:
+            means = [optimizer[k] for k in optimizer.files if k.endswith("_average")]
+            kernels = [weights[k] for k in weights.files if "seed" not in k]
+            assert len(means) == 4
+            assert all(any((a.shape == b.shape) and (a == b).all() for b in kernels) for a in means)
 
 
 def test_a_callback_may_come_with_a_resume(make_run: Make) -> None:
@@ -327,7 +397,6 @@ REFUSED = [
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
     ((task("OwnStep"), f"data._target_={HERE}.one_stream"), "one_stream returns a single .*; return a mapping, an object or a tuple"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
-    ((task("OwnStep"), *AVERAGED[:3]), "add optimizer.ema_overwrite_frequency=100"),
     (
         (task("OwnStep"), "optimizer=custom", f"optimizer._target_={HERE}.Picky"),
         r"^optimizer._target_=\S+Picky can't be made: learning_rate is not for me\.$",

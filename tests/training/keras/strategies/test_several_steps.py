@@ -60,6 +60,7 @@ def test_the_bits_are_those_of_single_calls(
 CALLBACKS = (
     "trainer.accumulate_grad_batches=1", "trainer.limit_train_batches=6", "trainer.max_epochs=4",
     "schedule=constant", "schedule.warmup_epochs=0", "+callbacks.a._target_=tests.training.keras.strangers.Unfreezes",
+    "optimizer=custom", "optimizer._target_=keras.optimizers.AdamW", "+optimizer.use_ema=true",
     "+callbacks.b._target_=tests.training.keras.strangers.Halved",
     "+callbacks.c={_target_: keras.callbacks.ReduceLROnPlateau, monitor: val_loss, min_delta: 100, patience: 2}",
 )  # fmt: skip
