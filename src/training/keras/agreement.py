@@ -4,6 +4,7 @@ import hashlib
 
 from src.errors import RanksDifferError
 from src.training.keras.module import Module
+from src.training.keras.trainable import read_flags, trainable_parts
 
 PARTS = 4
 """A checksum travels as so many numbers of 16 bits, which any float holds exactly."""
@@ -32,6 +33,22 @@ def refuse_different_weights(module: Module) -> None:
     agreed = strategy.sum(numbers)
     sums = [tuple(agreed[n : n + PARTS]) for n in range(0, len(agreed), PARTS)]
     refuse_difference(sums, "rank" if strategy.processes > 1 else "device")
+
+
+def refuse_different_layers(module: Module) -> None:
+    """Compare what is trainable on each rank; all processes call it. Raises RanksDifferError."""
+    count = module.strategy.processes
+    if count == 1:
+        return
+    agreed = module.strategy.sum([float(flag) for flag in read_flags(module.model)])
+    names = (part.name for part in trainable_parts(module.model))
+    if parted := [
+        f"{name} on {ranks:.0f}" for name, ranks in zip(names, agreed, strict=True) if 0 < ranks < count
+    ]:
+        raise RanksDifferError(
+            f"the {count} ranks train different layers ({', '.join(parted[:3])} of them): a callback sets `trainable` on some ranks only; "
+            "let it do so on all of them."
+        )
 
 
 def checksum(digest: bytes) -> list[float]:

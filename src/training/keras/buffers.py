@@ -27,6 +27,10 @@ class Buffers:
                 self._arrays[name] = np.empty(value.shape, value.dtype)
             np.copyto(self._arrays[name], value)
 
+    def same(self, other: "Buffers") -> bool:
+        """Return whether both hold the same bits."""
+        return all(array.tobytes() == other._arrays[name].tobytes() for name, array in self._arrays.items())
+
     def write(self, file: Path) -> None:
         """Save the copies by their names, as `np.load` reads them. Any thread may call it.
 

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from src.config.schema import Config
 from src.errors import ConfigError
-from src.training.keras.gradients import AveragedApply, build_optimizer
-from src.training.keras.module import Saved
+from src.training.keras.gradients import AveragedApply, Saved, build_optimizer
 from src.training.keras.strategies.base import Strategy
 
 DRAWS = {

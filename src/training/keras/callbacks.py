@@ -2,22 +2,26 @@
 
 import time
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from src.checkpoints.interval import Interval
 from src.config.schema import Config
 from src.monitor.heartbeat import own as heartbeat
-from src.training.keras.agreement import refuse_different_weights
+from src.training.keras.agreement import refuse_different_layers, refuse_different_weights
+from src.training.keras.buffers import host_value
+from src.training.keras.callback_state import CallbackStates
 from src.training.keras.calls import Calls, look_at_each
 from src.training.keras.checkpoint import StateWriter
 from src.training.keras.module import Module, TaskModule
 from src.training.keras.position import Position
 from src.training.keras.tensorboard import MetricsWriter
+from src.training.keras.trainable import set_flags
 from src.training.monitors import monitored
 from src.training.nan_watch import NanWatch, judged
 from src.training.plan import Plan, validation_due
@@ -47,9 +51,12 @@ class TrainingCallback:
     Args:
         checkpoints: on rank 0, None on the others.
         others: Keras' own callbacks.
+        states: of those that all ranks have.
 
     Attributes:
         replay: with `trainer.detect_nan=replay`, of a task.
+        restored: what state.json of the checkpoint holds that the run resumes from.
+        hooked: callbacks that all ranks have are called at every step.
     """
 
     def __init__(
@@ -63,9 +70,10 @@ class TrainingCallback:
         checkpoints: StateWriter | None,
         stop: Stop,
         others: keras.callbacks.CallbackList,
+        states: CallbackStates,
     ) -> None:
         self.config, self.plan, self.position = config, plan, position
-        self.module, self.loader, self.others = module, loader, others
+        self.module, self.loader, self.others, self.states = module, loader, others, states
         self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
         self.interval = Interval(config.checkpoint, module.strategy.replicas)
         self.save_requested = False
@@ -73,8 +81,19 @@ class TrainingCallback:
         self.epoch_logs: dict[str, float] = {}
         self.nan = NanWatch(config.trainer.detect_nan, module.strategy.rank == 0)
         self.replay: Replay | None = None
+        self.restored: dict[str, Any] | None = None
         self.units: float | None = None
+        self.hooked = look_at_each(states.callbacks.values())
         self.calls = Calls(config, each=not module.several or look_at_each(others.callbacks))
+
+    def on_train_begin(self) -> None:
+        """Call the callbacks, which set the model up, then restore their state and what was trainable."""
+        self.others.on_train_begin()
+        for line in self.states.lost():
+            self.metrics.progress.note(line)
+        if self.restored:
+            set_flags(self.module.model, self.restored["flags"])
+            self.states.restore(self.restored["callbacks"], self.module.strategy)
 
     def on_train_batch_end(self, batch: int, count: int) -> None:
         """After each call, which made `count` optimizer steps; `batch` is the number of the last one."""
@@ -146,8 +165,12 @@ class TrainingCallback:
         heartbeat.evaluated_batch()
         self.look_at_flag()
 
-    def evaluate(self, part: str, batches: int) -> None:
-        """Measure the metrics of a part over some batches, into those of the position."""
+    def evaluate(self, part: str, batches: int, load: Callable[[], object] | None = None) -> None:
+        """Measure the metrics of a part over some batches, into those of the position.
+
+        Args:
+            load: sets the weights, after callbacks may have changed them; None: those of this moment, or their averages.
+        """
         self.average_statistics()
         self.module.begin(part)
         self.module.take()
@@ -155,6 +178,7 @@ class TrainingCallback:
         whole, last = self.loader.evaluation(part, batches)
         iterator = iter(whole)
         self.others.on_test_begin()
+        averaged = (load or self.module.swap_averages)()
         for number in range(batches):
             self.others.on_test_batch_begin(number)
             if last is not None and number == batches - 1:
@@ -167,10 +191,49 @@ class TrainingCallback:
             if self.position.preempted:
                 break
         fresh = self.reduce(part)
+        if part == "val" and self.checkpoints and (averaged or self.others.callbacks):
+            self.checkpoints.validated(self.module, self.position)
+        if load is None:
+            self.module.swap_averages()
         heartbeat.enter("checkpoint" if part == "test" else "step", "" if part == "test" else "data")
         self.others.on_test_end(in_words_of_keras(fresh, part))
         if not self.position.preempted:
             self.position.metrics |= fresh
+
+    def on_train_end(self) -> None:
+        """Call the callbacks; weights that they change then are validated and saved, and training would continue from those before."""
+        position, weights, strategy = self.position, self.module.weights(), self.module.strategy
+        before = (
+            {name: np.array(host_value(v)) for name, v in weights.items()} if self.states.callbacks else {}
+        )
+        self.others.on_train_end(self.epoch_logs)
+        if position.preempted or not before:
+            return
+        now = {name: np.array(host_value(v)) for name, v in self.module.weights().items()}
+        if {n: a.shape for n, a in now.items()} != {n: a.shape for n, a in before.items()}:
+            self.metrics.progress.note(
+                "callbacks changed which weights the model has in on_train_end: checkpoints, test and export are of the model before."
+            )
+            self.module.weights = lambda: weights  # type: ignore[method-assign]
+            return
+        if not strategy.sum([float(any(a.tobytes() != before[name].tobytes() for name, a in now.items()))])[
+            0
+        ]:
+            return
+        self.metrics.progress.note(
+            "callbacks changed the weights in on_train_end: these are validated, saved and tested."
+        )
+        strategy.from_rank_0(list(weights.values()))
+        if self.plan.val_batches:
+            self.evaluate("val", self.plan.val_batches, lambda: None)
+        elif self.checkpoints:
+            self.checkpoints.validated(self.module, position)
+        for name, variable in weights.items():
+            variable.assign(before[name])
+        if not position.preempted:
+            metrics = {name: v for name, v in position.metrics.items() if name.startswith("val/")}
+            self.metrics.write(position.step, max(0, position.epoch - 1), metrics)
+            self.save(self.value_of(position.metrics, bool(metrics)))
 
     def reduce(self, part: str) -> dict[str, float]:
         """Metrics and efficiency, over all ranks, and the agreement to stop; all must call it at the same step."""
@@ -204,10 +267,16 @@ class TrainingCallback:
             agree: all processes are here.
         """
         asked = float(bool(self.module.model.stop_training))
-        if agree and self.module.strategy.processes > 1 and self.others.callbacks:
+        if agree and self.module.strategy.processes > 1 and self.states.callbacks:
             asked = self.module.strategy.sum([asked])[0]
         if agree or self.module.strategy.processes == 1:
             self.position.ended |= asked > 0
+
+    def follow(self) -> None:
+        """Let the step train what is trainable now; all processes call it, and compare it."""
+        refuse_different_layers(self.module)
+        if self.module.follow():
+            self.calls.compiles()
 
     def average_statistics(self) -> None:
         """Moving statistics are linear in the batches, so averaging them late gives the same values."""
@@ -221,7 +290,7 @@ class TrainingCallback:
         with heartbeat.within("checkpoint"):
             if self.checkpoints:
                 began = time.monotonic()
-                self.checkpoints.save(self.module, self.position, counted, value)
+                self.checkpoints.save(self.module, self.position, counted, self.states.save(), value)
                 self.interval.saved(time.monotonic() - began)
 
 

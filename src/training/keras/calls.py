@@ -54,6 +54,10 @@ class Calls:
         self._together = 0 if count == 1 else self._together + count
         return count
 
+    def compiles(self) -> None:
+        """The next call is one that compiles."""
+        self._first = True
+
     def took(self, seconds: float, steps: int) -> None:
         """A call is done. The first one compiles, and says nothing of the others."""
         if not self._first:

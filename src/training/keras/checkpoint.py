@@ -15,10 +15,12 @@ from src.training.early_stopping import Patience
 from src.training.keras.buffers import Buffers
 from src.training.keras.module import Module, Saved
 from src.training.keras.position import Position
-from src.training.resuming import refuse_other_framework
 
 COUNTED = "metrics.npz"
 """File of a checkpoint with what metrics have counted in an epoch; a native task has none."""
+
+RAW = "raw.npz"
+"""File of a checkpoint with the weights that training continues from, if they are not those that were validated."""
 
 REST: dict[str, tuple[type, ...]] = {
     "pending": (bool,),
@@ -26,8 +28,14 @@ REST: dict[str, tuple[type, ...]] = {
     "bad": (int,),
     "devices": (int,),
     "ended": (bool,),
+    "flags": (list,),
+    "built": (list,),
+    "callbacks": (dict,),
 }
 """What state.json holds, by type."""
+
+LATER: dict[str, Any] = {"ended": False, "flags": [], "built": [], "callbacks": {}}
+"""What earlier versions did not write."""
 
 
 class StateWriter:
@@ -35,19 +43,39 @@ class StateWriter:
 
     def __init__(self, checkpointer: AsyncCheckpointer) -> None:
         self.checkpointer = checkpointer
-        self.weights, self.optimizer, self.counted = Buffers(), Buffers(), Buffers()
+        self.weights, self.optimizer, self.counted, self.raw = Buffers(), Buffers(), Buffers(), Buffers()
+        self._validated, self._measured = -1, Buffers()
+
+    def validated(self, module: Module, position: Position) -> None:
+        """The weights of this moment were measured: a checkpoint of this step holds them as those of the model."""
+        self._measured.fill(module.weights())
+        self._validated = position.step
 
     def save(
-        self, module: Module, position: Position, counted: Mapping[str, Any], value: float | None
+        self,
+        module: Module,
+        position: Position,
+        counted: Mapping[str, Any],
+        callbacks: Mapping[str, Any],
+        value: float | None,
     ) -> None:
         """Make a checkpoint of this moment.
 
         Args:
             counted: by the module, over all ranks.
+            callbacks: their state.
             value: of `checkpoint.monitor`; None if it was not measured at this step.
         """
         self.checkpointer.wait()
-        self.weights.fill(module.weights())
+        if others := self._validated == position.step:
+            self.weights, self._measured = self._measured, self.weights
+        else:
+            others = module.swap_averages()
+            self.weights.fill(module.weights())
+            module.swap_averages()
+        if others:
+            self.raw.fill(module.weights())
+        raw = self.raw if others and not self.raw.same(self.weights) else None
         self.optimizer.fill(module.optimizer_state())
         self.counted.fill(counted)
         kept = {
@@ -56,11 +84,15 @@ class StateWriter:
             "bad": position.patience.waited,
             "devices": module.strategy.replicas,
             "ended": position.ended,
+            **module.trained(),
+            "callbacks": callbacks,
         }
         rest = json.dumps(kept)
 
         def write(folder: Path) -> None:
             self.weights.write(folder / "weights.npz")
+            if raw:
+                raw.write(folder / RAW)
             self.optimizer.write(folder / "optimizer.npz")
             if counted:
                 self.counted.write(folder / COUNTED)
@@ -71,27 +103,23 @@ class StateWriter:
         self.checkpointer.save(write, info)
 
 
-def restore(saved: SavedCheckpoint, module: Module) -> tuple[Position, int]:
-    """Put the variables of a checkpoint into model and optimizers.
+def restore(saved: SavedCheckpoint, module: Module, rest: Mapping[str, Any]) -> Position:
+    """Put the variables of a checkpoint into model and optimizers; returns where the run stood.
 
-    Returns:
-        Where the run stood, and how many devices shared a batch.
+    Args:
+        rest: what `read_rest` read.
 
     Raises:
-        CheckpointError: the checkpoint is of another framework, model, optimizer or precision.
+        CheckpointError: the checkpoint is of another model, optimizer or precision.
     """
-    refuse_other_framework(saved, "keras")
-    restore_weights(saved.path, module.weights())
+    raw = saved.path / RAW
+    _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
     _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
     if (saved.path / COUNTED).exists():
         module.restore_counted(_read(saved.path / COUNTED))
-    rest = read_rest(saved.path / "state.json")
     patience = Patience(rest["best"], rest["bad"])
     metrics = dict(saved.metrics)
-    position = Position(
-        saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience, rest["ended"]
-    )
-    return position, rest["devices"]
+    return Position(saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience, rest["ended"])
 
 
 def read_rest(file: Path) -> dict[str, Any]:
@@ -105,10 +133,14 @@ def read_rest(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} can't be read: {error}.") from error
     if isinstance(rest, dict):
-        rest = {"ended": False, **rest}  # which earlier versions did not write
+        rest = {**LATER, **rest}
     wrong = [k for k in REST if not isinstance(rest, dict) or k not in rest or type(rest[k]) not in REST[k]]
+    if not wrong:
+        wrong = [f for f in rest["flags"] if type(f) is not bool] + [
+            b for b in rest["built"] if type(b) is not list or {*map(type, b)} - {int}
+        ]
     if wrong or rest.keys() != REST.keys() or rest["bad"] < 0 or rest["devices"] < 1:
-        raise CheckpointError(f"{file} does not hold the numbers {', '.join(REST)} and nothing else.")
+        raise CheckpointError(f"{file} does not hold {', '.join(REST)}, and nothing else.")
     return dict(rest)
 
 
@@ -124,6 +156,10 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 
 def _assign(variables: Saved, file: Path, what: str) -> None:
     stored = _read(file)
+    rates = {name for name in stored.keys() ^ variables.keys() if name.endswith("/learning_rate")}
+    stored, variables = (
+        {name: v for name, v in values.items() if name not in rates} for values in (stored, variables)
+    )  # a rate that callbacks may set is a variable, and that of a schedule is not
     if {name: tuple(v.shape) for name, v in variables.items()} != {
         name: a.shape
         for name, a in stored.items()

@@ -1,6 +1,6 @@
 """The drop-in door: a `keras.Model` that works with `fit`, unchanged, with its own steps, losses, metrics and optimizers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,12 +11,12 @@ from src.config.schema import Config
 from src.data.base import Splits
 from src.errors import ConfigError
 from src.training.keras.batch_norm import batch_norms, over_all_replicas
-from src.training.keras.building import build
+from src.training.keras.building import build, look
 from src.training.keras.counting import Logged, Metrics, counted_step
-from src.training.keras.gradients import average_inside, refuse_late_average
+from src.training.keras.gradients import AveragedApply, average_inside
 from src.training.keras.loaders import DropInLoader
 from src.training.keras.make import POLICIES, dtype_policy
-from src.training.keras.module import Module, Saved
+from src.training.keras.module import Module, Saved, float_statistics
 from src.training.keras.optim import make_optimizer, rate_of, unscheduled
 from src.training.keras.random_state import leave_graphs_as_written
 from src.training.keras.strategies.base import Strategy
@@ -32,14 +32,28 @@ class DropIn(Module):
 
     Args:
         model: its variables exist, and those of its metrics and optimizers.
+        applies: of its optimizers.
+        spec: types and shapes of a replica's batch.
     """
 
-    def __init__(self, model: keras.Model, strategy: Strategy, extra: Saved) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Strategy,
+        extra: Saved,
+        applies: Sequence[AveragedApply],
+        spec: Any,
+    ) -> None:
         super().__init__(model, strategy)
-        self.extra = extra
+        self.extra, self.applies, self.spec = extra, applies, spec
         self.metrics = Metrics(model, strategy)
         self.logged = Logged()
-        eager = bool(model.run_eagerly) and strategy.replicas == 1
+        self.trace()
+
+    def trace(self) -> None:
+        """Make the functions that train and test."""
+        model = self.model
+        eager = bool(model.run_eagerly) and self.strategy.replicas == 1
         train, test = counted_step(model.train_step), counted_step(model.test_step)
         self._train = (lambda i: train(next(i))) if eager else self.function(train)
         self._test = (lambda i: test(next(i))) if eager else self.function(test)
@@ -49,6 +63,13 @@ class DropIn(Module):
             test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
         )
         self.test_last = lambda data: self._counted(last, data)
+
+    def applied(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+        """Look at a step that is traced and not run."""
+        for apply in self.applies:
+            apply.seen = []
+        look(self.model.train_step, self.spec, self.applies)
+        return [(apply.optimizer, apply.seen) for apply in self.applies if apply.seen]
 
     def begin(self, part: str) -> None:
         """Metrics count from here on."""
@@ -95,12 +116,7 @@ class DropIn(Module):
 
     def moving_statistics(self) -> list[keras.Variable]:
         """Those of batch normalisation; what else a model changes is not averaged, but must be the same everywhere."""
-        return [
-            v
-            for layer in batch_norms(self.model)
-            for v in layer.non_trainable_variables
-            if v.dtype == "float32"
-        ]
+        return float_statistics(batch_norms(self.model))
 
     def _counted(self, run: Any, batches: Any) -> None:
         logs, rows = run(batches)
@@ -138,13 +154,13 @@ def open_dropin(
             model,
             strategy,
             list(applies.values()),
-            loader.spec("train"),
+            spec := loader.spec("train"),
             loader.spec(evaluated) if evaluated else None,
         )
         if config.trainer.sync_batchnorm:
             over_all_replicas(model, strategy)
-        module = DropIn(model, strategy, extra)
-    module.optimizers = optimizers_of(model)
+        module = DropIn(model, strategy, extra, list(applies.values()), spec)
+    module.optimizers, module.no_decay = optimizers_of(model), config.optimizer.no_decay
     module.notes = loader.notes + notes + ([UNCOMPILED] if config.trainer.compile else [])
     used = [o for o in module.optimizers if applies[id(o)].seen]
     judge_optimizers(config, plan, module, ours, used)
@@ -199,8 +215,6 @@ def judge_optimizers(
             f"the train_step of task._target_={target} calls no optimizer, so the gradients of {module.strategy.replicas} ranks or devices "
             "would not be averaged; use optimizer.apply in it, or trainer.devices=1."
         )
-    for optimizer in used:
-        refuse_late_average(optimizer)
     if ours is not None and any(o is ours for o in used):
         module.rate = rate_of(ours, config, plan, module.strategy.replicas)
         module.notes += unscheduled(config)

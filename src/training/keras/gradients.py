@@ -4,9 +4,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from src.errors import ConfigError
 from src.training.keras.strategies.base import Strategy
+
+Saved = dict[str, keras.Variable]
+
+
+def by_name(variables: Sequence[keras.Variable]) -> Saved:
+    """Variables by their paths; a path that comes again gets a number: two optimizers may have one name."""
+    named: Saved = {}
+    for variable in variables:
+        name, number = variable.path, 1
+        while name in named:
+            number += 1
+            name = f"{variable.path}#{number}"
+        named[name] = variable
+    return named
 
 
 class AveragedApply:
@@ -53,24 +68,60 @@ def average_inside(
 def build_optimizer(
     optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable], no_decay: Sequence[str]
 ) -> None:
-    """Create the optimizer's variables, unless it has them.
+    """Create the optimizer's variables for those that it has none for yet; those that it has keep their values.
 
     Args:
         no_decay: variables with one of these words in their path are not decayed.
+
+    Raises:
+        ConfigError: it can't be built for more variables.
     """
-    if optimizer.built:
+    known = list(optimizer._trainable_variables) if optimizer.built else []
+    new = [v for v in variables if all(v is not k for k in known)]
+    if known and not new:
         return
-    words = [word.lower() for word in no_decay]
-    if kept := [v for v in variables if any(word in v.path.lower() for word in words)]:
-        getattr(optimizer, "inner_optimizer", optimizer).exclude_from_weight_decay(var_list=kept)
-    optimizer.build(list(variables))
-
-
-def refuse_late_average(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raise ConfigError for weights that are to be averaged over time at the end of `fit`, which is never called."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if inner.use_ema and not inner.ema_overwrite_frequency:
+    words = [word.lower() for word in no_decay]
+    if kept := [v for v in new if any(word in v.path.lower() for word in words)]:
+        before: set[Any] = getattr(inner, "_exclude_from_weight_decay", set())
+        inner.exclude_from_weight_decay(var_list=kept)
+        inner._exclude_from_weight_decay |= before
+    if not known:
+        optimizer.build(list(variables))
+        return
+    values = {name: np.array(v) for name, v in by_name(optimizer.variables).items()}
+    for part in {id(o): o for o in (optimizer, inner, *getattr(inner, "optimizers", ()))}.values():
+        for variable in part._variables[:]:
+            if variable is not part._iterations and variable is not part._learning_rate:
+                part._untrack_variable(variable)
+        part.built = False
+    optimizer.build([*known, *new])
+    named = by_name(optimizer.variables)
+    if not values.keys() <= named.keys():
         raise ConfigError(
-            "optimizer.use_ema=true puts the averaged weights in place where Keras' fit ends, and this loop ends nowhere for good; add "
-            "optimizer.ema_overwrite_frequency=100, or use keras.callbacks.SwapEMAWeights."
+            f"layers are trained now that were not when training began, and the optimizer, a {type(inner).__name__}, can't be built for "
+            "them; let all layers be trainable when the model is made, and freeze them later."
         )
+    for name, value in values.items():
+        named[name].assign(value)
+    for variable, average in averages([optimizer], always=True):
+        if any(variable is v for v in new):
+            average.assign(variable)
+
+
+def averages(optimizers: Sequence[keras.optimizers.Optimizer], always: bool) -> list[tuple[Any, Any]]:
+    """Return weights and their averages over time, where optimizers have them.
+
+    Args:
+        always: also those that an optimizer writes over the weights every `ema_overwrite_frequency` steps.
+    """
+    inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
+    return [
+        pair
+        for part in (part for one in inner for part in getattr(one, "optimizers", [one]))
+        if part.use_ema
+        and part.built
+        and (always or not part.ema_overwrite_frequency)
+        and part._iterations.numpy()
+        for pair in zip(part._trainable_variables, part._model_variables_moving_average, strict=True)
+    ]

@@ -15,7 +15,7 @@ def fit(callback: TrainingCallback) -> None:
     """Train from the callback's position to the end or to a signal, which leaves a checkpoint."""
     position, plan, module = callback.position, callback.plan, callback.module
     callback.metrics.progress.begin()
-    callback.others.on_train_begin()
+    callback.on_train_begin()
     heartbeat.enter("step", "data")
     if position.pending:
         callback.end_epoch()
@@ -27,13 +27,15 @@ def fit(callback: TrainingCallback) -> None:
         train_epoch(callback, batches)
     if position.preempted or (position.ended and position.batch):
         callback.save()
-    callback.others.on_train_end(callback.epoch_logs)
+    callback.on_train_end()
 
 
 def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     """The rest of an epoch, or of the run."""
     epoch, others = callback.position.epoch, callback.others
-    others.on_epoch_begin(epoch)
+    if callback.position.batch == 0:  # a run that resumes within the epoch has seen it begin
+        others.on_epoch_begin(epoch)
+    callback.follow()
     pace = callback.module.strategy.pace
     pace.begin()
     number, end = remaining(callback.position, callback.plan)
@@ -41,6 +43,8 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         count = callback.calls.next(callback.position.step, end - number)
         if callback.calls.each:  # else nobody listens, and Keras would start a thread to tell nobody
             others.on_train_batch_begin(number)
+            if callback.hooked:
+                callback.follow()
         pace.ask()
         began = time.monotonic()
         callback.module.train_function(batches, tf.constant(count))

@@ -14,7 +14,7 @@ from src.data.tf_arrays import as_arrays
 from src.errors import ConfigError
 from src.tasks.base import Task
 from src.training.keras.batch_norm import over_all_replicas
-from src.training.keras.gradients import average_inside, build_optimizer, refuse_late_average
+from src.training.keras.gradients import average_inside, build_optimizer
 from src.training.keras.loaders import TaskLoader
 from src.training.keras.module import TaskModule
 from src.training.keras.optim import make_optimizer, rate_of, unscheduled
@@ -52,7 +52,7 @@ def open_native(
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         prepare_optimizer(network.optimizer, network.trainable_variables, config, strategy)
         module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile, wanted(config))
-    module.optimizers = [network.optimizer]
+    module.optimizers, module.no_decay = [network.optimizer], config.optimizer.no_decay
     module.rate = rate_of(network.optimizer, config, plan, strategy.replicas)
     module.notes = unscheduled(config)
     return module, loader, plan
@@ -65,7 +65,6 @@ def prepare_optimizer(
     strategy: Strategy,
 ) -> None:
     """Create the variables of this project's optimizer; from then on it averages gradients."""
-    refuse_late_average(optimizer)
     build_optimizer(optimizer, variables, config.optimizer.no_decay)
     average_inside(optimizer, strategy)
 

@@ -1,12 +1,15 @@
 """What the loop trains: a task of this project, as a training step and a test step."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from src.training.keras.gradients import Saved, averages, build_optimizer, by_name
 from src.training.keras.strategies.base import Strategy
+from src.training.keras.trainable import read_built, read_flags
 
 Batch = tuple[Any, tf.Tensor]
 """What the data set gives, as tensors, and weights float32 [b]; with accumulation [k, b, ...] each."""
@@ -16,8 +19,6 @@ StepFunction = Callable[[Iterator[Any]], Any]
 
 StepsFunction = Callable[[Iterator[Any], tf.Tensor], Any]
 """Trains on so many next batches (int32 [])."""
-
-Saved = dict[str, keras.Variable]
 
 
 class RunningSums:
@@ -91,6 +92,9 @@ class Module:
         several: a call can make more than one training step.
         known: metrics that are known beforehand.
         notes: lines for people, printed once.
+        flags: `trainable` of all layers and variables, as the steps were traced for them.
+        no_decay: see `build_optimizer`.
+        averages_always: see `averages`.
     """
 
     unit = "samples"
@@ -103,9 +107,56 @@ class Module:
         self.rate: Callable[[], float] = lambda: 0.0
         self.known: list[str] = []
         self.notes: list[str] = []
+        self.flags, self.no_decay, self.averages_always = read_flags(model), list[str](), False
         self.train_function: StepsFunction
         self.test_function: StepFunction
         self.test_last: Callable[[Any], Any]
+
+    def trace(self) -> None:
+        """Make the functions that train and test; each is traced when it is called, for the model as it is then."""
+        raise NotImplementedError
+
+    def applied(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+        """Return the optimizers that a step calls, each with the variables that it is called for."""
+        raise NotImplementedError
+
+    def follow(self) -> bool:
+        """Trace the steps again if other layers are trained than they were traced for; returns whether they were.
+
+        Raises:
+            ConfigError: an optimizer can't train them.
+        """
+        if (flags := read_flags(self.model)) == self.flags:
+            return False
+        self.flags = flags
+        with self.strategy.scope():
+            for optimizer, variables in self.applied():
+                build_optimizer(optimizer, variables, self.no_decay)
+                optimizer.apply.name += "."  # collectives of another graph
+            self.trace()
+        return True
+
+    def trained(self) -> dict[str, Any]:
+        """Return what is trainable now, and what each optimizer has a state for, of JSON types."""
+        return {"flags": read_flags(self.model), "built": read_built(self.model, self.optimizers)}
+
+    def restore_optimizers(self, built: Sequence[Sequence[int]]) -> None:
+        """Create the optimizers' states that there were when `trained` was called."""
+        variables = dict(enumerate(self.model.variables))
+        with self.strategy.scope():
+            for optimizer, numbers in zip(self.optimizers, built, strict=False):
+                if chosen := [variables[n] for n in numbers if n in variables]:
+                    build_optimizer(optimizer, chosen, self.no_decay)
+
+    def swap_averages(self) -> bool:
+        """Exchange the weights and their averages over time, bit for bit, so a second call undoes it; return whether there are any."""
+        pairs = averages(self.optimizers, self.averages_always)
+        local = self.strategy.local_values
+        for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
+            value = tf.identity(one)
+            one.assign(other)
+            other.assign(value)
+        return bool(pairs)
 
     def begin(self, part: str) -> None:
         """An epoch, or an evaluation, begins: what was counted before is of another part."""
@@ -143,7 +194,7 @@ class Module:
 
     def moving_statistics(self) -> list[keras.Variable]:
         """What each replica gathers from its own rows: means and variances of batch normalisation."""
-        return [v for v in self.model.non_trainable_variables if v.dtype == "float32"]
+        return float_statistics(self.model._flatten_layers())
 
     def function(self, step: Callable[[Any], Any]) -> StepFunction:
         """`step` on the next batch of each replica, as a graph. Keras' own would reduce its logs over all replicas."""
@@ -178,16 +229,9 @@ class Module:
         return run
 
 
-def by_name(variables: list[keras.Variable]) -> Saved:
-    """Variables by their paths; a path that comes again gets a number: two optimizers may have one name."""
-    named: Saved = {}
-    for variable in variables:
-        name, number = variable.path, 1
-        while name in named:
-            number += 1
-            name = f"{variable.path}#{number}"
-        named[name] = variable
-    return named
+def float_statistics(layers: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
+    """Return what the layers themselves never train; `non_trainable_variables` has frozen weights too."""
+    return [v for layer in layers for v in layer._non_trainable_variables if v.dtype == "float32"]
 
 
 class TaskModule(Module):
@@ -216,14 +260,23 @@ class TaskModule(Module):
         watched: bool = False,
     ) -> None:
         super().__init__(network, strategy)
-        if compiled:
-            self.gradients = tf.function(self.gradients, autograph=False, jit_compile=True)  # type: ignore[method-assign]
-        self.task, self.accumulate = task, accumulate
+        self.task, self.accumulate, self.compiled = task, accumulate, compiled
         self.unit, self.known = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums
         self.sums = RunningSums(len(task.sums), watched)
+        self.trace()
+
+    def trace(self) -> None:
+        """Make the functions that train and test."""
+        if self.compiled:
+            step = partial(type(self).gradients, self)
+            self.gradients = tf.function(step, autograph=False, jit_compile=True)  # type: ignore[method-assign]
         self.train_function = self.repeated(self.train_step)
         self.test_function = self.function(self.test_step)
+
+    def applied(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+        """Return the network's optimizer with all that is trained."""
+        return [(self.model.optimizer, self.model.trainable_variables)]
 
     def train_step(self, data: Batch) -> None:
         """One optimizer step; the optimizer averages the gradients."""

@@ -8,6 +8,7 @@ from src.config.instantiate import instantiate, refusals
 from src.config.open import TARGET
 from src.config.schema import Config
 from src.errors import ConfigError
+from src.training.keras.callback_state import CallbackStates
 from src.training.keras.module import Module
 from src.training.keras.position import Position
 from src.training.plan import Plan
@@ -19,24 +20,30 @@ WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
 
 def make_callbacks(
     config: Config, module: Module, plan: Plan, position: Position
-) -> keras.callbacks.CallbackList:
-    """All that `callbacks` names; each rank has its own, apart from those that write.
+) -> tuple[keras.callbacks.CallbackList, CallbackStates]:
+    """All that `callbacks` names, and their states; each rank has its own, apart from those that write.
 
     Raises:
         ConfigError: one is no callback of Keras', or writes checkpoints of its own.
     """
-    made = []
+    made, kept = [], {}
     for name, section in config.callbacks.items():
         where, dotted = f"callbacks.{name}", section.target["keras"]
         with refusals(f"{where}.{TARGET}={dotted}"):
             callback = instantiate(section, where, "keras")
         refuse_callback(where, dotted, callback)
-        if module.strategy.rank == 0 or not _is_one_of(callback, WRITERS):
+        if type(callback) is keras.callbacks.SwapEMAWeights:  # the loop does it, also for each checkpoint
+            module.averages_always = True
+            continue
+        writes = _is_one_of(callback, WRITERS)
+        if module.strategy.rank == 0 or not writes:
             made.append(callback)
-    if made and position.step:
-        module.notes.append("Keras' callbacks keep no state: those of this run begin anew.")
+        if not writes:
+            kept[f"{name} {type(callback).__module__}.{type(callback).__qualname__}"] = callback
+        if position.step and _is_one_of(callback, ("CSVLogger",)):
+            callback.append = True
     module.model.stop_training = False
-    return keras.callbacks.CallbackList(
+    called = keras.callbacks.CallbackList(
         made,
         add_history=False,
         add_progbar=False,
@@ -45,6 +52,7 @@ def make_callbacks(
         epochs=plan.max_epochs,
         steps=plan.steps_per_epoch,
     )
+    return called, CallbackStates(kept)
 
 
 def refuse_callback(key: str, dotted: str, callback: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+from src.checkpoints.info import SavedCheckpoint
 from src.checkpoints.recovery import open_checkpointer
 from src.config.instantiate import instantiate, refusals
 from src.config.monitors import judged_by
@@ -25,7 +26,7 @@ from src.runs.replay import good_until
 from src.tasks.base import Task
 from src.training.keras.agreement import refuse_different_weights
 from src.training.keras.callbacks import Loader, TrainingCallback
-from src.training.keras.checkpoint import StateWriter, restore, restore_weights
+from src.training.keras.checkpoint import RAW, StateWriter, read_rest, restore, restore_weights
 from src.training.keras.dropin import open_dropin
 from src.training.keras.initial import begin_with
 from src.training.keras.loaders import TaskLoader
@@ -42,7 +43,7 @@ from src.training.peak import peak
 from src.training.plan import Plan, validation_notes
 from src.training.progress import Progress
 from src.training.replay import Replay, wanted
-from src.training.resuming import other_devices, resuming_at
+from src.training.resuming import other_devices, refuse_other_framework, resuming_at
 from src.training.stop import Stop
 
 
@@ -83,7 +84,11 @@ def train_and_test(
     shows = config.monitor.progress != "none"
     if strategy.rank == 0 and newest is None:
         begin_with(config, module, partial(print, flush=True) if shows else lambda line: None)
-    position, before = restore(newest, module) if newest else (Position(), strategy.replicas)
+    if newest:
+        refuse_other_framework(newest, "keras")
+    rest = strategy.shared(read_rest(newest.path / "state.json") if newest else None)
+    module.restore_optimizers(rest["built"] if rest else ())
+    position = restore(newest, module, rest) if newest else Position()
     position = broadcast_state(position, module)
     part_seeds(module)
     if checkpointer:
@@ -97,17 +102,18 @@ def train_and_test(
             progress.note(line)
         if newest:
             progress.note(resuming_at(newest, config, plan, strategy.replicas))
-        if before != strategy.replicas:
-            progress.note(other_devices(before, strategy.replicas))
-        others = make_callbacks(config, module, plan, position)
+        if rest and rest["devices"] != strategy.replicas:
+            progress.note(other_devices(rest["devices"], strategy.replicas))
+        others, states = make_callbacks(config, module, plan, position)
         for note in module.notes:
             progress.note(note)
         events = checkpointer.events if checkpointer else None
         metrics = MetricsWriter(config, run, progress, position.step, events, module.known)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         callback = TrainingCallback(
-            config, plan, position, module, loader, metrics, checkpoints, stop, others
+            config, plan, position, module, loader, metrics, checkpoints, stop, others, states
         )
+        callback.restored = rest
         callback.replay = replay_of(module, loader, plan, config, run)
         with metrics.finishing(position):
             weights, first = fingerprint(module), position.step
@@ -123,7 +129,7 @@ def train_and_test(
                 checkpointer.finish()
                 newest = checkpointer.newest or newest
             if not position.preempted and plan.test_batches:
-                test(callback)
+                test(callback, newest)
         heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit)
 
@@ -197,14 +203,20 @@ def broadcast_state(position: Position, module: Module) -> Position:
     return Position.from_numbers(agreed, position.metrics)
 
 
-def test(callback: TrainingCallback) -> None:
-    """Measure the metrics of the test with the best checkpoint's weights, or the present ones."""
+def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
+    """Measure the metrics of the test with the weights of the best checkpoint or the newest one, whatever callbacks do then."""
     plan, position, module = callback.plan, callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
-    if best:
-        restore_weights(best.path, module.weights())
-    module.strategy.from_rank_0(list(module.weights().values()))
-    callback.evaluate("test", plan.test_batches)
+    chosen = best or newest
+
+    def load() -> None:
+        if chosen and (best or callback.others.callbacks or (chosen.path / RAW).exists()):
+            restore_weights(chosen.path, module.weights())
+        elif not chosen:
+            module.swap_averages()
+        module.strategy.from_rank_0(list(module.weights().values()))
+
+    callback.evaluate("test", plan.test_batches, load)
     if position.preempted:
         return
     metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}

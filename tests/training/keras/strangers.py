@@ -1,5 +1,6 @@
 """Models and data of people who have never seen this project; each works with `fit`."""
 
+import os
 from typing import Any
 
 import keras
@@ -429,3 +430,108 @@ class Reads(keras.callbacks.Callback):
 def two_validations() -> dict[str, Any]:
     """A list of data sets, which Keras does not evaluate one by one."""
     return {"train": Rows(), "val": [Rows(37, 1), Rows(37, 1)]}
+
+
+class Unfreezes(keras.callbacks.Callback):
+    """Trains all but the first layer, and from an epoch or a step of epoch 0 on that one too.
+
+    Args:
+        batch: of epoch 0; None: from epoch 1 on.
+        rank: does so on this rank only; None: on all.
+
+    Attributes:
+        seen: its weights at each epoch's begin and end.
+    """
+
+    seen: list = []  # noqa: RUF012
+
+    def __init__(self, batch: int | None = None, rank: int | None = None) -> None:
+        super().__init__()
+        self.batch, self.acts = batch, rank in (None, int(os.environ.get("RANK", 0)))
+        self.seen.clear()
+
+    def first(self) -> Any:
+        return next(layer for layer in self.model.layers if layer.weights)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.first().trainable = False
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(self.first().get_weights()[0])
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.on_epoch_end(epoch)
+        if epoch == 1 and self.batch is None and self.acts:
+            self.first().trainable = True
+
+
+class UnfreezesWithin(Unfreezes):
+    """The same at a step."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == self.batch:
+            self.first().trainable = True
+
+
+def frozen(norm: bool = False) -> keras.Model:
+    """Its first layer was never trainable, so the optimizer has no state for it; batch normalisation with it."""
+    x = keras.Input((COLUMNS,))
+    body = keras.Sequential([keras.layers.Dense(8), *([keras.layers.BatchNormalization()] if norm else [])])
+    body.trainable = False
+    model = keras.Model(x, keras.layers.Dense(1)(body(x)))
+    model.compile(optimizer=None, loss="mse")
+    return model
+
+
+class KeepsState(keras.callbacks.Callback):
+    """Sets the learning rate by all kinds of plain attributes, and counts what it is told."""
+
+    def __init__(self, odd: bool = False, log_dir: str = "a/b") -> None:
+        super().__init__()
+        self.odd = object() if odd else None
+        self.begun: list = []
+        self.rates, self.seen, self.phase, self.log_dir = {}, set(), "first", log_dir
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.mean, self.last, self.base = np.zeros(2, "float32"), (0, None), np.float32(0)
+        self.rank = int(os.environ.get("RANK", 0))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.begun.append(epoch)
+        self.rates[epoch] = 0.01 / (len(self.begun) + len(self.seen) + len(self.rates))
+        self.model.optimizer.learning_rate = self.rates[epoch] * (1 + float(self.mean[1]))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.mean += np.float32(batch) / 100
+        self.seen.add(batch % 4)
+        self.base, self.last, self.phase = np.float32(batch), (batch, "x"), f"batch {batch}"
+        if batch == 4:
+            self.model.optimizer.learning_rate = 0.001 * len(self.phase) * float(self.base + self.last[0])
+
+
+class SwapsItself(keras.callbacks.Callback):
+    """Validates other weights than it trains; and changes them when training ends."""
+
+    def __init__(self, at_end: bool = False) -> None:
+        super().__init__()
+        self.at_end = at_end
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.scale(1 if self.at_end else 0.5)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.scale(1 if self.at_end else 2)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.scale(0.25 if self.at_end else 1)
+
+    def scale(self, factor: float) -> None:
+        for variable in self.model.trainable_variables:
+            variable.assign(variable * factor)
+
+
+class Quantizes(keras.callbacks.Callback):
+    """Makes other weights of those at the end."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.model.quantize("int8")

@@ -15,7 +15,16 @@ from src.errors import CheckpointError
 from src.training.keras.checkpoint import read_rest, restore_weights
 from src.training.keras.module import by_name
 
-REST = {"pending": False, "best": None, "bad": 0, "devices": 2, "ended": False}
+REST = {
+    "pending": False,
+    "best": None,
+    "bad": 0,
+    "devices": 2,
+    "ended": False,
+    "flags": [True],
+    "built": [[0]],
+    "callbacks": {},
+}
 
 
 class Evil:
@@ -93,6 +102,20 @@ def test_the_state_is_read(tmp_path: Path) -> None:
     assert read_rest(tmp_path / "state.json") == REST
 
 
+def test_a_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
+    earlier = {
+        key: value for key, value in REST.items() if key not in ("ended", "flags", "built", "callbacks")
+    }
+    (tmp_path / "state.json").write_text(json.dumps(earlier))
+    assert read_rest(tmp_path / "state.json") == {
+        **earlier,
+        "ended": False,
+        "flags": [],
+        "built": [],
+        "callbacks": {},
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -105,6 +128,10 @@ def test_the_state_is_read(tmp_path: Path) -> None:
         json.dumps(REST | {"bad": -1}),
         json.dumps(REST | {"pending": 1}),
         json.dumps(REST | {"preempted": True}),
+        json.dumps(REST | {"flags": [1]}),
+        json.dumps(REST | {"callbacks": []}),
+        json.dumps(REST | {"built": [0]}),
+        json.dumps(REST | {"built": [["0"]]}),
     ],
 )
 def test_a_state_of_anything_else_is_refused(tmp_path: Path, text: str) -> None:

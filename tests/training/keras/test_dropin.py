@@ -11,7 +11,7 @@ import pytest
 
 from src.config.schema import Config
 from src.distributed.topology import Topology
-from src.errors import ConfigError, DataError, ProjectError
+from src.errors import CheckpointError, ConfigError, DataError, ProjectError
 from src.runs.attempts import Outcome
 from src.runs.folder import RunDir, open_run
 from src.training.stop import Stop
@@ -58,9 +58,9 @@ def rows(run: RunDir) -> list[dict[str, str]]:
 def bits(outcome: Outcome) -> dict[str, bytes]:
     """All that a checkpoint holds, by file and name."""
     found = {}
-    for name in ("weights", "optimizer"):
-        with np.load(Path(str(outcome.checkpoint)) / f"{name}.npz") as file:
-            found |= {f"{name}/{key}": file[key].tobytes() for key in file.files}
+    for path in Path(str(outcome.checkpoint)).glob("*.npz"):
+        with np.load(path) as file:
+            found |= {f"{path.stem}/{key}": file[key].tobytes() for key in file.files}
     return found
 
 
@@ -110,11 +110,16 @@ ALSO = {
     ],
 )
 def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch, overrides) -> None:
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 9, *overrides)
+
+
+def resume_equals_uninterrupted(make_run: Make, stop_at, monkeypatch, step: int, *overrides: str) -> None:
+    """Compare all that the last checkpoints hold, and all metrics."""
     expected, whole = trained(make_run, *overrides)
     config, parts = make_run(*BASE, *overrides)
     with monkeypatch.context():
-        stopped = run_keras(config, parts, stop_at(9))
-    assert (stopped.state, stopped.step) == ("preempted", 9)
+        stopped = run_keras(config, parts, stop_at(step))
+    assert (stopped.state, stopped.step) == ("preempted", step)
     monkeypatch.undo()
     ended = run_keras(config, open_run(parts.path))
     assert (ended.state, ended.step) == ("completed", expected.step)
@@ -122,6 +127,195 @@ def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch,
     assert [k for k, v in bits(expected).items() if found[k] != v] == []
     assert ended.metrics == expected.metrics
     assert rows(parts) == rows(whole)  # what metrics count in an epoch goes on too
+
+
+UNFREEZES = f"+callbacks.unfreezes._target_={HERE}.Unfreezes"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (task("compiled"), UNFREEZES),
+        pytest.param((task("OwnStep"), UNFREEZES), marks=pytest.mark.slow),
+        pytest.param((task("compiled"), "task.optimizer=adam", UNFREEZES), marks=pytest.mark.slow),
+        (task("frozen"), "task.norm=true", UNFREEZES, *AVERAGED, "trainer.precision=16-mixed"),
+        (task("compiled"), f"{UNFREEZES}Within", "+callbacks.unfreezes.batch=3"),
+    ],
+    ids=["run's optimizer", "own step", "own optimizer", "never built", "within an epoch"],
+)
+def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, overrides) -> None:
+    """The first layer is trained after a resume in epoch 2, where no callback says so any more."""
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 14, *overrides)
+
+
+@pytest.mark.parametrize("name", ["compiled", "frozen"])
+@pytest.mark.parametrize(("kind", "moves"), [("", [False, True]), ("Within", [True, True])])
+def test_a_layer_that_a_callback_unfreezes_is_trained(make_run: Make, name: str, kind: str, moves) -> None:
+    """The step is traced again, and an optimizer gets the variables that it lacks."""
+    from tests.training.keras.strangers import Unfreezes
+
+    batch = ("+callbacks.unfreezes.batch=3",) if kind else ()
+    trained(make_run, task(name), f"{UNFREEZES}{kind}", *batch, "trainer.max_epochs=2")
+    begun, *_, between, last = Unfreezes.seen
+    assert [(begun != between).any(), (between != last).any()] == moves
+
+
+PLATEAU = "{_target_: keras.callbacks.ReduceLROnPlateau, monitor: val_loss, min_delta: 100, patience: 2}"
+BEST = "{_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 100, patience: 3, restore_best_weights: true}"
+
+
+@pytest.mark.parametrize("step", [9, 12])
+@pytest.mark.parametrize(
+    "callback",
+    [f"{{_target_: {HERE}.Halved}}", PLATEAU, f"{{_target_: {HERE}.KeepsState}}", BEST],
+    ids=["scheduler", "plateau", "own", "early stopping"],
+)
+def test_callbacks_keep_their_state(make_run: Make, stop_at, monkeypatch, callback: str, step: int) -> None:
+    """After a resume within an epoch, which begins once, and at its end."""
+    options = (task("OwnStep"), "schedule=constant", f"+callbacks.a={callback}", "trainer.max_epochs=5")
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *options)
+
+
+def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
+    from src.training.keras.callback_state import CallbackStates
+    from src.training.keras.strategies.base import Strategy
+    from tests.training.keras.strangers import KeepsState
+
+    one, other = KeepsState(log_dir="here/1"), KeepsState(log_dir="here/2")
+    states, resumed = CallbackStates({"a": one}), CallbackStates({"a": other})
+    for callback in (one, other):
+        callback.on_train_begin()
+    one.mean, one.last, one.base, one.phase = np.eye(2), (1, [2.5]), np.float32("nan"), "two"
+    one.rates, one.seen, one.extra = {(0, 1): {2: np.arange(3)}}, {1, "a"}, True
+    one.odd, one.log_dir = [object()], "/somewhere/else"
+    resumed.restore(states.save(), Strategy())
+    assert repr(vars(other)) == repr({**vars(one), "odd": None, "log_dir": "here/2"})
+    assert states.lost()[0].startswith("callbacks.a.odd is a object, which checkpoints can't hold")
+    assert resumed.lost() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"list": 3}', '{"array": ["object", [1], ""]}', '"/etc"', '{"x": []}']
+)
+def test_a_state_that_is_none_is_refused(text: str) -> None:
+    from src.training.keras.callback_state import CallbackStates
+    from src.training.keras.strategies.base import Strategy
+    from tests.training.keras.strangers import KeepsState
+
+    with pytest.raises(CheckpointError, match="state of callbacks"):
+        CallbackStates({"a": KeepsState()}).restore({"a": {"phase": text}}, Strategy())
+
+
+def test_state_that_can_not_be_kept_is_said_before_the_first_step(make_run: Make, capsys) -> None:
+    odd = (f"+callbacks.a._target_={HERE}.KeepsState", "+callbacks.a.odd=true", "trainer.max_epochs=1")
+    trained(make_run, task("OwnStep"), "schedule=constant", *odd)
+    said = capsys.readouterr().out
+    assert (
+        0 < said.index("callbacks.a.odd is a object, which checkpoints can't hold") < said.index("epoch 1/1")
+    )
+
+
+def test_a_log_of_epochs_is_kept_by_a_resume(make_run: Make, tmp_path: Path) -> None:
+    log = f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}"
+    _, run = trained(make_run, task("OwnStep"), log, "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, task("OwnStep"), log)
+    run_keras(config, open_run(run.path))
+    with open(tmp_path / "keras.csv", newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2"]
+
+
+SWAP = "+callbacks.s._target_=keras.callbacks.SwapEMAWeights"
+ONE_MODEL = {
+    "average": (task("OwnStep"), *AVERAGED[:3]),
+    "average of 16 bits": (task("compiled"), *AVERAGED[:3], SWAP, "trainer.precision=16-mixed"),
+    "average written over": (task("OwnStep"), *AVERAGED, SWAP),
+    "own swap": (task("OwnStep"), f"+callbacks.s._target_={HERE}.SwapsItself"),
+    "own change at the end": (
+        task("OwnStep"),
+        f"+callbacks.s={{_target_: {HERE}.SwapsItself, at_end: true}}",
+    ),
+    "best restored": (task("OwnStep"), f"+callbacks.s={BEST}", "trainer.max_epochs=6"),
+}
+
+
+@pytest.mark.parametrize("overrides", [pytest.param(words, id=name) for name, words in ONE_MODEL.items()])
+def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides) -> None:
+    """Validation, test, evaluate.py and what others read of the checkpoint agree; a resume trains with those before."""
+    from src.training.keras.after import open_trained
+
+    outcome, _ = trained(make_run, *overrides)
+    config, _ = make_run(*BASE, *overrides)
+    opened = open_trained(config, Path(str(outcome.checkpoint)))
+    for split in ("val", "test"):
+        expected = {k: v for k, v in outcome.metrics.items() if k.startswith(split)}
+        assert opened.measure(split)[0] == pytest.approx(expected, rel=1e-5)
+    found = bits(outcome)
+    assert [k for k in found if k.startswith("raw/") and found[k] != found[f"weights/{k[4:]}"]]
+
+
+@pytest.mark.parametrize("step", [9, 12])
+@pytest.mark.parametrize("name", ["average", "average written over", "own swap", "own change at the end"])
+def test_what_is_not_validated_is_trained_on(
+    make_run: Make, stop_at, monkeypatch, name: str, step: int
+) -> None:
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *ONE_MODEL[name])
+
+
+def test_weights_that_come_at_the_end_are_not_those_of_the_checkpoint(make_run: Make, capsys) -> None:
+    from src.training.keras.after import open_trained
+
+    options = (task("compiled"), f"+callbacks.a._target_={HERE}.Quantizes", "checkpoint.monitor=val/loss")
+    outcome, _ = trained(make_run, *options, "trainer.max_epochs=1")
+    assert "callbacks changed which weights the model has in on_train_end" in capsys.readouterr().out
+    opened = open_trained(make_run(*BASE, *options)[0], Path(str(outcome.checkpoint)))
+    assert opened.measure("test")[0]["test/loss"] == pytest.approx(outcome.metrics["test/loss"], rel=1e-5)
+
+
+def test_a_run_is_continued_from_before_its_end(make_run: Make) -> None:
+    """Weights that a callback made of those at the end of training are the model, and not what more epochs begin with."""
+    options = ONE_MODEL["own change at the end"]
+    expected, _ = trained(make_run, *options, "schedule=constant", "trainer.max_epochs=2")
+    _, run = trained(make_run, *options, "schedule=constant", "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, *options, "schedule=constant", "trainer.max_epochs=2")
+    assert bits(run_keras(config, open_run(run.path))) == bits(expected)
+
+
+def test_averages_over_time_are_those_of_keras(make_run: Make) -> None:
+    """The model is what Keras' fit would leave, also within an epoch."""
+    options = (task("OwnStep"), *AVERAGED[:3], "trainer.max_epochs=1", "checkpoint.every_n_steps=2")
+    _, run = trained(make_run, *options, *NO_EVALUATION)
+    for folder in run.checkpoints.glob("0*"):
+        with np.load(folder / "weights.npz") as weights, np.load(folder / "optimizer.npz") as optimizer:
+            means = [optimizer[k] for k in optimizer.files if k.endswith("_average")]
+            kernels = [weights[k] for k in weights.files if "seed" not in k]
+            assert len(means) == 4
+            assert all(any((a.shape == b.shape) and (a == b).all() for b in kernels) for a in means)
+
+
+def test_a_callback_may_come_with_a_resume(make_run: Make) -> None:
+    """A rate that callbacks may set is a variable of the optimizer, which the checkpoint does not hold."""
+    _, run = trained(make_run, task("OwnStep"), "schedule=constant", "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, task("OwnStep"), "schedule=constant", f"+callbacks.a._target_={HERE}.Reads")
+    assert run_keras(config, open_run(run.path)).step == 18
+
+
+def test_optimizers_with_states_of_all_kinds_take_more_variables() -> None:
+    """Those that they have keep their values."""
+    import keras
+
+    from src.training.keras.gradients import build_optimizer
+
+    a, b = (keras.Variable(np.full(2, 3.0, "float32"), name=name) for name in "ab")
+    kinds = (keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Ftrl, keras.optimizers.Adafactor)
+    for kind in (*kinds, keras.optimizers.Lion, keras.optimizers.Muon):
+        optimizer = kind(0.1, use_ema=True)
+        build_optimizer(optimizer, [a], [])
+        optimizer.apply([np.ones(2, "float32")], [a])
+        before = {v.path: v.numpy().copy() for v in optimizer.variables}
+        build_optimizer(optimizer, [b, a], ["b"])
+        after = {v.path: v.numpy() for v in optimizer.variables}
+        assert all((after[path] == value).all() for path, value in before.items()), kind
+        optimizer.apply([np.ones(2, "float32")] * 2, [a, b])
 
 
 def test_metrics_are_those_of_all_rows_under_their_names(make_run: Make) -> None:
@@ -243,7 +437,6 @@ REFUSED = [
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
     ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; give one each"),
-    ((task("OwnStep"), *AVERAGED[:3]), "add optimizer.ema_overwrite_frequency=100"),
     (
         (task("OwnStep"), "optimizer=custom", f"optimizer._target_={HERE}.Picky"),
         r"^optimizer._target_=\S+Picky can't be made: learning_rate is not for me\.$",

@@ -1,9 +1,12 @@
 """What a strategy does: how processes and devices share variables, data, gradients and metrics."""
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from src.training.keras.pace import Pace
@@ -57,6 +60,18 @@ class Strategy:
 
     def from_rank_0(self, variables: list[keras.Variable]) -> None:
         """Give all processes rank 0's values; called between steps, by all processes."""
+
+    def shared(self, value: Any) -> Any:
+        """Return rank 0's value, of JSON types; called between steps, by all processes."""
+        if self.processes == 1:
+            return value
+        text = json.dumps(value).encode() if self.rank == 0 else b""
+        length = int(self.sum([float(len(text))])[0])
+        with self.scope():
+            numbers = np.frombuffer(text.ljust(length + -length % 8), np.int64)
+            variable = keras.Variable(numbers, dtype="int64", trainable=False)
+        self.from_rank_0([variable])
+        return json.loads(np.array(variable).tobytes())
 
     def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
         """The variable as each replica of this process has it."""

@@ -14,12 +14,14 @@ from src.runs.folder import RunDir
 from tests.training.keras.strategies.test_tf_distribute import CONFIG, PROGRAM, new_run, start, weights
 
 SIZE = ("data.batch_size=16", "trainer.log_every_n_steps=20", "trainer.accumulate_grad_batches=1")
-Launch = Callable[[RunDir, Path], object]
+Launch = Callable[..., object]
+"""(run, out, optionally a step after which rank 0 or all ranks get a signal)"""
 
 
-def with_horovodrun(run: RunDir, out: Path) -> None:
-    out.mkdir()
-    command = ["horovodrun", "-np", "2", "--gloo", sys.executable, str(PROGRAM), str(run.path), str(out)]
+def with_horovodrun(run: RunDir, out: Path, *step: int) -> None:
+    out.mkdir(exist_ok=True)
+    program = [sys.executable, str(PROGRAM), str(run.path), str(out), *map(str, step)]
+    command = ["horovodrun", "-np", "2", "--gloo", *program]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
@@ -34,7 +36,7 @@ def strategy(request: pytest.FixtureRequest, require: Callable[..., None]) -> tu
     if request.param == "horovod":
         require(not horovod_problem("tensorflow"), "run `make horovod`")
         return request.param, with_horovodrun
-    return request.param, lambda run, out: start(run, out, 2)
+    return request.param, lambda run, out, *step: start(run, out, 2, dict(enumerate(step)))
 
 
 @pytest.mark.slow
@@ -53,3 +55,37 @@ def test_the_bits_are_those_of_single_calls(
     for other in found[1:]:
         assert found[0].keys() == other.keys()
         assert all((found[0][key] == other[key]).all() for key in other)
+
+
+CALLBACKS = (
+    "trainer.accumulate_grad_batches=1", "trainer.limit_train_batches=6", "trainer.max_epochs=4",
+    "schedule=constant", "schedule.warmup_epochs=0", "+callbacks.a._target_=tests.training.keras.strangers.Unfreezes",
+    "optimizer=custom", "optimizer._target_=keras.optimizers.AdamW", "+optimizer.use_ema=true",
+    "+callbacks.b._target_=tests.training.keras.strangers.Halved",
+    "+callbacks.c={_target_: keras.callbacks.ReduceLROnPlateau, monitor: val_loss, min_delta: 100, patience: 2}",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_ranks_resume_with_their_callbacks(strategy: tuple[str, Launch], tmp_path: Path) -> None:
+    """Stopped in the middle of epoch 2, they end with the weights of ranks that never stopped."""
+    name, launch = strategy
+    found: list[dict[str, np.ndarray]] = []
+    for folder, steps in (("whole", [[]]), ("parts", [[15], []])):
+        run = new_run(tmp_path / folder, *CALLBACKS, f"strategy={name}", "trainer.devices=2")
+        for step in steps:
+            launch(run, tmp_path / folder / "out", *step)
+        found += [weights(tmp_path / folder / "out" / f"{rank}.npz") for rank in range(2)]
+    for other in found[1:]:
+        assert [key for key in found[0] if (found[0][key] != other[key]).any()] == []
+
+
+@pytest.mark.slow
+def test_ranks_that_train_different_layers_are_stopped(train, tmp_path: Path) -> None:
+    """At the start of the epoch, and not after the last."""
+    strategy = ("strategy=multiworker_mirrored", "trainer.devices=2", f"paths.results={tmp_path}")
+    options = [o for o in CONFIG if not o.startswith("monitor.")]
+    done = train(*options, *CALLBACKS, "+callbacks.a.rank=1", *strategy)
+    assert done.returncode == 1
+    assert "the 2 ranks train different layers (dense" in done.stderr
+    assert len(list((tmp_path / "latest/checkpoints").glob("0*"))) == 1

@@ -1,0 +1,31 @@
+"""Which layers and variables of a model are trained: user code may change it, checkpoints hold it, and the step is traced for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+
+def trainable_parts(model: keras.Model) -> list[Any]:
+    """Return all layers, then all variables, in the model's own order."""
+    return [*model._flatten_layers(), *model.variables]
+
+
+def read_flags(model: keras.Model) -> list[bool]:
+    """Return `trainable` of all `trainable_parts`."""
+    return [bool(part.trainable) for part in trainable_parts(model)]
+
+
+def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
+    """Set what `read_flags` returned, unless it is of another model, or of a checkpoint that does not hold it."""
+    parts = trainable_parts(model)
+    if len(flags) == len(parts):
+        for part, flag in zip(parts, flags, strict=True):
+            # a layer's public setter would set the layers and variables below it too
+            setattr(part, "_trainable" if isinstance(part, keras.layers.Layer) else "trainable", flag)
+
+
+def read_built(model: keras.Model, optimizers: Sequence[keras.optimizers.Optimizer]) -> list[list[int]]:
+    """Return, for each optimizer, the numbers of the model's variables that it has a state for."""
+    numbers = {id(v): number for number, v in enumerate(model.variables)}
+    return [[numbers[id(v)] for v in o._trainable_variables if id(v) in numbers] for o in optimizers]
