@@ -20,11 +20,13 @@ class Restorer(_CheckpointConnector):
     """Restores always with `weights_only=True`, which Lightning forgets for some strategies; also which parameters are trained.
 
     Attributes:
+        completes: whether on_load_checkpoint gets what was left out of the checkpoint as the new module has it.
         trained: the trained state of the checkpoint, until the hooks of the start have been called.
     """
 
-    def __init__(self, trainer: pl.Trainer) -> None:
+    def __init__(self, trainer: pl.Trainer, completes: bool) -> None:
         super().__init__(trainer)
+        self.completes = completes
         self.trained: dict[str, Any] = {}
 
     def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: Any = None) -> None:
@@ -32,6 +34,15 @@ class Restorer(_CheckpointConnector):
             if checkpoint_path:
                 refuse_compressed(checkpoint_path)
             super()._restore_modules_and_callbacks(checkpoint_path, weights_only=True)
+
+    def restore_model(self) -> None:
+        """Restore the module, see `completes`."""
+        loaded: dict[str, Any] = self._loaded_checkpoint
+        if loaded and self.completes:
+            anew = {k: dict(v) if isinstance(v, dict) else v for k, v in loaded.items()}
+            self.trainer.lightning_module.on_save_checkpoint(anew)
+            loaded.update({k: v for k, v in anew.items() if k not in loaded})
+        super().restore_model()
 
     def restore_training_state(self) -> None:
         """Trained state, optimizer and loops."""

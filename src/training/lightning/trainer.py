@@ -43,7 +43,7 @@ class Trainer(pl.Trainer):
         self.callbacks: list[pl.Callback] = [*self.callbacks, self.one_model]  # type: ignore[has-type]
         self._logger_connector = Connector(self)
         self._signal_connector = NoSignals(self)
-        self._checkpoint_connector = Restorer(self)
+        self._checkpoint_connector = Restorer(self, config.checkpoint.other_objects == "leave_out")
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
         self.fit_loop.epoch_loop = FastEpochLoop(self, lambda: self._validates(config))
         refuse_user_ends(self.fit_loop, "on_advance_start", "advance", "on_advance_end")

@@ -244,11 +244,10 @@ class Saves(Lit):
 
 
 class SavesAndLoads(Saves):
-    """Reads it too, if it is there."""
+    """Reads it too."""
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.loaded = checkpoint["count"], checkpoint.get("scaler")
-        print(f"loaded {self.loaded}")
+        print(f"loaded {checkpoint['batches']} {type(checkpoint['scaler']['inner']).__name__}")
 
 
 class SavingCallback(pl.Callback):

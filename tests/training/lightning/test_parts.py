@@ -193,13 +193,13 @@ def test_objects_that_may_be_loaded_are_refused_before_the_first_step(
     assert not run.steps_done or not run.steps_done()
 
 
-def test_objects_can_be_left_out_of_what_is_loaded(
+def test_objects_that_were_left_out_are_loaded_as_the_new_module_has_them(
     make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config, run = saving(make_run, "SavesAndLoads", "checkpoint.other_objects=leave_out")
     fit(config, run, train=6)
     assert fit(config, run).step == 8
-    assert "loaded (3, None)" in capfd.readouterr().out
+    assert "loaded 6 Keeper" in capfd.readouterr().out
 
 
 def test_several_loaders_need_a_step_that_takes_their_number(make_run: MakeRun, fit: Fit) -> None:
