@@ -25,6 +25,7 @@ from src.training.lightning.loaders import Part
 from src.training.lightning.module import TaskModule
 from src.training.lightning.parts import Opener, loaders_of
 from src.training.lightning.random_state import seed_everything
+from src.training.lightning.restoring import complete
 from src.training.lightning.strategies.device import pick_device
 from src.training.lightning.strategies.make import make_strategy
 from src.training.lightning.trainer import Trainer, make_trainer
@@ -53,6 +54,9 @@ def open_trained(config: Config, folder: Path) -> "Trained":
     else:
         network, weights = made, state[WEIGHTS]
         made.configure_model()
+        if config.checkpoint.other_objects == "leave_out":
+            with suppress(RuntimeError):  # a hook that asks for the Trainer, and here is none
+                complete(state, made)
         made.on_load_checkpoint(state)
     try:
         network.load_state_dict(weights, strict=getattr(network, "strict_loading", True))

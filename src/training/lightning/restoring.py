@@ -39,9 +39,7 @@ class Restorer(_CheckpointConnector):
         """Restore the module, see `completes`."""
         loaded: dict[str, Any] = self._loaded_checkpoint
         if loaded and self.completes:
-            anew = {k: dict(v) if isinstance(v, dict) else v for k, v in loaded.items()}
-            self.trainer.lightning_module.on_save_checkpoint(anew)
-            loaded.update({k: v for k, v in anew.items() if k not in loaded})
+            complete(loaded, self.trainer.lightning_module)
         super().restore_model()
 
     def restore_training_state(self) -> None:
@@ -68,6 +66,13 @@ class Restorer(_CheckpointConnector):
         """Restore callbacks for a training: a test is of the weights in the checkpoint, not of those that a callback takes from it."""
         if self.trainer.state.fn == TrainerFn.FITTING:
             super().restore_callbacks()
+
+
+def complete(checkpoint: dict[str, Any], module: pl.LightningModule) -> None:
+    """Add what the module's on_save_checkpoint gives beside the checkpoint's own entries, as `checkpoint.other_objects=leave_out` says."""
+    anew = {k: dict(v) if isinstance(v, dict) else v for k, v in checkpoint.items()}
+    module.on_save_checkpoint(anew)
+    checkpoint |= {k: v for k, v in anew.items() if k not in checkpoint}
 
 
 @contextmanager
