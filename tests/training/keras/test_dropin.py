@@ -432,8 +432,9 @@ def test_early_stopping_without_validation_looks_at_the_training(make_run: Make)
     assert outcome.epoch == 3
 
 
+PATIENT = ("trainer.early_stopping.patience=2", "trainer.early_stopping.monitor=val/loss")
 REFUSED = [
-    ((task("OwnStep"), f"data._target_={HERE}.only_rows", "trainer.early_stopping.patience=2"), "patience=2 counts validations"),
+    ((task("OwnStep"), f"data._target_={HERE}.only_rows", *PATIENT), "patience=2 counts validations"),
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
     ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; give one each"),
