@@ -87,8 +87,13 @@ class TrainingCallback:
         self.calls = Calls(config, each=not module.several or look_at_each(others.callbacks))
 
     def on_train_begin(self) -> None:
-        """Call the callbacks, which set the model up, then restore their state and what was trainable."""
+        """Call the callbacks, which set the model up, then restore what they change of a run that resumes, and their state."""
+        variables = [*self.module.weights().values(), *self.module.optimizer_state().values()]
+        resumed = self.restored and self.states.callbacks
+        before = [np.array(host_value(v)) for v in variables] if resumed else []
         self.others.on_train_begin()
+        for variable, value in zip(variables, before, strict=False):
+            variable.assign(value)
         for line in self.states.lost():
             self.metrics.progress.note(line)
         if self.restored:

@@ -115,13 +115,15 @@ def averages(optimizers: Sequence[keras.optimizers.Optimizer], always: bool) -> 
     Args:
         always: also those that an optimizer writes over the weights every `ema_overwrite_frequency` steps.
     """
-    inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
     return [
         pair
-        for part in (part for one in inner for part in getattr(one, "optimizers", [one]))
-        if part.use_ema
-        and part.built
-        and (always or not part.ema_overwrite_frequency)
-        and part._iterations.numpy()
+        for part in averaging(optimizers)
+        if part.built and (always or not part.ema_overwrite_frequency) and part._iterations.numpy()
         for pair in zip(part._trainable_variables, part._model_variables_moving_average, strict=True)
     ]
+
+
+def averaging(optimizers: Sequence[keras.optimizers.Optimizer]) -> list[Any]:
+    """Return those of the optimizers, or in them, that average weights over time."""
+    inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
+    return [part for one in inner for part in getattr(one, "optimizers", [one]) if part.use_ema]

@@ -9,6 +9,7 @@ from src.config.open import TARGET
 from src.config.schema import Config
 from src.errors import ConfigError
 from src.training.keras.callback_state import CallbackStates
+from src.training.keras.gradients import averaging
 from src.training.keras.module import Module
 from src.training.keras.position import Position
 from src.training.plan import Plan
@@ -32,9 +33,13 @@ def make_callbacks(
         with refusals(f"{where}.{TARGET}={dotted}"):
             callback = instantiate(section, where, "keras")
         refuse_callback(where, dotted, callback)
-        if type(callback) is keras.callbacks.SwapEMAWeights:  # the loop does it, also for each checkpoint
+        if isinstance(callback, keras.callbacks.SwapEMAWeights):  # the loop swaps, also for each checkpoint
+            if not averaging(module.optimizers):
+                raise ConfigError(
+                    f"{where} swaps averages that no optimizer keeps; add optimizer.use_ema=true, or leave it out."
+                )
             module.averages_always = True
-            continue
+            callback._swap_variables = callback._finalize_ema_values = lambda: None
         writes = _is_one_of(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:
             made.append(callback)

@@ -493,6 +493,9 @@ class KeepsState(keras.callbacks.Callback):
         self.rates, self.seen, self.phase, self.log_dir = {}, set(), "first", log_dir
 
     def on_train_begin(self, logs: Any = None) -> None:
+        if self.model:
+            self.model.optimizer.learning_rate = 0.03
+            self.model.set_weights([weight * 0.5 for weight in self.model.get_weights()])
         self.mean, self.last, self.base = np.zeros(2, "float32"), (0, None), np.float32(0)
         self.rank = int(os.environ.get("RANK", 0))
 
@@ -507,6 +510,10 @@ class KeepsState(keras.callbacks.Callback):
         self.base, self.last, self.phase = np.float32(batch), (batch, "x"), f"batch {batch}"
         if batch == 4:
             self.model.optimizer.learning_rate = 0.001 * len(self.phase) * float(self.base + self.last[0])
+
+
+class Swaps(keras.callbacks.SwapEMAWeights):
+    """Keras' own, with something more."""
 
 
 class SwapsItself(keras.callbacks.Callback):

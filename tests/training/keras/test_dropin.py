@@ -228,7 +228,8 @@ SWAP = "+callbacks.s._target_=keras.callbacks.SwapEMAWeights"
 ONE_MODEL = {
     "average": (task("OwnStep"), *AVERAGED[:3]),
     "average of 16 bits": (task("compiled"), *AVERAGED[:3], SWAP, "trainer.precision=16-mixed"),
-    "average written over": (task("OwnStep"), *AVERAGED, SWAP),
+    "average written over": (task("OwnStep"), *AVERAGED, SWAP, "+callbacks.s.swap_on_epoch=true"),
+    "own kind of Keras' swap": (task("OwnStep"), *AVERAGED[:3], f"+callbacks.s._target_={HERE}.Swaps"),
     "own swap": (task("OwnStep"), f"+callbacks.s._target_={HERE}.SwapsItself"),
     "own change at the end": (
         task("OwnStep"),
@@ -435,6 +436,7 @@ def test_early_stopping_without_validation_looks_at_the_training(make_run: Make)
 PATIENT = ("trainer.early_stopping.patience=2", "trainer.early_stopping.monitor=val/loss")
 REFUSED = [
     ((task("OwnStep"), f"data._target_={HERE}.only_rows", *PATIENT), "patience=2 counts validations"),
+    ((task("OwnStep"), SWAP), "callbacks.s swaps averages that no optimizer keeps; add optimizer.use_ema=true"),
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
     ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; give one each"),

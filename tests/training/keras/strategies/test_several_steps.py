@@ -89,3 +89,14 @@ def test_ranks_that_train_different_layers_are_stopped(train, tmp_path: Path) ->
     assert done.returncode == 1
     assert "the 2 ranks train different layers (dense" in done.stderr
     assert len(list((tmp_path / "latest/checkpoints").glob("0*"))) == 1
+
+
+@pytest.mark.slow
+def test_a_callback_that_only_rank_0_has_keeps_the_ranks_together(train, tmp_path: Path) -> None:
+    """It writes, and asks the others for nothing."""
+    options = [o for o in CONFIG if not o.startswith("monitor.")]
+    log = f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}"
+    ranks = ("strategy=multiworker_mirrored", "trainer.devices=2", f"paths.results={tmp_path}")
+    done = train(*options, *CALLBACKS[:3], log, *ranks, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len((tmp_path / "keras.csv").read_text().splitlines()) == 5
