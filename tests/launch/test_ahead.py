@@ -48,6 +48,7 @@ def test_one_sentence_each(make_config: Make, overrides: str, devices: int, says
         f"data=mnist data.dir={tempfile.gettempdir()}/nope",
         "data=synthetic",
         "trainer.accumulate_grad_batches=14",
+        "trainer.early_stopping.patience=3",
     ],
 )
 def test_what_can_be_trained_passes(make_config: Make, overrides: str) -> None:
