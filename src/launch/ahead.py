@@ -142,7 +142,9 @@ def _no_such_model(config: Config, known: Known) -> list[str]:
 
 def _no_step(config: Config, length: int, devices: int) -> list[str]:
     try:
-        make_plan(config, -(-length // config.data.batch_size), 1, 1, devices)  # the other splits are counted later
+        make_plan(
+            config, -(-length // config.data.batch_size), 1, 1, devices
+        )  # the other splits are counted later
     except ConfigError as error:
         return error.problems
     return []
