@@ -142,9 +142,8 @@ def _no_such_model(config: Config, known: Known) -> list[str]:
 
 def _no_step(config: Config, length: int, devices: int) -> list[str]:
     try:
-        make_plan(
-            config, -(-length // config.data.batch_size), 1, 1, devices
-        )  # the other splits are counted later
+        # the other splits are counted when they are opened
+        make_plan(config, -(-length // config.data.batch_size), 1, 1, devices)
     except ConfigError as error:
         return error.problems
     return []
