@@ -40,7 +40,7 @@ while read -r folder; do
     mount -t overlay overlay -o "lowerdir=$folder,upperdir=$layers/$number/up,workdir=$layers/$number/work" "$folder"
 done <<<"$folders"
 while read -r path; do [ -z "$path" ] || rm -rf "$path"; done <<<"$hidden"
-chown "$owner" "$project"
+find "$project" -path "$project/.venv" -prune -o -type d -exec chown "$owner" {} +
 cd "$project"
 [ "$owner" != 0 ] || exec "$@"
 exec setpriv --reuid="$owner" --regid="$owner" --clear-groups --inh-caps=-all --bounding-set=-all "$@"
