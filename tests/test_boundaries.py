@@ -240,7 +240,7 @@ OF_A_TASK = re.compile(
 IMAGE = re.compile(r"\bimages?\b", re.I)
 CONTAINERS = ("src/config/cluster.py", "src/config/paths.py", "slurm/")
 """Where an image is one of a container."""
-OF_USERS = "src/config/monitors.py"
+OF_USERS = "src/config/metric_names.py"
 """Where words are those in names that users give to metrics."""
 
 

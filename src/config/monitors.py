@@ -1,93 +1,10 @@
 """Which metric says what is best: the task's own, unless the configuration names another one."""
 
-import re
 from dataclasses import replace
-from typing import Literal
 
+from src.config.metric_names import Mode, better
 from src.config.schema import Config
 from src.config.strict import did_you_mean
-
-Mode = Literal["min", "max"]
-
-LESS = [
-    "loss",
-    "error",
-    "err",
-    "mae",
-    "mse",
-    "rmse",
-    "msle",
-    "rmsle",
-    "mape",
-    "smape",
-    "nll",
-    "bpb",
-    "bpc",
-    "perplexity",
-    "ppl",
-    "hinge",
-    "divergence",
-    "kld",
-    "kl",
-    "distance",
-    "wer",
-    "cer",
-    "mer",
-    "ter",
-    "ece",
-    "fid",
-    "kid",
-    "lpips",
-    "epe",
-    "hausdorff",
-    "fpr",
-    "fnr",
-    "regret",
-    "cost",
-]
-MORE = [
-    "accuracy",
-    "acc",
-    "auc",
-    "auroc",
-    "auprc",
-    "aupr",
-    "ap",
-    "map",
-    "mrr",
-    "ndcg",
-    "f1",
-    "f2",
-    "fbeta",
-    "precision",
-    "recall",
-    "sensitivity",
-    "specificity",
-    "tpr",
-    "tnr",
-    "iou",
-    "miou",
-    "dice",
-    "jaccard",
-    "bleu",
-    "chrf",
-    "rouge",
-    "meteor",
-    "cider",
-    "psnr",
-    "ssim",
-    "r2",
-    "mcc",
-    "matthews",
-    "kappa",
-    "pearson",
-    "spearman",
-    "correlation",
-    "similarity",
-    "reward",
-    "return",
-]
-"""Words in names of metrics that are better when they are less, or more."""
 
 
 def with_monitors(config: Config, problems: list[str]) -> Config:
@@ -137,18 +54,6 @@ def _mode(
         f"{section}.monitor={monitor} may be better high or low, and its name does not say; add {section}.mode=max or {section}.mode=min."
     )
     return None
-
-
-def better(monitor: str) -> Mode | None:
-    """Return whether less or more of a metric is better, by the last word of its name that says so; None if none does."""
-    for part in reversed(re.split(r"[^A-Za-z0-9]+", monitor)):
-        pieces = re.findall(r"[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])", part)
-        for word in (part.lower(), *(piece.lower() for piece in reversed(pieces))):
-            if word in LESS or word.endswith(("loss", "error")):
-                return "min"
-            if word in MORE or word.endswith(("accuracy", "acc", "auc", "iou")):
-                return "max"
-    return "min" if re.search("loss|cross_?entropy", monitor.lower()) else None
 
 
 def judged_by(config: Config) -> str:

@@ -103,7 +103,7 @@ class Checkpoint:
     interval: Literal["auto"] | None
     local: NodeFolder | None  # auto, a folder on the node's disk, or null: straight into the run folder
     monitor: str | None  # metric that says which checkpoint is best; null: the task's own
-    mode: Literal["min", "max"] | None  # null: what the task says of that metric
+    mode: Literal["min", "max"] | None  # null: what the task or its name says
     keep_last: Count
     keep_every_n_epochs: Count | None
     # what on_save_checkpoint adds and is not plain data; null: left out, unless an on_load_checkpoint may need it

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from src.config.monitors import better, judged_by
+from src.config.metric_names import better
+from src.config.monitors import judged_by
 from src.config.schema import Config
 from src.errors import ConfigError
 
