@@ -20,10 +20,12 @@ from src.distributed.packages import missing_framework
 from src.files import ROOT
 from src.launch.local import make_run as new_run
 from src.runs.folder import RunDir
+from tests import warm
 from tests.bad_inputs import summary
 from tests.frameworks import FRAMEWORKS, PREFIXES
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests run at the same time
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -122,6 +124,13 @@ def environment() -> Iterator[None]:
     for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start commands of this project as forks of warm processes (tests/warm.py), unless a test has the mark new_process."""
+    if not request.node.get_closest_marker("new_process"):
+        monkeypatch.setattr(subprocess, "Popen", warm.Popen)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,18 +7,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from src.checkpoints.recovery import recover_leftovers
 from src.config.schema import Config
 from src.config.strategies import LAUNCHERS
 from src.distributed.discover import discover
-from src.distributed.layout import Layout
+from src.distributed.layout import Layout, local_layout
 from src.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
 from src.files import ROOT
 from src.files.output import outlive_terminal, protect
-from src.launch.leaving import rank_environment
-from src.launch.rank import run_rank
+from src.launch.forkserver import ForkServer, Process
+from src.launch.leaving import follow_parent, rank_environment
+from src.launch.rank import frozen, run_rank
 from src.runs.folder import ATTEMPTS, RunDir
 from src.runs.replay import read
 from src.training.stop import SIGNALS
@@ -31,19 +33,49 @@ KILLED = 128 + signal.SIGKILL
 """Of ranks that hung, among others: see src/monitor/ending.py."""
 
 
-def run_here(run: RunDir, layout: Layout) -> int:
-    """Train in `run` on this machine, with `trainer.detect_nan=replay` once more where that is to be; returns the exit code of training."""
-    code = run_rank(run) if layout.world_size == 1 else _run_ranks(run, layout.world_size)
+Start = Callable[..., Process]
+"""Starts a program: `subprocess.Popen`, or `ForkServer.start`."""
+
+
+class ForkServers:
+    """A fork server for each framework, started on first use, for runs of `ranks` ranks one after the other."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, ForkServer] = {}
+
+    def starter(self, framework: str, ranks: int) -> Start:
+        """Return what starts the ranks of a run, and its side process."""
+        if framework not in self._servers:
+            modules = (f"src.training.{framework}.run", "src.launch.rank", *SIDE_PROCESSES)
+            self._servers[framework] = ForkServer(modules, {**os.environ, **_threads(ranks)})
+        return self._servers[framework].start
+
+
+SIDE_PROCESSES = ("src.monitor.node", "src.monitor.report.page")
+"""Modules that a run imports besides its framework."""
+
+
+def run_here(
+    run: RunDir, layout: Layout, start: Start | None = None, signals: list[int] | None = None
+) -> int:
+    """Train in `run` on this machine, again after a loss of nan with `trainer.detect_nan=replay`; returns the exit code of training.
+
+    Args:
+        start: starts all ranks; None: a single rank runs in this process.
+        signals: receives the signals that were forwarded to the ranks.
+    """
+    inside = layout.world_size == 1 and start is None
+    code = run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
     while code == 1 and _replays(run):
         print("The steps are computed again, from a checkpoint before.", file=sys.stderr, flush=True)
-        code = _run_ranks(run, layout.world_size)
+        code = _run_ranks(run, layout.world_size, start, signals)
     return code
 
 
-def _run_ranks(run: RunDir, ranks: int) -> int:
+def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] | None) -> int:
     protect()
     outlive_terminal()
-    code = recorded(run, watch(start_ranks(run, ranks)))
+    code = recorded(run, watch(start_ranks(run, ranks, start or subprocess.Popen), signals=signals))
     if code not in (0, REFUSED):
         recover_leftovers(run)
     return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
@@ -65,15 +97,15 @@ def _replays(run: RunDir) -> bool:
 
 
 @contextlib.contextmanager
-def beside(run: RunDir, config: Config) -> Iterator[None]:
-    """The side process of this machine (src/monitor/node.py) while the run trains; where it can't be started, none."""
+def beside(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
+    """Run the side process of this machine (src/monitor/node.py) while the run trains; if it can't be started, go without."""
     if config.trainer.fast_dev_run or not config.monitor.beside:
         yield
         return
     command = [sys.executable, "-m", "src.monitor.node", str(run.path), str(os.getpid())]
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stderr=quiet, start_new_session=True)
+        process = start(command, cwd=ROOT, stdin=pipe, stderr=quiet, start_new_session=True)
     except OSError:
         yield
         return
@@ -83,7 +115,7 @@ def beside(run: RunDir, config: Config) -> Iterator[None]:
         _end_beside(process)
 
 
-def _end_beside(process: "subprocess.Popen[bytes]") -> None:
+def _end_beside(process: Process) -> None:
     """End it, and kill it where it takes long: nothing that it has written needs more."""
     process.terminate()
     try:
@@ -110,41 +142,61 @@ def refuse_nested_launch() -> None:
         )
 
 
-def start_ranks(run: RunDir, ranks: int) -> list[subprocess.Popen[bytes]]:
+def start_ranks(run: RunDir, ranks: int, start: Start = subprocess.Popen) -> list[Process]:
     """Start `ranks` processes of this program, with the variables that `discover` reads for their rank and world size."""
+    command = run_command(run, 1)
+    return [start(command, env=environ, start_new_session=True) for environ in _environments(ranks)]
+
+
+def run_command(run: RunDir, ranks: int) -> list[str]:
+    """Return the command that trains in a run folder: a single rank, or the launcher of several."""
+    several = ["-m", "src.launch.processes", str(run.path)]
+    return [
+        sys.executable,
+        "-u",
+        *(several if ranks > 1 else [str(ROOT / "src" / "train.py"), "--run", str(run.path)]),
+    ]
+
+
+def _environments(ranks: int) -> list[dict[str, str]]:
+    """Return the environment of each rank; a single one needs no variables."""
+    if ranks == 1:
+        return [rank_environment()]
+    # what an earlier torchrun left: ranks would wait for a store that it keeps
+    left = ("TORCHELASTIC_", "GROUP_RANK", "GROUP_WORLD_SIZE")
     shared = {
+        **{k: v for k, v in rank_environment().items() if not k.startswith(left)},
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port(ranks)),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks))),
+        **_threads(ranks),
     }
-    # what an earlier torchrun left: ranks would wait for a store that it keeps
-    left = ("TORCHELASTIC_", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    environ = {k: v for k, v in rank_environment().items() if not k.startswith(left)}
-    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
-    return [
-        subprocess.Popen(
-            command,
-            env={**environ, **shared, "RANK": str(r), "LOCAL_RANK": str(r)},
-            start_new_session=True,
-        )
-        for r in range(ranks)
-    ]
+    return [{**shared, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(ranks)]
 
 
-def watch(processes: list[subprocess.Popen[bytes]], grace: float = 15.0) -> int:
+def _threads(ranks: int) -> dict[str, str]:
+    """Share the CPUs of this machine among several ranks, unless the user has set the number of threads."""
+    if ranks == 1 or "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
+
+
+def watch(processes: Sequence[Process], grace: float = 15.0, signals: list[int] | None = None) -> int:
     """Wait for all ranks; forward signals; when one fails, name it and stop the others.
 
     Args:
         processes: rank 0 first.
         grace: seconds between the first failure and killing the ranks that still run.
+        signals: receives the signals that were forwarded.
 
     Returns:
         0, or the exit code of the first rank that failed (128 + n for signal n, as shells count).
     """
 
     def forward(number: int, frame: object) -> None:
+        if signals is not None:
+            signals.append(number)
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
@@ -162,7 +214,7 @@ def watch(processes: list[subprocess.Popen[bytes]], grace: float = 15.0) -> int:
         time.sleep(0.05)
 
 
-def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, grace: float) -> int:
+def _end_others(processes: Sequence[Process], rank: int, code: int, grace: float) -> int:
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(p.poll() is None for p in processes):
         time.sleep(0.05)
@@ -172,8 +224,11 @@ def _end_others(processes: list[subprocess.Popen[bytes]], rank: int, code: int, 
             process.wait()
     status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     if code not in (STOPPED, INTERRUPTED, NOT_FINITE):
+        several = f"rank {rank} of {len(processes)} ended with {status}; the other ranks were stopped."
+        alone = f"the training process ended with {status}." if code < 0 else ""
         print(
-            f"rank {rank} of {len(processes)} ended with {status}; the other ranks were stopped.",
+            several if len(processes) > 1 else alone,
+            end="\n"[: len(processes) > 1 or code < 0],
             file=sys.stderr,
         )
     return 128 - code if code < 0 else code
@@ -199,3 +254,9 @@ def _bound(stack: contextlib.ExitStack, port: int) -> int:
     s = stack.enter_context(socket.socket())
     s.bind(("127.0.0.1", port))
     return int(s.getsockname()[1])
+
+
+if __name__ == "__main__":
+    follow_parent()
+    here = RunDir(Path(sys.argv[1]))
+    sys.exit(run_here(here, local_layout(frozen(here))))

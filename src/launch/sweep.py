@@ -1,24 +1,25 @@
 """A sweep on this machine: all members are checked first, then each runs in a process of its own, one after the other.
 
-A process per member, because frameworks keep global state: seeds, devices, graphs, the first framework's threads.
+A process per member, because frameworks keep global state: seeds, devices, graphs, threads. It is a fork of a process that
+has imported the framework (src/launch/forkserver.py).
 """
 
-import subprocess
+import contextlib
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from src.config.members import load_members, refuse_unlike
 from src.config.schema import Config
 from src.distributed.layout import local_layout
-from src.files import ROOT
+from src.errors import STOPPED
 from src.files.output import protect
-from src.launch.leaving import rank_environment
 from src.launch.local import local_problems, make_run, resolved_numbers
-from src.launch.processes import beside, recorded
+from src.launch.processes import ForkServers, beside, run_here
 from src.runs.folder import RunDir
+from src.training.stop import SIGNALS
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,15 @@ class Ended:
 
 
 def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> list[Ended]:
-    """Run each member; a failure does not stop the next.
+    """Run each member; a failure does not stop the next, a signal does.
 
     Returns:
-        One for each member; none of a dry run.
+        One for each member that ran; none of a dry run.
 
     Raises:
         ConfigError: the problems of all members, before anything is written.
+        KeyboardInterrupt: Ctrl-C, once the member that ran has saved a checkpoint.
+        SystemExit: another signal, likewise.
     """
     refuse_unlike(trees, submitted=False)
     members = load_members(trees, overrides, local_problems)
@@ -51,20 +54,30 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
         print("\n\n".join(f"{' '.join(o)}\n{n}" for o, n in zip(overrides, numbers, strict=True)))
         return []
     protect()
-    ended = []
+    ended, servers, signals = [], ForkServers(), list[int]()
     for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
         print(f"\n[{number}/{len(members)}] {' '.join(member.overrides)}", flush=True)
+        start = servers.starter(member.config.framework, layout.world_size)
         run = make_run(member.config, member.overrides, layout)
-        with beside(run, member.config):
-            ended.append(Ended(run, member.config, _run_one(str(run.path))))
+        with beside(run, member.config, start), _handlers_put_back():
+            ended.append(Ended(run, member.config, run_here(run, layout, start, signals)))
+        if signals:
+            print(f"\n{number} of {len(members)} members were started.", file=sys.stderr)
+            break
+    if signals:
+        raise KeyboardInterrupt if signal.SIGINT in signals else SystemExit(STOPPED)
     failed = [" ".join(o) for o, one in zip(overrides, ended, strict=True) if one.code]
     if failed:
         print(f"\n{len(failed)} of {len(ended)} members failed: {'; '.join(failed)}", file=sys.stderr)
     return ended
 
 
-def _run_one(run: str) -> int:
-    """Train in a run folder in a child process."""
-    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", run]
-    code = subprocess.run(command, env=rank_environment()).returncode
-    return recorded(RunDir(Path(run)), 128 - code if code < 0 else code)
+@contextlib.contextmanager
+def _handlers_put_back() -> Iterator[None]:
+    """Put the handlers of signals back that a member's launcher replaces: between members, Ctrl-C ends the sweep."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

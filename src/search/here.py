@@ -1,8 +1,6 @@
 """Trials as processes of this machine."""
 
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +14,10 @@ from src.distributed.layout import local_layout
 from src.files import ROOT
 from src.files.ordinary import open_file
 from src.files.output import protect
+from src.launch.forkserver import Process
 from src.launch.leaving import rank_environment
 from src.launch.local import freeze, local_problems, resolved_numbers
-from src.launch.processes import beside
+from src.launch.processes import ForkServers, beside, run_command
 from src.launch.rank import frozen
 from src.runs.folder import RunDir, claim, point_latest
 from src.runs.frozen import read_frozen
@@ -44,7 +43,8 @@ class Here:
 
     def __init__(self, at_once: int) -> None:
         self._quiet = at_once > 1
-        self._processes: dict[str, tuple[subprocess.Popen[bytes], ExitStack]] = {}
+        self._processes: dict[str, tuple[Process, ExitStack]] = {}
+        self._servers = ForkServers()
         protect()
 
     def check(self, tree: Mapping[str, Any], words: Sequence[str]) -> Config:
@@ -72,13 +72,18 @@ class Here:
         return self._start(run, frozen(run))
 
     def _start(self, run: RunDir, config: Config) -> str:
-        around = ExitStack()
-        around.enter_context(beside(run, config))
+        around, ranks = ExitStack(), local_layout(config).world_size
+        start = self._servers.starter(config.framework, ranks)
+        around.enter_context(beside(run, config, start))
         log = around.enter_context(open_file(run.path / LOG, "ab")) if self._quiet else None
-        command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", str(run.path)]
         # in a session of its own: Ctrl-C reaches it once, from `stop`
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, start_new_session=True, env=rank_environment()
+        process = start(
+            run_command(run, ranks),
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=rank_environment(),
         )
         self._processes[run.id] = (process, around)
         return f"process {process.pid}"

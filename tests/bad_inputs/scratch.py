@@ -6,19 +6,21 @@ SCRATCH/project   src, slurm, hydra_plugins and configs; commands run from here
         guard     stand-ins for the frameworks: importing one ends the process, so that a row that trains is noticed at once
 """
 
-import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from src.files import ROOT
-from tests.bad_inputs import server
+from src.launch.forkserver import ForkServer
 
 CONFINE = """
 mount --bind "$0" "$0"
@@ -86,6 +88,10 @@ class Scratch:
             (self.path / "guard" / name).mkdir(parents=True)
             stop = f"import os, sys\nprint('{name} is imported: this trains', file=sys.stderr, flush=True)\nos._exit({TRAINS})\n"
             (self.path / "guard" / name / "__init__.py").write_text(stop)
+        for name in ("warm.py", "warm_imports/__init__.py"):
+            copy = self.path / "guard" / "tests" / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / "tests" / name, copy)
         new = "import os, sys\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
         (self.path / "guard" / "new_interpreter.py").write_text(new)
         self.out.mkdir()
@@ -99,19 +105,15 @@ class Scratch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self.server.stdin
-        self.server.stdin.close()
-        self.server.wait(timeout=30)
+        self.server.close()
         shutil.rmtree(self.path)
 
     def start(self) -> None:
         """Start the server, confined."""
         around = [*["unshare", "--mount", "--propagation", "private", "bash", "-c"], CONFINE, str(self.path)]
-        command = [*around, sys.executable, server.__file__, str(self.project)]
         environ = {**self.environ({}), "PATH": os.environ["PATH"]}  # for mount; commands get the other one
-        pipe = subprocess.PIPE
-        self.server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ)
-        assert self.server.stdout and self.server.stdout.readline() == "ready\n", "the server did not start"
+        self.server = ForkServer(["tests.warm_imports"], environ, self.project, around)
+        assert self.ask("-c", ["0"], {}, self.files(), 60)[0] == 0, "the server did not start"
 
     def environ(self, changes: dict[str, str]) -> dict[str, str]:
         """A user's environment, with nothing of this machine's in it; a value of "" takes a variable away."""
@@ -184,28 +186,43 @@ class Scratch:
             real: in a new interpreter instead of a fork.
             stdout: where its output goes instead of to a file that is read.
         """
-        files = {n: str(self.out / n) for n in ("stdout", "stderr")}
-        for file in files.values():
-            Path(file).unlink(missing_ok=True)
+        files = self.files()
         before = self.listing()
-        request = {
-            "script": str(self.path / "guard" / "new_interpreter.py" if real else self.project / script),
-            "words": [str(self.project / script), *words] if real else words,
-            "folder": str(self.project),
-            "environ": self.environ(environ),
-            "limit": limit,
-            **files,
-            **({"stdout": stdout} if stdout else {}),
-        }
-        answer = self.ask(request)
+        at = str(self.project / script)
+        program, words = (self.path / "guard/new_interpreter.py", [at, *words]) if real else (at, words)
+        given = {**files, **({"stdout": Path(stdout)} if stdout else {})}
+        start = time.monotonic()
+        code, ended = self.ask(str(program), words, environ, given, limit)
+        seconds = time.monotonic() - start
         after = self.listing()
         written = sorted(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))
-        said = [Path(f).read_text(errors="replace") if Path(f).exists() else "" for f in files.values()]
-        return Answer(answer["code"], answer["seconds"], answer["ended"], *said, tuple(written))
+        said = [f.read_text(errors="replace") if f.exists() else "" for f in files.values()]
+        return Answer(code, seconds, ended, *said, tuple(written))
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One request of the server."""
-        assert self.server.stdin and self.server.stdout
-        self.server.stdin.write(json.dumps(request) + "\n")
-        self.server.stdin.flush()
-        return dict(json.loads(self.server.stdout.readline()))
+    def files(self) -> dict[str, Path]:
+        """Remove the files of the last command's output; return where they are."""
+        files = {n: self.out / n for n in ("stdout", "stderr")}
+        for file in files.values():
+            file.unlink(missing_ok=True)
+        return files
+
+    def ask(
+        self, program: str, words: list[str], environ: dict[str, str], files: dict[str, Path], limit: float
+    ) -> tuple[int, bool]:
+        """Run a program in the confined server; returns its exit code, and False if it had to be killed."""
+        with ExitStack() as opened:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            streams = [os.open(os.devnull, os.O_RDONLY), *(os.open(f, flags, 0o666) for f in files.values())]
+            for number in streams:
+                opened.callback(os.close, number)
+            process = self.server.fork(
+                [sys.executable, program, *words], self.environ(environ), self.project, streams
+            )
+        assert process, "the server has ended"
+        try:
+            ended = process.wait(limit) is not None
+        except subprocess.TimeoutExpired:
+            ended = False
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it has started
+        return process.wait(), ended
