@@ -79,6 +79,8 @@ GOALS = (
         1.5,
     ),
     Goal("start", "Keras: file calls of a rank, packed", packed_calls("keras"), 100),
+    Goal("sweep", "Lightning: further member by Hydra's basic", at("lightning", "ratio"), 1.2),
+    Goal("sweep", "Keras: further member by Hydra's basic", at("keras", "ratio"), 1.2),
     Goal("data", "Lightning: JPEG files, time by a loop by hand", at("lightning", "pictures", "ratio"), 1.05),
     Goal("data", "Lightning: digits, time by a loop by hand", at("lightning", "digits", "ratio"), 1.1),
     Goal("data", "Lightning: MNIST's size, time by a loop by hand", at("lightning", "mnist", "ratio"), 1.1),
