@@ -69,7 +69,7 @@ def test_a_link_is_followed_when_the_command_is_typed(runs: Runs, make_config, t
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("init={tmp}/none",), "none is not a run folder"),
+        (("init={tmp}/none",), "run folder"),
         (("init={keras}", "framework=lightning"), "framework=keras, and its weights fit that alone"),
         (("init={lightning}", "init.checkpoint=5"), "has no checkpoint of step 5"),
         (

@@ -81,7 +81,7 @@ def test_all_that_is_wrong_is_said_at_once(run: RunDir) -> None:
 def test_a_link_that_leads_out_of_the_run_folder_is_refused(run: RunDir, tmp_path: Path, name: str) -> None:
     (run.path / name).unlink(missing_ok=True)
     (run.path / name).symlink_to(tmp_path)
-    assert f"{run.path / name} is a link to {tmp_path}: a run continues in its own folder" in refusal(run)
+    assert f"{run.path / name} is a link to {tmp_path}" in refusal(run)
 
 
 @pytest.mark.parametrize("name", ["overrides.txt", "run.json"])
@@ -98,9 +98,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused(run: RunDir) -> None:
 
 def test_a_folder_that_can_not_be_written_is_refused(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, how: False)  # as root every folder can be
-    with pytest.raises(
-        CheckpointError, match=r"can't be written: a run continues in its own folder, so copy it"
-    ):
+    with pytest.raises(CheckpointError, match="can't be written"):
         refuse_damaged(run)
 
 
