@@ -7,6 +7,11 @@ from src.errors import ConfigError
 from src.training.tracking import checks
 
 
+def test_what_is_installed_passes() -> None:
+    checks.wandb()
+    checks.mlflow()
+
+
 def test_the_sentence_says_what_to_install() -> None:
     with pytest.raises(ConfigError, match=r"^loggers=mine needs the package nosuch.* pip install no-such\.$"):
         checks.require("mine", "nosuch", "no-such")
