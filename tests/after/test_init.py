@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from src.config.load import as_tree
-from src.errors import CheckpointError, ConfigError
+from src.errors import CheckpointError
 from src.launch.local import local_problems
 from src.runs.folder import RunDir
 from tests.weights import final_weights, largest_difference
@@ -69,9 +69,6 @@ def test_a_link_is_followed_when_the_command_is_typed(runs: Runs, make_config, t
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("init={tmp}/none",), "none is not a run folder"),
-        (("init={keras}", "framework=lightning"), "framework=keras, and its weights fit that alone"),
-        (("init={lightning}", "init.checkpoint=5"), "has no checkpoint of step 5"),
         (
             ("init={lightning}", "model=resnet18"),
             "trained with model._target_=src.models.lightning.mlp.mlp, and its weights are not all those of src.models.lightning.resnet",
@@ -128,8 +125,3 @@ def test_a_run_that_is_older_than_the_key(
     resumed = train(f"resume={old.path}", "trainer.max_epochs=3", "monitor.progress=plain")
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming at step 28 of 42" in resumed.stdout
-
-
-def test_a_word_that_is_no_checkpoint(make_config) -> None:
-    with pytest.raises(ConfigError, match=r"init\.checkpoint='bets'"):
-        make_config("init=x", "init.checkpoint=bets")

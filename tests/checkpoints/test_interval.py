@@ -90,21 +90,3 @@ def test_the_optimum_is_one() -> None:
         return total
 
     assert lost(best) < min(lost(best / 2), lost(best * 2))
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "every_n_seconds=0",
-        "every_n_seconds=nan",
-        "every_n_seconds=-1",
-        "every_n_steps=0",
-        "keep_every_n_epochs=0",
-        "interval=often",
-    ],
-)
-def test_refused(make_config: Callable[..., Config], key: str) -> None:
-    from src.errors import ConfigError
-
-    with pytest.raises(ConfigError, match=f"checkpoint.{key.split('=')[0]}"):
-        make_config(f"checkpoint.{key}")

@@ -153,7 +153,7 @@ def test_every_file_of_a_run_is_plain_and_a_hostile_one_does_not_run(
     assert "Traceback" not in done.stderr, done.stderr
     if what == "random states":
         assert done.returncode == 0, done.stderr
-        assert "are a pickle, as earlier versions wrote it: reading one can run code" in done.stdout
+        assert "are a pickle" in done.stdout
     else:
         assert done.returncode == 1
         [said] = [line for line in done.stderr.splitlines() if line.startswith("error:")][:1]

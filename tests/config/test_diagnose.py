@@ -29,65 +29,6 @@ def refused(train: Train, tmp_path: Path, *arguments: str) -> list[str]:
     ]
 
 
-def test_misspelt_key(train: Train, tmp_path: Path) -> None:
-    (problem,) = refused(train, tmp_path, "trainer.max_epoch=3")
-    assert problem == (
-        "'trainer.max_epoch' is not a key of the configuration. Did you mean 'trainer.max_epochs'?"
-    )
-
-
-def test_misspelt_value(train: Train, tmp_path: Path) -> None:
-    (problem,) = refused(train, tmp_path, "framework=kears")
-    assert problem == "framework='kears' is not one of lightning, keras. Did you mean 'keras'?"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "argument, says",
-    [
-        ("optimiser=sgd", "Did you mean 'optimizer'?"),
-        ("strategy=mirored", "strategy=mirored is not a choice. Did you mean 'mirrored'?"),
-        ("model=resnet19", "Did you mean 'resnet18'?"),
-        (
-            "data.dir=x",
-            "'data.dir' is not an argument of src.data.digits.open_digits. Known: name, batch_size, workers, stage.",
-        ),
-        ("+trainer.epochs=3", "'trainer.epochs' is not a key"),
-        ("~seed", "'seed' is missing"),
-        ("foo", "'foo' is not of the form key=value."),
-        ("trainer=3", "trainer"),
-        ("trainer.nodes=2", "name one with cluster=..., or use trainer.nodes=1."),
-        ("trainer.devices=5", "use data.batch_size=95."),
-        ("resume=nowhere", "nowhere is not a run folder"),
-        ("m@x=y", "'m' is not a key of the configuration."),
-        ("seed=1,2", "'seed=1,2' is a sweep over several values: add -m to run them all, or quote it"),
-        ("größe=3", "'größe' is not a key of the configuration."),
-        (
-            "from_scratch=true",
-            "from_scratch=true needs resume=RUN; a new run starts from scratch anyway.",
-        ),
-        ("trainer.accelerator=gpu", "this machine sees no GPU here; use trainer.accelerator=auto or cpu."),
-    ],
-)
-def test_one_sentence(train: Train, tmp_path: Path, argument: str, says: str) -> None:
-    (problem,) = refused(train, tmp_path, argument)
-    assert says in problem
-
-
-@pytest.mark.parametrize("sweep", ["seed=range(0)", "model=glob(nothing*)"])
-def test_an_empty_sweep(train: Train, tmp_path: Path, sweep: str) -> None:
-    (problem,) = refused(train, tmp_path, "-m", sweep)
-    assert problem == f"'{sweep}' is an empty sweep: it has no values."
-
-
-def test_a_rank_without_a_run_folder(train: Train, tmp_path: Path) -> None:
-    for arguments, says in (([], "--run takes one run folder"), ([str(tmp_path)], "is not a run folder")):
-        done = train("--run", *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert says in done.stderr
-        assert "Traceback" not in done.stderr
-
-
 def test_everything_at_once(train: Train, tmp_path: Path) -> None:
     wrong = (
         "framework=keras strategy=ddp trainer.max_epochs=abc trainer.nodes=0 modell=cnn data.batch_size=0 foo"

@@ -16,19 +16,13 @@ def tree() -> Callable[..., dict[str, Any]]:
     return lambda cluster="slurm", **keys: {**composed[cluster], **keys}
 
 
-@pytest.mark.parametrize(
-    "clusters", [("slurm", "local"), ("local", "slurm"), ("slurm", "alvis"), ("current", "local")]
-)
-@pytest.mark.parametrize("submitted", [True, False])
-def test_a_sweep_goes_to_one_cluster(
-    tree: Callable[..., dict[str, Any]], clusters: tuple[str, str], submitted: bool
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        refuse_unlike([tree(c) for c in clusters], submitted)
-    assert caught.value.problems == [
-        f"a sweep is one job array of one cluster, or runs here, and this one names {', '.join(clusters)}: give each a "
-        f"command of its own (cluster={clusters[0]}, then cluster={clusters[1]})."
-    ]
+def test_a_sweep_goes_to_one_cluster(tree: Callable[..., dict[str, Any]]) -> None:
+    for clusters in (("slurm", "local"), ("local", "slurm"), ("slurm", "alvis"), ("current", "local")):
+        for submitted in (True, False):
+            with pytest.raises(
+                ConfigError, match=f"this one names {', '.join(clusters)}: give each a command"
+            ):
+                refuse_unlike([tree(c) for c in clusters], submitted)
 
 
 def test_what_speaks_of_the_command_is_not_swept(tree: Callable[..., dict[str, Any]]) -> None:
@@ -50,12 +44,9 @@ def test_members_that_differ_in_what_one_array_can_hold_pass(tree: Callable[...,
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["-m", "cluster=slurm,local"], "this one names slurm, local"),
         (["-m", "cluster=choice(slurm)"], "cluster=slurm would train here instead of submitting to slurm"),
         (["cluster=slurm", "cluster.scheduler=none"], "cluster=slurm has no scheduler to submit to; to train here use cluster=local."),
         (["cluster=slurm", "hydra/launcher=here"], "leave hydra/launcher= out."),
-        (["cluster=slurm", "hydra/launcher=basic"], "BasicLauncher can't be used here; leave it out"),
-        (["-m", "cluster=slurm", "seed=range(0)"], "'seed=range(0)' is an empty sweep: it has no values."),
     ],
 )  # fmt: skip
 def test_nothing_is_trained_on_the_login_node(

@@ -20,32 +20,29 @@ from src.config.yaml_files import (
 )
 from src.errors import ConfigError, ProjectError
 
+UNUSABLE = {
+    b"trainer:\n\tnodes: 1\n": "{}, line 2: a tab can't indent; use spaces.",
+    b"a:\n  b: 1\n   c: 2\n": "{}, line 3: mapping values are not allowed here.",
+    b"seed: 1\nseed: 2\n": "{}, line 2: found duplicate key seed.",
+    b"seed: *a\n": "{}, line 1: found undefined alias 'a'.",
+    b"name: gr\xf6\n": "{}, line 1: byte 0xf6 is not UTF-8; save the file as UTF-8.",
+    b"a\x00": "{}: special characters are not allowed.",
+    b"- a\n": "{} must contain keys, one `key: value` per line, but contains a list.",
+    b"": "{} must contain keys, one `key: value` per line, but contains nothing.",
+    b"text\n": "{} must contain keys, one `key: value` per line, but contains a single value.",
+    b"1: 2\n": "{}: 1 is not a key of the configuration.",
+    b"a: 1\n---\nb: 1\n": "{}, line 2: expected a single document in the stream, but found another document.",
+}
 
-@pytest.mark.parametrize(
-    "content, sentence",
-    [
-        (b"trainer:\n\tnodes: 1\n", "{}, line 2: a tab can't indent; use spaces."),
-        (b"a:\n  b: 1\n   c: 2\n", "{}, line 3: mapping values are not allowed here."),
-        (b"seed: 1\nseed: 2\n", "{}, line 2: found duplicate key seed."),
-        (b"seed: *a\n", "{}, line 1: found undefined alias 'a'."),
-        (b"name: gr\xf6\n", "{}, line 1: byte 0xf6 is not UTF-8; save the file as UTF-8."),
-        (b"a\x00", "{}: special characters are not allowed."),
-        (b"- a\n", "{} must contain keys, one `key: value` per line, but contains a list."),
-        (b"", "{} must contain keys, one `key: value` per line, but contains nothing."),
-        (b"text\n", "{} must contain keys, one `key: value` per line, but contains a single value."),
-        (b"1: 2\n", "{}: 1 is not a key of the configuration."),
-        (
-            b"a: 1\n---\nb: 1\n",
-            "{}, line 2: expected a single document in the stream, but found another document.",
-        ),
-    ],
-)
-def test_a_file_without_keys(tmp_path: Path, content: bytes, sentence: str) -> None:
-    path = tmp_path / "odd.yaml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError) as refused:
-        read_mapping(path)
-    assert refused.value.problems == [sentence.format(path)]
+
+def test_files_without_keys(tmp_path: Path) -> None:
+    path, said = tmp_path / "odd.yaml", {}
+    for content in UNUSABLE:
+        path.write_bytes(content)
+        with pytest.raises(ConfigError) as refused:
+            read_mapping(path)
+        [said[content]] = refused.value.problems
+    assert said == {content: sentence.format(path) for content, sentence in UNUSABLE.items()}
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def test_evaluation_equals_resizing_the_short_side_then_cropping() -> None:
     assert np.abs(np.asarray(expected, int) - np.asarray(ours, int)).max() <= 1
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_any_kind_of_picture_gets_the_requested_shape(mode: str, channels: int) -> None:
-    prepared = prepare(Image.new(mode, (40, 30)), 24, channels, np.random.default_rng(0))
-    assert prepared.shape == (24, 24, channels) and prepared.dtype == np.float32
+def test_any_kind_of_picture_gets_the_requested_shape(channels: int) -> None:
+    for mode in ("RGB", "L", "P", "RGBA", "CMYK", "1"):
+        prepared = prepare(Image.new(mode, (40, 30)), 24, channels, np.random.default_rng(0))
+        assert prepared.shape == (24, 24, channels) and prepared.dtype == np.float32, mode
 
 
 def test_half_of_the_training_pictures_are_flipped() -> None:

@@ -25,14 +25,11 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize(("hosts", "names"), LISTS.items())
-def test_expand(hosts, names):
-    assert expand_hosts(hosts) == names
-
-
-@pytest.mark.parametrize(("hosts", "names"), LISTS.items())
-def test_first_host_is_the_first_of_all(hosts, names):
-    assert first_host(hosts) == names[0]
+def test_expand():
+    assert {hosts: expand_hosts(hosts) for hosts in LISTS} == LISTS
+    assert {hosts: first_host(hosts) for hosts in LISTS} == {
+        hosts: names[0] for hosts, names in LISTS.items()
+    }
 
 
 def test_first_host_of_a_huge_list_is_found_without_expanding_it():
@@ -40,22 +37,20 @@ def test_first_host_of_a_huge_list_is_found_without_expanding_it():
 
 
 @pytest.mark.slurm
-@pytest.mark.parametrize("hosts", LISTS)
-def test_scontrol_says_the_same(hosts, require, tmp_path, monkeypatch):
+def test_scontrol_says_the_same(require, tmp_path, monkeypatch):
     require(shutil.which("scontrol"), "apt-get install slurm-client")
     # No cluster is asked, but scontrol ends unless it finds a configuration that names one.
     config = tmp_path / "slurm.conf"
     config.write_text("ClusterName=none\nSlurmctldHost=localhost\n")
     monkeypatch.setenv("SLURM_CONF", str(config))
-    shown = subprocess.run(["scontrol", "show", "hostnames", hosts], capture_output=True, text=True)
-    assert shown.stdout.split() == expand_hosts(hosts), shown.stderr
+    for hosts, names in LISTS.items():
+        shown = subprocess.run(["scontrol", "show", "hostnames", hosts], capture_output=True, text=True)
+        assert shown.stdout.split() == names, shown.stderr
 
 
-@pytest.mark.parametrize(
-    ("tasks", "counts"), [("4", [4]), ("2,1", [2, 1]), ("2(x3),1", [2, 2, 2, 1]), ("7,1(x2)", [7, 1, 1])]
-)
-def test_tasks(tasks, counts):
-    assert expand_tasks(tasks) == counts
+def test_tasks():
+    expected = {"4": [4], "2,1": [2, 1], "2(x3),1": [2, 2, 2, 1], "7,1(x2)": [7, 1, 1]}
+    assert {tasks: expand_tasks(tasks) for tasks in expected} == expected
 
 
 # `scontrol show hostnames` refuses those with brackets too
@@ -72,31 +67,32 @@ BAD = [
     "n²",
     "größe",
     "n[1-2-3]",
-    "n[-1]",
 ]
-BAD += ["a b", "a;b", "a/b", "$(id)", "n[1,]", "n[ 1]", f"n[{'9' * 5000}]"]
+BAD += ["n[-1]", "a b", "a;b", "a/b", "$(id)", "n[1,]", "n[ 1]", f"n[{'9' * 5000}]"]
+BAD_TASKS = ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000]
 
 
-@pytest.mark.parametrize("hosts", BAD)
-def test_bad_hosts_get_one_sentence(hosts):
-    with pytest.raises(TopologyError, match="such as"):
-        expand_hosts(hosts)
-    with pytest.raises(TopologyError, match="such as"):
-        first_host(hosts)
+def said(read, texts):
+    """Return the refusal of each text, without those that are not refused."""
+    found = {}
+    for text in texts:
+        try:
+            read(text)
+        except TopologyError as refused:
+            found[text] = str(refused)
+    return found
 
 
-@pytest.mark.parametrize(
-    "hosts", ["n[0-99999999999]", "n[1-300]x[1-300]", "n[1-65536],m", "a[1-9999][1-9999][1-9999]"]
-)
-def test_a_list_longer_than_any_job_is_refused_at_once(hosts):
-    with pytest.raises(TopologyError, match="no job has more than 65536"):
-        expand_hosts(hosts)
+def test_each_bad_list_gets_one_sentence():
+    for read, texts in ((expand_hosts, BAD), (first_host, BAD), (expand_tasks, BAD_TASKS)):
+        assert [text for text in texts if "such as" not in said(read, texts).get(text, "")] == []
 
 
-@pytest.mark.parametrize("tasks", ["2(x99999)", "999999", "1(x65536),1"])
-def test_more_tasks_than_any_job_has(tasks):
-    with pytest.raises(TopologyError, match="no job has more than 65536"):
-        expand_tasks(tasks)
+def test_a_list_longer_than_any_job_is_refused_at_once():
+    hosts = ["n[0-99999999999]", "n[1-300]x[1-300]", "n[1-65536],m", "a[1-9999][1-9999][1-9999]"]
+    tasks = ["2(x99999)", "999999", "1(x65536),1"]
+    found = said(expand_hosts, hosts) | said(expand_tasks, tasks)
+    assert [text for text in hosts + tasks if "no job has more than 65536" not in found.get(text, "")] == []
 
 
 @settings(max_examples=300, deadline=None)
@@ -105,9 +101,3 @@ def test_any_text_is_a_list_or_a_sentence(text):
     for read in (expand_hosts, expand_tasks, first_host):
         with suppress(TopologyError):
             assert read(text)
-
-
-@pytest.mark.parametrize("tasks", ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000])
-def test_bad_tasks_get_one_sentence(tasks):
-    with pytest.raises(TopologyError, match="such as"):
-        expand_tasks(tasks)

@@ -16,8 +16,6 @@ import pytest
 from src.files import ROOT, ordinary
 from src.files.ordinary import make_folder, open_file, overwrite, write_or_overwrite
 
-MODES = ("rb", "rb+", "ab", "wb")
-
 
 def link(path: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("two years of work\n")
@@ -52,17 +50,17 @@ def folder(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("plant", [link, dangling, pipe, read_pipe, unix_socket, device, folder])
 def test_anything_but_an_ordinary_file_is_refused(
-    plant: Callable[[Path, Path], None], mode: str, tmp_path: Path, require: Callable[[object, str], None]
+    plant: Callable[[Path, Path], None], tmp_path: Path, require: Callable[[object, str], None]
 ) -> None:
     require(plant is not device or os.getuid() == 0, "run as root: the test makes a device")
     run = tmp_path / "run"
     run.mkdir()
     plant(run / "steps", tmp_path)
-    with pytest.raises(FileExistsError, match=r"run/steps is a .*, not an ordinary file"):
-        open_file(run / "steps", mode)  # type: ignore[arg-type]
+    for mode in ("rb", "rb+", "ab", "wb"):
+        with pytest.raises(FileExistsError, match=r"run/steps is a .*, not an ordinary file"):
+            open_file(run / "steps", mode)  # type: ignore[arg-type]
     assert not (tmp_path / "new.txt").exists()
     if plant is link:
         assert (tmp_path / "thesis.tex").read_text() == "two years of work\n"
@@ -207,21 +205,20 @@ def test_nothing_else_writes_into_run_folders() -> None:
     ] == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "(run.path / 'steps').write_text('4')",
-        "run.monitor.mkdir(exist_ok=True)",
-        "open(run.jobs, 'a')",
-        "run.jobs.open('ab')",
-        "open(path, mode='w')",
-        "os.open(path, os.O_WRONLY)",
-        "os.truncate(path, 3)",
-        "shutil.copyfile(a, b)",
-    ],
-)
-def test_each_of_them_is_seen(source: str) -> None:
-    assert writes(source)
+SEEN = """
+(run.path / 'steps').write_text('4')
+run.monitor.mkdir(exist_ok=True)
+open(run.jobs, 'a')
+run.jobs.open('ab')
+open(path, mode='w')
+os.open(path, os.O_WRONLY)
+os.truncate(path, 3)
+shutil.copyfile(a, b)
+"""
+
+
+def test_each_of_them_is_seen() -> None:
+    assert [line for line in SEEN.split("\n")[1:-1] if not writes(line)] == []
     assert not writes("open(path); path.read_text(); open_file(path, 'ab'); open(path, 'rb'); file.open('r')")
 
 

@@ -259,9 +259,8 @@ def test_nothing_else_removes_or_renames() -> None:
     assert {name for name, allowed in OWNERS.items() if not found[name] & allowed} == set()
 
 
-@pytest.mark.parametrize(
-    "bad, name",
-    [
+def test_the_reader_of_sources_sees_what_removes() -> None:
+    seen = [
         ("import shutil\nshutil.rmtree(x)", "rmtree"),
         ("from shutil import rmtree as gone\ngone(x)", "rmtree"),
         ("import os\nos.remove(x)", "remove"),
@@ -275,17 +274,13 @@ def test_nothing_else_removes_or_renames() -> None:
         ("run(['rm', '-rf', x])", "rm"),
         ("run('rm -rf /tmp/x', shell=True)", "rm"),
         ("run(f'find {x} -delete', shell=True)", "-delete"),
-    ],
-)
-def test_the_reader_of_sources_sees_what_removes(bad: str, name: str) -> None:
-    assert name in calls_that_remove(bad)
+    ]
+    assert [bad for bad, name in seen if name not in calls_that_remove(bad)] == []
 
 
-@pytest.mark.parametrize(
-    "line", ['rm -rf -- "$RUN"', "  rm $x", "a && rmdir b", "find . -delete", "(mv a b)"]
-)
-def test_the_reader_of_scripts_sees_what_removes(line: str) -> None:
-    assert _commands(line)
+def test_the_reader_of_scripts_sees_what_removes() -> None:
+    lines = ['rm -rf -- "$RUN"', "  rm $x", "a && rmdir b", "find . -delete", "(mv a b)"]
+    assert [line for line in lines if not _commands(line)] == []
     assert not _commands("srun --rm-something\n# rm -rf in a comment\nform -r\necho confirm")
 
 

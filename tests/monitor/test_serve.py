@@ -7,13 +7,10 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 
 import psutil
 import pytest
 
-from src.config.schema import Config
-from src.errors import ConfigError
 from src.files import ROOT
 from src.monitor.serve import is_first, lines, place
 from src.runs.folder import RunDir
@@ -130,11 +127,6 @@ def test_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_first(os.uname().nodename)
     monkeypatch.setenv("TRAIN_HOSTS", "gpu3.site.org:2,gpu4:2")
     assert is_first("gpu3") and not is_first("gpu4")
-
-
-def test_nothing_to_show_is_refused(make_config: Callable[..., Config]) -> None:
-    with pytest.raises(ConfigError, match=r"monitor\.serve=true shows what monitor\.tensorboard writes"):
-        make_config("monitor.serve=true", "monitor.tensorboard=false")
 
 
 def test_a_run_that_has_ended_has_no_server(make_run: MakeRun) -> None:

@@ -6,7 +6,6 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from src.errors import ConfigError
 from src.search.space import Space, space_of
 
 Read = Callable[..., Space]
@@ -50,21 +49,3 @@ def test_words_of_a_trial(read: Read) -> None:
         ["++model.hidden=[8]", "optimizer.lr=0.5"],
         ["++model.hidden=[9]", "optimizer.lr=1.0"],
     ]
-
-
-@pytest.mark.parametrize(
-    ("typed", "says"),
-    [
-        ("interval(1,1)", "from a lower number to a higher one"),
-        ("tag(log,interval(0,1))", "begins above 0"),
-        ("tag(lgo,interval(1,2))", "lgo means nothing here: an interval alone can have a tag, log"),
-        ("tag(log,choice(1,2))", "log means nothing here"),
-        ("1,range(3)", "one of its values is a sweep itself"),
-        ("range(3,3)", "an empty range"),
-        ("range(3,1,-1)", "an empty range"),
-        ("5", "has nothing to search"),
-    ],
-)
-def test_what_can_not_be_searched(read: Read, typed: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        read(f"key={typed}")

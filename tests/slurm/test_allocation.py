@@ -12,9 +12,8 @@ def test_a_login_node_is_no_allocation() -> None:
     assert find_allocation({"PATH": "/bin"}) is None
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
+def test_salloc_and_interactive_jobs() -> None:
+    for environ, expected in (
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, Allocation("7", 2)),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, Allocation("7", 2)),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_CPUS_PER_NODE": "8(x2),4"}, Allocation("7", 3, 4)),
@@ -22,29 +21,23 @@ def test_a_login_node_is_no_allocation() -> None:
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS": "3"}, Allocation("7", 2)),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS": "3"}, Allocation("7", 1, 0, 3)),
         ({"PBS_JOBID": "7.server", "PBS_ENVIRONMENT": "PBS_INTERACTIVE"}, Allocation("7.server", 0)),
-    ],
-)  # fmt: skip
-def test_salloc_and_interactive_jobs(environ: dict[str, str], expected: Allocation) -> None:
-    assert find_allocation(environ) == expected
+    ):  # fmt: skip
+        assert find_allocation(environ) == expected
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
+def test_a_job_can_not_submit() -> None:
+    for environ in (
         {"SLURM_JOB_ID": "7", "ENVIRONMENT": "BATCH"},
         {"PBS_JOBID": "7", "PBS_ENVIRONMENT": "PBS_BATCH"},
         {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "8"},
         {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:2"},
-    ],
-)
-def test_a_job_can_not_submit(environ: dict[str, str]) -> None:
-    with pytest.raises(SubmitError, match="inside job 7"):
-        find_allocation(environ)
+    ):
+        with pytest.raises(SubmitError, match="inside job 7"):
+            find_allocation(environ)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_odd_variables_are_told() -> None:
+    for name, value in (
         ("SLURM_JOB_ID", "abc"),
         ("SLURM_JOB_NUM_NODES", "abc"),
         ("SLURM_JOB_NUM_NODES", "-1"),
@@ -53,11 +46,9 @@ def test_a_job_can_not_submit(environ: dict[str, str]) -> None:
         ("SLURM_JOB_CPUS_PER_NODE", "8(x"),
         ("SLURM_GPUS_PER_NODE", "a100:"),
         ("SLURM_GPUS_ON_NODE", "9" * 5000),
-    ],
-)
-def test_odd_variables_are_told(name: str, value: str) -> None:
-    with pytest.raises(SubmitError, match=rf"^{name}=.* is no.*; unset {name}, or"):
-        find_allocation({"SLURM_JOB_ID": "7", name: value})
+    ):
+        with pytest.raises(SubmitError, match=rf"^{name}=.* is no.*; unset {name}, or"):
+            find_allocation({"SLURM_JOB_ID": "7", name: value})
 
 
 def test_empty_variables_say_nothing() -> None:

@@ -18,9 +18,8 @@ def job(make_config: Callable[..., Config]) -> Callable[..., Job]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("line", "members", "hours"),
-    [
+def test_gpus_times_hours_times_jobs(job: Callable[..., Job]) -> None:
+    for line, members, hours in (
         ("cluster=slurm trainer.nodes=2 trainer.devices=4 cluster.time=2:00:00", None, 16),
         ("cluster=slurm trainer.nodes=2 trainer.devices=4 cluster.time=2:00:00 cluster.chain=3", None, 48),
         ("cluster=slurm cluster.time=30", 12, 6),
@@ -33,12 +32,8 @@ def job(make_config: Callable[..., Config]) -> Callable[..., Job]:
         ("cluster=slurm", None, None),
         ("cluster=slurm cluster.time=0", None, None),
         ("cluster=slurm trainer.accelerator=cpu cluster.time=60", None, None),
-    ],
-)
-def test_gpus_times_hours_times_jobs(
-    job: Callable[..., Job], line: str, members: int | None, hours: float | None
-) -> None:
-    assert gpu_hours.gpu_hours(job(line, members)) == hours
+    ):
+        assert gpu_hours.gpu_hours(job(line, members)) == hours, line
 
 
 def test_in_words(job: Callable[..., Job]) -> None:

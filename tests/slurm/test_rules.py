@@ -36,19 +36,13 @@ REFUSED = {
     "account": ("cluster=alvis", "use cluster.account=NAISS2026-22-123"),
     "account: form": ("cluster=sockeye cluster.account=mine", "does not have the form"),
     "comment": ("cluster=neuron", "field=nlp;appl=pytorch"),
-    "comment: form": ("cluster=neuron cluster.comment=pytorch", "does not have the form"),
     "memory_refused": ("cluster=neuron cluster.mem=10G", "leave cluster.mem out"),
     "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
     "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
     "chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
     "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch knows no SOMETIMES; use some of BEGIN,END"),
-    "mail_type: pbs": ("cluster=pbs 'cluster.mail_type=\"FAIL,END\"'", "use cluster.mail_type=ae"),
-    "account: no example": ("cluster=slurm cluster.site.account=x", "it must match x"),
-    "gpu_type: no names": ("cluster=slurm cluster.site.needs_gpu_type=true", "use cluster.gpu_type=NAME"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
-    "extra_options: abbreviated": ("cluster=slurm 'cluster.extra=[\"--part=y\"]'", "--part is short for it"),
-    "extra_options: two": ("cluster=slurm 'cluster.extra=[\"--licenses=x --nodes=9\"]'", "write a list"),
     "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is not an option"),
     "extra_options: comment": ("cluster=slurm 'cluster.extra=[\"--licenses=x#y\"]'", "has a # in it"),
     "extra_options: a quote": ("cluster=slurm 'cluster.extra=[\"--licenses=\\\"x\"]'", "quote"),
@@ -62,31 +56,10 @@ REFUSED = {
     "extra_options: pbs": ("cluster=pbs 'cluster.extra=[\"-q gpu\"]'", "use cluster.partition=..."),
     "extra_options: pbs resources": ("cluster=pbs 'cluster.extra=[\"-l select=9\"]'", "-l select itself"),
     "longest_job: none": ("cluster=neuron cluster.time=0", "no limit at all"),
-    "extra_options: mismatch": ("cluster=slurm 'cluster.extra=[\"--ntasks=3\"]'", "use trainer.devices=..."),
-    "extra_options: short": ("cluster=slurm 'cluster.extra=[-N 3]'", "use trainer.nodes=..."),
-    "extra_options: constraint": (
-        "cluster=slurm cluster.constraint=v100 'cluster.extra=[\"--constraint=cpu_intel\"]'",
-        "use 'cluster.constraint=[v100,cpu_intel]'",
-    ),
-    "extra_options: gpus-per-task": ("cluster=slurm 'cluster.extra=[\"--gpus-per-task=1\"]'", "hides a node's other GPUs"),
-    "extra_options: export": ("cluster=slurm 'cluster.extra=[\"--export=A,B\"]'", "use --export=ALL,A,B"),
-    "extra_options: no option": ("cluster=slurm cluster.extra=[licenses]", "is not an option"),
     "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
     "local_disk": ("cluster=slurm cluster.local_disk=scratch", "a node's own disk has an absolute one"),
     "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
-    "launch: pbs": ("cluster=pbs launch=srun", "use launch=mpirun"),
-    "launch: torchrun on pbs": ("cluster=pbs launch=torchrun trainer.nodes=2", "use launch=mpirun"),
-    "launch: uneven on pbs": ("cluster=pbs trainer.nodes=2 trainer.total_devices=3", "use trainer.devices"),
     "container: image": ("cluster=slurm container=pyxis", "use container.image=FILE"),
-    "container: missing": ("cluster=slurm container=pyxis container.image=/no/image.sqsh", "enroot import"),
-    "container: mpirun": (
-        "cluster=slurm container=pyxis container.image=docker://x launch=mpirun trainer.devices=2",
-        "use launch=srun",
-    ),
-    "container: horovodrun": (
-        "cluster=slurm container=apptainer container.image=docker://x launch=horovodrun trainer.devices=2",
-        "use launch=srun or launch=mpirun",
-    ),
     "mounts": (
         "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:b]",
         "nor of the form OUTSIDE:INSIDE",
@@ -125,14 +98,17 @@ def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Req
     return Request(config, placeholder_job(config, None, members), data_problems, Path(folder), SCRATCH)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_rule_refuses_its_example_and_names_the_way_out(make_config: MakeConfig, name: str) -> None:
-    line, way_out = REFUSED[name]
-    modules = (resources, limits, options, starting, folders)
-    [rule] = [r for m in modules for r in m.RULES if r.__name__ == name.split(":")[0]]
-    found = list(rule(request(make_config, line)))
-    assert len(found) == 1
-    assert way_out in found[0]
+RULES = {r.__name__: r for m in (resources, limits, options, starting, folders) for r in m.RULES}
+
+
+def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeConfig) -> None:
+    assert {name.split(":")[0] for name in REFUSED} == RULES.keys()
+    wrong = {}
+    for name, (line, way_out) in REFUSED.items():
+        found = list(RULES[name.split(":")[0]](request(make_config, line)))
+        if len(found) != 1 or way_out not in found[0]:
+            wrong[name] = found
+    assert wrong == {}
 
 
 HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
@@ -196,11 +172,6 @@ def packages(folder: Path, built: str | None) -> None:
     (folder / "horovod/metadata.json").write_text(json.dumps(noted))
 
 
-def test_every_rule_has_an_example() -> None:
-    rules = {r.__name__ for m in (resources, limits, options, starting, folders) for r in m.RULES}
-    assert rules == {name.split(":")[0] for name in REFUSED}
-
-
 FINE = [
     "cluster=slurm",
     "cluster=slurm cluster.conda=base",
@@ -228,15 +199,14 @@ FINE = [
 ]
 
 
-@pytest.mark.parametrize("line", FINE)
-def test_what_is_right_passes(make_config: MakeConfig, line: str) -> None:
-    import dataclasses
-
-    right = request(make_config, line, folder="/scratch/me/project")
-    rules = resources.RULES + limits.RULES + options.RULES + starting.RULES + folders.RULES
-    rules = tuple(r for r in rules if r.__name__ != "writable" or "/scratch" not in line)
-    assert [p for r in rules for p in r(right)] == []
-    assert dataclasses.is_dataclass(right)
+def test_what_is_right_passes(make_config: MakeConfig) -> None:
+    wrong = {}
+    for line in FINE:
+        right = request(make_config, line, folder="/scratch/me/project")
+        rules = [rule for name, rule in RULES.items() if name != "writable" or "/scratch" not in line]
+        if found := [p for rule in rules for p in rule(right)]:
+            wrong[line] = found
+    assert wrong == {}
 
 
 def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
@@ -268,27 +238,31 @@ UNLISTED = [
 ]
 
 
-@pytest.mark.parametrize(("site", "key", "name", "listed"), UNLISTED)
 @pytest.mark.parametrize(
     "more", ["", "trainer.devices=16", "strategy=horovod trainer.devices=4 cluster.cpus_per_task=64"]
 )
 def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
-    make_config: MakeConfig, site: str, key: str, name: str, listed: str, more: str
+    make_config: MakeConfig, more: str
 ) -> None:
-    asked = request(make_config, f"cluster={site} cluster.{key}={name} {more} data.batch_size=64")
-    found = [p for module in (resources, limits) for rule in module.RULES for p in rule(asked)]
-    assert [p for p in found if "rejects jobs without" not in p] == []
-    [note] = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
-    assert f"is not in the preset of {site}, which lists {listed}" in note and "the scheduler decides" in note
-    assert asked.job.mem is None and sum(asked.job.devices) in (1, 4, 16)
+    wrong = []
+    for site, key, name, listed in UNLISTED:
+        asked = request(make_config, f"cluster={site} cluster.{key}={name} {more} data.batch_size=64")
+        found = [p for module in (resources, limits) for rule in module.RULES for p in rule(asked)]
+        refused = [p for p in found if "rejects jobs without" not in p]
+        notes = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
+        noted = len(notes) == 1 and f"{site}, which lists {listed}" in notes[0]
+        if refused or not noted or asked.job.mem is not None or sum(asked.job.devices) not in (1, 4, 16):
+            wrong.append((site, name, refused, notes, asked.job.mem, asked.job.devices))
+    assert wrong == []
 
 
-@pytest.mark.parametrize(
-    "site", sorted(path.stem for path in PRESETS.glob("*.yaml") if path.stem not in ("local", "current"))
-)
-def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig, site: str) -> None:
-    asked = request(make_config, f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
-    assert [p for p in rules.problems(asked, elsewhere=True) if "zzq" in p] == []
+def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig) -> None:
+    refused = {}
+    for site in {path.stem for path in PRESETS.glob("*.yaml")} - {"local", "current"}:
+        asked = request(make_config, f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
+        if found := [p for p in rules.problems(asked, elsewhere=True) if "zzq" in p]:
+            refused[site] = found
+    assert refused == {}
 
 
 NOTED = {
@@ -308,9 +282,7 @@ NOTED = {
 }
 
 
-@pytest.mark.parametrize("name", NOTED)
-def test_notes(make_config: MakeConfig, name: str) -> None:
-    line, words = NOTED[name]
-    noted = rules.notes(request(make_config, line))
-    assert any(words in n for n in noted)
+def test_notes(make_config: MakeConfig) -> None:
     assert {r.__name__ for r in advice.RULES} == {n.split(":")[0] for n in NOTED}
+    noted = {name: rules.notes(request(make_config, line)) for name, (line, _) in NOTED.items()}
+    assert {name: found for name, found in noted.items() if NOTED[name][1] not in "\n".join(found)} == {}

@@ -3,20 +3,17 @@ import pytest
 from slurm import units
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("90", 5400),
-        (90, 5400),
-        ("1:30", 90),
-        ("24:00:00", 86400),
-        ("1-12", 129600),
-        ("1-12:30", 131400),
-        ("7-00:00:00", 604800),
-    ],
-)
-def test_every_form_of_slurm(text: int | str, expected: int) -> None:
-    assert units.seconds(text) == expected
+def test_every_form_of_slurm() -> None:
+    expected = {
+        "90": 5400,
+        90: 5400,
+        "1:30": 90,
+        "24:00:00": 86400,
+        "1-12": 129600,
+        "1-12:30": 131400,
+        "7-00:00:00": 604800,
+    }
+    assert {text: units.seconds(text) for text in expected} == expected
 
 
 def test_the_number_that_yaml_makes_of_an_unquoted_time_is_refused() -> None:
@@ -24,10 +21,10 @@ def test_the_number_that_yaml_makes_of_an_unquoted_time_is_refused() -> None:
         units.seconds(86400)
 
 
-@pytest.mark.parametrize("text", ["soon", "1:2:3:4", "-5", "24h", "", "²", "٣:00:00", "9" * 5000])
-def test_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a time limit"):
-        units.seconds(text)
+def test_no_time() -> None:
+    for text in ("soon", "1:2:3:4", "-5", "24h", "", "²", "٣:00:00", "9" * 5000):
+        with pytest.raises(ValueError, match="is not a time limit"):
+            units.seconds(text)
 
 
 def test_clock_is_read_back() -> None:
@@ -35,11 +32,8 @@ def test_clock_is_read_back() -> None:
     assert units.seconds(units.clock(90061)) == 90061
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("180G", 184320), ("4096", 4096), ("1T", 1048576), ("1.5g", 1536)]
-)
-def test_sizes(text: str, expected: int) -> None:
-    assert units.megabytes(text) == expected
+def test_sizes() -> None:
+    assert [units.megabytes(text) for text in ("180G", "4096", "1T", "1.5g")] == [184320, 4096, 1048576, 1536]
 
 
 def test_no_size() -> None:

@@ -86,5 +86,5 @@ def test_a_run_that_ends_with_nan_says_so(train: Train, tmp_path: Path, framewor
     before = (run / "run.json").read_bytes()
     again = train(f"resume={run}")
     assert again.returncode == 0, again.stderr
-    assert "is complete: nothing is left to train." in again.stdout
+    assert "is complete" in again.stdout
     assert (run / "run.json").read_bytes() == before

@@ -6,40 +6,30 @@ from src.models.gpt import flops_per_token
 from src.training.peak import peak
 from src.training.throughput import MIN_MEASURED_S, Throughput
 
+PEAKS = {
+    ("NVIDIA A100-SXM4-80GB", "bf16-mixed", False): 312e12,
+    ("NVIDIA A100-PCIE-40GB", "32", False): 19.5e12,
+    ("NVIDIA A100-PCIE-40GB", "32", True): 156e12,
+    ("NVIDIA H100 80GB HBM3", "bf16-mixed", False): 989.5e12,
+    ("NVIDIA H100 PCIe", "16-mixed", False): 756e12,
+    ("NVIDIA H100 NVL", "bf16-mixed", False): 835.5e12,
+    ("NVIDIA H200", "bf16-mixed", True): 989.5e12,
+    ("NVIDIA GH200 480GB", "32", False): 67e12,
+    ("Tesla V100-SXM2-32GB", "16-mixed", True): 125e12,
+    ("Tesla V100-PCIE-16GB", "32", True): 14e12,
+    ("NVIDIA L40S", "bf16-mixed", False): 362e12,
+    ("Tesla T4", "16-mixed", False): 65e12,
+    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "32", False): None,
+    ("Tesla V100-SXM2-32GB", "bf16-mixed", False): None,
+    ("NVIDIA GeForce RTX 3090", "32", False): None,
+    ("Intel(R) Xeon(R) Gold 6240", "32", False): None,
+    ("", "32", False): None,
+}
+"""Chip, precision and TF32 -> FLOP/s."""
 
-@pytest.mark.parametrize(
-    ("chip", "precision", "tf32", "tera"),
-    [
-        ("NVIDIA A100-SXM4-80GB", "bf16-mixed", False, 312),
-        ("NVIDIA A100-PCIE-40GB", "32", False, 19.5),
-        ("NVIDIA A100-PCIE-40GB", "32", True, 156),
-        ("NVIDIA H100 80GB HBM3", "bf16-mixed", False, 989.5),
-        ("NVIDIA H100 PCIe", "16-mixed", False, 756),
-        ("NVIDIA H100 NVL", "bf16-mixed", False, 835.5),
-        ("NVIDIA H200", "bf16-mixed", True, 989.5),
-        ("NVIDIA GH200 480GB", "32", False, 67),
-        ("Tesla V100-SXM2-32GB", "16-mixed", True, 125),
-        ("Tesla V100-PCIE-16GB", "32", True, 14),
-        ("NVIDIA L40S", "bf16-mixed", False, 362),
-        ("Tesla T4", "16-mixed", False, 65),
-    ],
-)
-def test_chips_by_their_names(chip: str, precision: str, tf32: bool, tera: float) -> None:
-    assert peak(chip, precision, tf32) == tera * 1e12
 
-
-@pytest.mark.parametrize(
-    ("chip", "precision"),
-    [
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "32"),
-        ("Tesla V100-SXM2-32GB", "bf16-mixed"),
-        ("NVIDIA GeForce RTX 3090", "32"),
-        ("Intel(R) Xeon(R) Gold 6240", "32"),
-        ("", "32"),
-    ],
-)
-def test_what_has_no_known_peak(chip: str, precision: str) -> None:
-    assert peak(chip, precision) is None
+def test_chips_by_their_names() -> None:
+    assert {known: peak(*known) for known in PEAKS} == PEAKS
 
 
 def test_a_share_of_the_peak_of_each_chip() -> None:

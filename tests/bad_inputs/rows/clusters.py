@@ -72,14 +72,14 @@ BEGINS = ("later", "25:00", "now+1month", "2026-02-31", "''", "1200", "true", "[
 SIZES = ("lots", "10Q", "-5G", "''", "nan", "inf", "1e3G", "10 000M", "²G", "true", "9" * 400 + "T")
 OPTIONS = {
     "\"cluster.extra=['part']\"": "cluster.extra: 'part' is not an option; write it as for sbatch, such as --licenses=x",
-    "\"cluster.extra=['--part=y']\"": "cluster.extra: .*--part",
-    "\"cluster.extra=['--licenses=x --nodes=9']\"": "cluster.extra: .*--licenses=x --nodes=9",
+    "\"cluster.extra=['--part=y']\"": "cluster.extra: .*--part is short for it",
+    "\"cluster.extra=['--licenses=x --nodes=9']\"": "cluster.extra: .*--licenses=x --nodes=9.*write a list",
     "\"cluster.extra=['--nodes=9']\"": "the script sets --nodes itself.*use trainer.nodes=",
     "\"cluster.extra=['-N9']\"": "the script sets --nodes itself",
     "\"cluster.extra=['-N 9']\"": "the script sets --nodes itself",
     "\"cluster.extra=['--no']\"": "cluster.extra: .*--no",
     "\"cluster.extra=['--export=NONE']\"": "cluster.extra: --export=NONE drops the login environment; use --export=ALL,NONE",
-    "\"cluster.extra=['--gpus-per-task=1']\"": "cluster.extra: --gpus-per-task hides",
+    "\"cluster.extra=['--gpus-per-task=1']\"": "cluster.extra: --gpus-per-task hides a node's other GPUs",
     "\"cluster.extra=['--constraint=a']\"": r"cluster.extra: of two --constraint options only the last counts; use 'cluster.constraint=",
     "\"cluster.extra=['']\"": "cluster.extra.*'' is (empty|no option)",
     "\"cluster.extra=['--comment=a\nb']\"": "cluster.extra=.*line break",

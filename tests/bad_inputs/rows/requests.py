@@ -51,7 +51,7 @@ CONTAINER = {
 HERE = {
     "container=pyxis container.image=a": "container=pyxis is for the ranks of a job, and cluster=local is this machine.*container=none",
     "container=apptainer": "container=apptainer is for the ranks of a job",
-    "from_scratch=true": r"from_scratch=true needs resume=RUN",
+    "from_scratch=true": "from_scratch=true needs resume=RUN; a new run starts from scratch anyway.",
     "from_scratch=maybe": "from_scratch='maybe' is not true or false",
     "trust=maybe": "trust='maybe' is not true or false",
     "monitor.compare_weights_every_n_epochs=0": r"monitor\.compare_weights_every_n_epochs=0 must be at least 1",

@@ -34,6 +34,7 @@ SPACES = {
     "range(0.1,1,0)": "an empty range",
     "range(1,0.1,-0.1)": "an empty range",
     "choice(range(1,3),5)": r"optimizer\.lr=",
+    "1,range(3)": "one of its values is a sweep itself",
     "choice()": r"optimizer\.lr='choice\(\)' is not a number",
 }
 WITHOUT = {

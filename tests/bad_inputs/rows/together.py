@@ -41,7 +41,7 @@ PAIRS = {
     "trainer.devices=5": r"data\.batch_size=96 .*5 devices; use data\.batch_size=95",
     "trainer.total_devices=5": r"data\.batch_size=96 .*5 devices",
     "trainer.devices=4 trainer.total_devices=3 cluster=slurm": r"trainer\.devices=4.*trainer\.total_devices=3",
-    "trainer.devices=2 trainer.total_devices=3": r"trainer\.devices=2.*trainer\.total_devices=3",
+    "trainer.devices=2 trainer.total_devices=3": r"trainer\.devices=2.*trainer\.total_devices=3.* contradict each other; leave one of them out",
     "trainer.total_devices=1 trainer.nodes=2 cluster=slurm": r"trainer\.total_devices=1 leaves nodes idle",
     "cluster=slurm trainer.nodes=5": r"data\.batch_size=96 .*5 GPUs; use data\.batch_size=95",
     "cluster=slurm launch=horovodrun trainer.devices=2": "launch=horovodrun can't start strategy=ddp.*launch=srun",

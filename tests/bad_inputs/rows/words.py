@@ -3,7 +3,7 @@
 from tests.bad_inputs.row import Row
 
 MEANT = {
-    "trainer.max_epoch=3": "trainer.max_epochs",
+    "trainer.max_epoch=3": r"is not a key of the configuration. Did you mean 'trainer.max_epochs'\?",
     "trainer.max_epochs.x=3": "is not a key",
     "traner.max_epochs=3": "trainer",
     "optimizer.learning_rate=0.1": "lr",
@@ -31,7 +31,7 @@ MEANT = {
     "trainer..max_epochs=3": "is not (a key|of the form)",
 }
 CHOICES = {
-    "framework=kears": "keras",
+    "framework=kears": r"is not one of lightning, keras. Did you mean 'keras'\?",
     "framework=": "lightning, keras",
     "framework=null": "lightning, keras",
     "framework=[keras]": "lightning, keras",
@@ -135,10 +135,10 @@ GRAMMAR = {
     "+model=mlp": "model",
     "seed=1 seed=2 trainer.max_epoch=3": r"trainer\.max_epochs",
     "'seed=choice(1,2)'": "seed|-m",
-    "seed=1,2": "-m|sweep",
+    "seed=1,2": "'seed=1,2' is a sweep over several values: add -m to run them all, or quote it",
     "-m seed=": "seed='' is not a whole number",
-    "-m 'seed=range(5,5)'": "seed.*(empty|no value|nothing)",
-    "-m 'model=glob(zzz*)'": "model.*(empty|no value|nothing|no choice)",
+    "-m 'seed=range(5,5)'": r"'seed=range\(5,5\)' is an empty sweep: it has no values.",
+    "-m 'model=glob(zzz*)'": r"'model=glob\(zzz\*\)' is an empty sweep",
     "-m 'seed=interval(0,1)'": "seed|interval",
     "-m seed=1,x": "seed='x' is not a whole number",
     "-m model=mlp,cnnn": "cnn",
@@ -179,7 +179,7 @@ FLAGS = {
     "--config-path {row}/none": "none",
     "--experimental-rerun x": "x|rerun",
     "--run": r"--run .*(folder|RUNDIR)",
-    "--run {row}/none": "not a run folder",
+    "--run {row}/none": r"is not a run folder \(it has no config.yaml\)",
     "--run {row}": "not a run folder",
     "--run ''": "not a run folder|--run",
     "--multirun --run {row}": "--run",

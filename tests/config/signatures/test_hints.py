@@ -57,70 +57,43 @@ KNOWN: dict[str, Any] = {
 }
 
 UNKNOWN = [
-    *(
-        "torch.Tensor",
-        "Path",
-        "Any",
-        "list",
-        "dict[str, int]",
-        "list[Any]",
-        "int | Path",
-        "Optional[torch.Tensor]",
-    ),
-    *(
-        "Tuple[int, str]",
-        "Callable[[int], int]",
-        "list[int, int]",
-        "Literal[None]",
-        "Literal[x]",
-        "Union[()]",
-    ),
-    *(
-        "Annotated[int, Range(at_most=MOST)]",
-        "Annotated[int, Range('a')]",
-        "Annotated[int, Range(nothing=1)]",
-    ),
-    *(
-        "Annotated[str, Range(1)]",
-        "Annotated[int, Items(1)]",
-        "Annotated[int, 'words']",
-        "Annotated[int, print('x')]",
-    ),
+    *("torch.Tensor", "Path", "Any", "list", "dict[str, int]", "list[Any]", "int | Path", "Optional[torch.Tensor]"),
+    *("Tuple[int, str]", "Callable[[int], int]", "list[int, int]", "Literal[None]", "Literal[x]", "Union[()]"),
+    *("Annotated[int, Range(at_most=MOST)]", "Annotated[int, Range('a')]", "Annotated[int, Range(nothing=1)]"),
+    *("Annotated[str, Range(1)]", "Annotated[int, Items(1)]", "Annotated[int, 'words']", "Annotated[int, print('x')]"),
     *("MOST", "Circle", "'int['", "print('x')", "3", "lambda: 0", "choices.NoSuchName", "__import__('os')"),
-]
+]  # fmt: skip
 
 
-def hint(project: Project, annotation: str, default: str = "") -> Any:
-    future = "from __future__ import annotations\n" if "Circle" in annotation else ""
-    source = f"{future}{HEAD}\ndef f(x: {annotation}{default}): ...\n"
-    return project(source)("mine.f").parameters["x"].hint
+def hints(project: Project, *annotations: str, default: str = "") -> list[Any]:
+    """Return the hint of one argument for each annotation; all of them are read from one file."""
+    functions = [f"def f{n}(x: {annotation}{default}): ..." for n, annotation in enumerate(annotations)]
+    read = project("\n".join([HEAD, *functions, ""]))
+    return [read(f"mine.f{n}").parameters["x"].hint for n in range(len(annotations))]
 
 
-@pytest.mark.parametrize("annotation", KNOWN)
-def test_known(project: Project, annotation: str) -> None:
-    assert hint(project, annotation) == KNOWN[annotation]
+def test_known_and_unknown(project: Project) -> None:
+    found = dict(zip([*KNOWN, *UNKNOWN], hints(project, *KNOWN, *UNKNOWN), strict=True))
+    assert found == KNOWN | dict.fromkeys(UNKNOWN)
 
 
-@pytest.mark.parametrize("annotation", UNKNOWN)
-def test_not_known(project: Project, annotation: str) -> None:
-    assert hint(project, annotation) is None
-
-
-@pytest.mark.parametrize("annotation", [*KNOWN, *UNKNOWN])
-@pytest.mark.parametrize("value", [None, True, 3, 0.5, "a", [1, 2], [], {"a": 1}])
-def test_strict_can_check_every_hint(project: Project, annotation: str, value: object) -> None:
-    found = hint(project, annotation)
-    problems: list[str] = []
-    if found is not None:
-        assert (convert(found, value, problems, "x") is UNUSABLE) <= bool(problems)
+def test_strict_can_check_every_hint(project: Project) -> None:
+    values: list[object] = [None, True, 3, 0.5, "a", [1, 2], [], {"a": 1}]
+    silent = []
+    for annotation, found in zip(KNOWN, hints(project, *KNOWN), strict=True):
+        for value in values:
+            problems: list[str] = []
+            if convert(found, value, problems, "x") is UNUSABLE and not problems:
+                silent.append((annotation, value))
+    assert silent == []
 
 
 def test_a_number_stays_a_number_where_a_string_would_do_too(project: Project) -> None:
-    assert convert(hint(project, "Union[list[int], str, int]"), 2, [], "devices") == 2
+    assert convert(hints(project, "Union[list[int], str, int]")[0], 2, [], "devices") == 2
 
 
 def test_a_default_of_none_allows_null(project: Project) -> None:
-    assert hint(project, "int", " = None") == (int | None)
+    assert hints(project, "int", default=" = None") == [int | None]
 
 
 def test_no_annotation_no_hint(project: Project) -> None:
@@ -129,8 +102,7 @@ def test_no_annotation_no_hint(project: Project) -> None:
 
 
 def test_nothing_of_a_hint_runs(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hint(project, "print('run')") is None
-    assert hint(project, "Annotated[int, Range(print('run'))]") is None
+    assert hints(project, "print('run')", "Annotated[int, Range(print('run'))]") == [None, None]
     assert capsys.readouterr().out == ""
 
 

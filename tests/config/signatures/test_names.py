@@ -1,9 +1,11 @@
 """Names through re-exports, aliases, `import *`, branches and packages."""
 
+from pathlib import Path
+
 import pytest
 
 from src.config.signatures import TargetError
-from tests.config.signatures.conftest import Project
+from tests.config.signatures.conftest import Project, each_in_a_project
 
 THING = "class Thing:\n    def __init__(self, here): ...\n"
 
@@ -43,17 +45,14 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("source", WAYS)
-def test_ways_to_a_definition(project: Project, source: str) -> None:
-    found = project(source, **FILES)("mine.Thing")
-    assert found.name == WAYS[source]
-    assert found.kind == "class"
-    assert list(found.parameters) == ["here"]
+def test_ways_to_a_definition(tmp_path: Path) -> None:
+    found = {source: mine("mine.Thing") for source, mine in each_in_a_project(tmp_path, WAYS, **FILES)}
+    assert {source: thing.name for source, thing in found.items()} == WAYS
+    assert {(thing.kind, *thing.parameters) for thing in found.values()} == {("class", "here")}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_what_only_an_import_would_tell(tmp_path: Path) -> None:
+    sources = [
         "def __getattr__(name): ...",
         "globals()['Thing'] = 1",
         "def f():\n    global Thing\n    Thing = 1",
@@ -69,19 +68,16 @@ def test_ways_to_a_definition(project: Project, source: str) -> None:
         "from mine import Thing",
         "from mine import *\nThing = Thing",
         "Thing = other\nother = Thing",
-    ],
-)
-def test_what_only_an_import_would_tell(project: Project, source: str) -> None:
-    assert project(source)("mine.Thing").kind == "unreadable"
+    ]
+    kinds = {source: mine("mine.Thing").kind for source, mine in each_in_a_project(tmp_path, sources)}
+    assert kinds == dict.fromkeys(sources, "unreadable")
 
 
-@pytest.mark.parametrize(
-    "source", ["", "class Thing2: ...", "def f():\n    Thing = 1", "from circle import *", "del x"]
-)
-def test_what_certainly_is_not_there(project: Project, source: str) -> None:
-    mine = project(source, circle="from mine import *\n")
-    with pytest.raises(TargetError, match="mine has no Thing"):
-        mine("mine.Thing")
+def test_what_certainly_is_not_there(tmp_path: Path) -> None:
+    sources = ["", "class Thing2: ...", "def f():\n    Thing = 1", "from circle import *", "del x"]
+    for _, mine in each_in_a_project(tmp_path, sources, circle="from mine import *\n"):
+        with pytest.raises(TargetError, match="mine has no Thing"):
+            mine("mine.Thing")
 
 
 def test_a_class_of_the_same_name_as_its_module(project: Project) -> None:

@@ -1,7 +1,5 @@
 """What is said of texts before a run starts."""
 
-import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ import pytest
 
 from src.config.load import as_tree, load
 from src.data.text.checks import text
-from src.errors import ConfigError
 from src.files import ROOT
 from src.launch.ahead import known_of
 
@@ -37,25 +34,11 @@ def test_what_a_model_needs_is_known(corpus: Path, tmp_path: Path) -> None:
     assert known(corpus, tmp_path).problems == known(None, tmp_path).problems == ()
 
 
-BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no texts": (lambda f: (f / "a.png").touch(), r"has no texts \(\*\.txt, \*\.jsonl\)"),
-    "empty texts": (lambda f: (f / "a.txt").touch(), "has only empty files"),
-    "a pipe": (lambda f: os.mkfifo(f / "a.txt"), "is a pipe"),
-    "a loop": (lambda f: (f / "up").symlink_to("."), "a loop"),
-    "no key": (lambda f: (f / "a.jsonl").write_text('{"body": "a"}'), "has no 'text', it has body"),
-    "no JSON": (lambda f: (f / "a.jsonl").write_text("text"), "line 1 is not JSON"),
-    "no folder": (Path.rmdir, r"data\.dir: .* can't be read \(No such file or directory\)"),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_texts_that_are_none(tmp_path: Path, what: str) -> None:
-    (folder := tmp_path / "texts").mkdir()
-    make, says = BAD[what]
-    make(folder)
-    [problem] = known(folder, tmp_path).problems
-    assert re.search(says, problem)
-    assert known(folder, tmp_path, look=False).problems == ()
+def test_texts_are_looked_at_where_they_are(tmp_path: Path) -> None:
+    """What is wrong with them is said in tests/bad_inputs/rows/texts.py."""
+    [problem] = known(tmp_path, tmp_path).problems
+    assert "has no texts" in problem
+    assert known(tmp_path, tmp_path, look=False).problems == ()
 
 
 def test_nothing_is_made_before_a_run(corpus: Path, tmp_path: Path) -> None:
@@ -76,23 +59,6 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 def test_a_run_asks_this_check(make_config: Callable[..., Any], tmp_path: Path) -> None:
     config = make_config("data=text", f"data.dir={tmp_path}/none", f"paths.data={tmp_path}")
     assert known_of(config, look=True).problems == known(tmp_path / "none", tmp_path / "text").problems != ()
-
-
-@pytest.mark.parametrize(
-    "word, says",
-    [
-        ("data.vocabulary=256", "must be at least 320; 256 are the bytes"),
-        ("data.length=1", "must be at least 2"),
-        ("data.val_fraction=0", "must be above 0"),
-        ("data.test_fraction=1", "must be below 1"),
-        ("data.tokenizer=words", "is not one of bytes, bpe"),
-        ("data.documents=mixed", "is not one of packed, apart"),
-        ("data.files='*.txt'", "is not a list"),
-    ],
-)
-def test_values_are_checked_from_the_signature(make_config: Callable[..., Any], word: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        make_config("data=text", word)
 
 
 def test_folders_are_absolute_in_the_run_folder_and_may_be_null(make_config: Callable[..., Any]) -> None:

@@ -68,34 +68,7 @@ def test_one_process_has_no_launch_method() -> None:
                 assert {c.launch for c in made if isinstance(c, Cell)} == {"auto"} and len(made) == 1
 
 
-WRONG = {
-    ("model=mlp",): "nothing says what is to be compared; name numbers of devices, such as devices=1,2.",
-    ("devices=0,1",): "devices=0 is not a number of devices; use devices=1,2.",
-    ("nodes=two",): "nodes=two is not a number of nodes; use nodes=1,2.",
-    ("devices=1,,2",): "'devices=1,,2' has an empty value; use devices=A,B.",
-    ("devices=2", "strategy=horovd"): "strategy=horovd does not exist. Did you mean 'horovod'?",
-    ("devices=2", "launch=sruns"): "launch=sruns does not exist. Did you mean 'srun'?",
-    (
-        "devices=2",
-        "resume=results/latest",
-    ): "resume= can't be given for a timing table: each cell is a run of its own.",
-    ("devices=2", "strategy=single"): "strategy=single is left out on 1 x 2 devices: it uses one.",
-}
-
-
-@pytest.mark.parametrize("words", WRONG, ids=" ".join)
-def test_what_was_typed_wrong_is_one_sentence(words: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        grid(words, base())
-    assert str(caught.value) == WRONG[words]
-
-
 def test_all_problems_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         grid(["nodes=x", "strategy=y"], base())
     assert len(caught.value.problems) == 2
-
-
-def test_a_launch_method_needs_a_job() -> None:
-    with pytest.raises(ConfigError, match="this is a run on this machine: leave it out"):
-        grid(["devices=2", "launch=srun"], base("none"))

@@ -1,10 +1,15 @@
 """The golden files: what each preset and each launch method becomes, and all keys with their defaults. A change shows as a diff.
 
+Twelve scripts differ in structure and are kept whole. Of all others `headers.txt` has the scheduler's lines, and the lines in
+which the rest differs from slurm.sh or pbs.sh.
+
 python tests/template/golden/renew.py      # or: make golden; then read `git diff tests/template/golden`
 """
 
 import dataclasses
+import difflib
 import sys
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -16,42 +21,46 @@ from src.config.compose import compose, groups  # noqa: E402
 from src.config.flat import flatten  # noqa: E402
 from src.config.load import load  # noqa: E402
 
-WAYS = [
-    "srun",
-    "torchrun",
-    "mpirun",
-]
-CASES = {
+WHOLE = {
     "slurm": "cluster=slurm",
     "slurm-elastic": "cluster=slurm trainer.nodes=2-4 trainer.devices=2 data.batch_size=96 cluster.retries=2",
-    "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",
-    "technion": "cluster=technion trainer.nodes=2",
-    "technion-uneven-srun": "cluster=technion trainer.nodes=2 trainer.total_devices=3",
-    "technion-uneven-torchrun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=torchrun",
-    "technion-uneven-mpirun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=mpirun",
-    "technion-pyxis": "cluster=technion container=pyxis container.image='nvcr.io#nvidia/pytorch:25.09-py3'",
-    "technion-pyxis-torchrun": "cluster=technion container=pyxis container.image=image.sqsh launch=torchrun trainer.nodes=2",
-    "neuron": "cluster=neuron trainer.nodes=4 cluster.comment='field=nlp;appl=pytorch'",
-    "alvis": "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
-    "sockeye": "cluster=sockeye cluster.account=st-alloc-1-gpu",
-    "sockeye_pbs": "cluster=sockeye_pbs trainer.nodes=2 cluster.account=st-alloc-1-gpu cluster.time=1:00:00",
-    "narval": "cluster=narval cluster.account=def-pi",
-    "fir": "cluster=fir cluster.account=def-pi",
-    "nibi": "cluster=nibi cluster.account=def-pi",
-    "rorqual": "cluster=rorqual cluster.account=def-pi",
-    "trillium": "cluster=trillium cluster.account=def-pi cluster.chain=3",
-    "ibex": "cluster=ibex trainer.devices=8 cluster.conda=/ibex/me/env cluster.mail_user=me@kaust.edu.sa",
-    "ibex-apptainer": "cluster=ibex container=apptainer container.image=image.sif launch=mpirun trainer.devices=2",
-    "slurm-cpu": "cluster=slurm trainer.accelerator=cpu trainer.devices=2 cluster.venv=/home/me/venv",
-    "neuron-horovodrun": "cluster=neuron trainer.nodes=2 launch=horovodrun",
-    "pbs-horovodrun": "cluster=pbs trainer.nodes=2 trainer.devices=2 launch=horovodrun",
-    "pbs-torchrun": "cluster=pbs trainer.devices=2 launch=torchrun",
     "slurm-packed": "cluster=slurm trainer.nodes=2 cluster.venv=/home/me/venv cluster.pack_env=true launch=mpirun",
     "slurm-staged": "cluster=slurm trainer.nodes=2 data=imagefolder data.stage=true container=apptainer container.image=image.sif",
     "slurm-sweep": "cluster=slurm cluster.max_running=2",
-} | {f"neuron-{way}": f"cluster=neuron trainer.nodes=2 launch={way}" for way in WAYS}
+    "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",
+    "pbs-torchrun": "cluster=pbs trainer.devices=2 launch=torchrun",
+    "neuron-mpirun": "cluster=neuron trainer.nodes=2 launch=mpirun",
+    "neuron-torchrun": "cluster=neuron trainer.nodes=2 launch=torchrun",
+    "technion-pyxis": "cluster=technion container=pyxis container.image='nvcr.io#nvidia/pytorch:25.09-py3'",
+    "technion-uneven-mpirun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=mpirun",
+    "trillium": "cluster=trillium cluster.account=def-pi cluster.chain=3",
+}
+"""Cases whose scripts differ in structure."""
+
+HEADERS = {
+    "alvis": "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
+    "fir": "cluster=fir cluster.account=def-pi",
+    "ibex": "cluster=ibex trainer.devices=8 cluster.conda=/ibex/me/env cluster.mail_user=me@kaust.edu.sa",
+    "ibex-apptainer": "cluster=ibex container=apptainer container.image=image.sif launch=mpirun trainer.devices=2",
+    "narval": "cluster=narval cluster.account=def-pi",
+    "neuron": "cluster=neuron trainer.nodes=4 cluster.comment='field=nlp;appl=pytorch'",
+    "neuron-srun": "cluster=neuron trainer.nodes=2 launch=srun",
+    "neuron-horovodrun": "cluster=neuron trainer.nodes=2 launch=horovodrun",
+    "nibi": "cluster=nibi cluster.account=def-pi",
+    "pbs-horovodrun": "cluster=pbs trainer.nodes=2 trainer.devices=2 launch=horovodrun",
+    "rorqual": "cluster=rorqual cluster.account=def-pi",
+    "slurm-cpu": "cluster=slurm trainer.accelerator=cpu trainer.devices=2 cluster.venv=/home/me/venv",
+    "sockeye": "cluster=sockeye cluster.account=st-alloc-1-gpu",
+    "sockeye_pbs": "cluster=sockeye_pbs trainer.nodes=2 cluster.account=st-alloc-1-gpu cluster.time=1:00:00",
+    "technion": "cluster=technion trainer.nodes=2",
+    "technion-pyxis-torchrun": "cluster=technion container=pyxis container.image=image.sqsh launch=torchrun trainer.nodes=2",
+    "technion-uneven-srun": "cluster=technion trainer.nodes=2 trainer.total_devices=3",
+    "technion-uneven-torchrun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=torchrun",
+}
+CASES = WHOLE | HEADERS
 
 
+@cache
 def script(name: str) -> str:
     """The script of a case, with fixed folders and interpreter."""
     overrides = [*CASES[name].split(), "paths.results=/scratch/me/project/results", "paths.data=/nowhere"]
@@ -62,11 +71,29 @@ def script(name: str) -> str:
     return render(job)
 
 
+def headers() -> str:
+    """Return the scheduler's lines of each case in `HEADERS`, and the other lines that differ from a plain script."""
+    lines: list[str] = []
+    for name, overrides in HEADERS.items():
+        base = "pbs" if "pbs" in name else "slurm"
+        (_, plain), (header, body) = split(script(base)), split(script(name))
+        differences = difflib.unified_diff(plain, body, n=0, lineterm="")
+        changed = [line for line in list(differences)[2:] if not line.startswith("@@")]
+        lines += [f"==== {name}: {overrides}", *header, f"---- besides {base}.sh", *changed, ""]
+    return "\n".join(lines)
+
+
+def split(text: str) -> tuple[list[str], list[str]]:
+    """Return the lines of a script up to the first empty one, and the others."""
+    header, _, body = text.partition("\n\n")
+    return header.splitlines(), body.splitlines()
+
+
 def options() -> str:
     """Every key with its default, and those that a choice of a group has besides or otherwise."""
     plain = keys()
     lines = [f"{key}: {value}" for key, value in plain.items()]
-    for group in (
+    names = (
         "task",
         "data",
         "model",
@@ -76,11 +103,12 @@ def options() -> str:
         "callbacks",
         "loggers",
         "container",
-    ):
-        for choice in groups().get(group, ()):
-            lines += ["", f"{group}={choice}"]
-            chosen = keys(f"{group}={choice}")
-            lines += [f"  {key}: {value}" for key, value in chosen.items() if plain.get(key, ...) != value]
+    )
+    choices = [f"{group}={choice}" for group in names for choice in groups().get(group, ())]
+    presets = sorted({words.split()[0] for words in CASES.values()})
+    for choice in [*choices, *presets]:
+        lines += ["", choice]
+        lines += [f"  {key}: {value}" for key, value in keys(choice).items() if plain.get(key, ...) != value]
     return "\n".join(lines) + "\n"
 
 
@@ -92,14 +120,18 @@ def keys(*overrides: str) -> dict[str, object]:
     }
 
 
+def files() -> dict[str, str]:
+    """Return the name and the content of every golden file."""
+    scripts = {f"{name}.sh": script(name) for name in WHOLE}
+    return {**scripts, "headers.txt": headers(), "options.txt": options()}
+
+
 def main() -> None:
-    """Write all golden files, and take away those of cases that are gone."""
+    """Write all golden files, and remove those of cases that are gone."""
     for path in HERE.glob("*.sh"):
-        if path.stem not in CASES:
-            path.unlink()
-    for name in CASES:
-        (HERE / f"{name}.sh").write_text(script(name))
-    (HERE / "options.txt").write_text(options())
+        path.unlink()
+    for name, content in files().items():
+        (HERE / name).write_text(content)
 
 
 if __name__ == "__main__":
