@@ -126,11 +126,19 @@ def environment() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm_processes() -> Iterator[None]:
+    """Start commands of this project as forks of warm processes (tests/warm.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", warm.Popen)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def warm_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start commands of this project as forks of warm processes (tests/warm.py), unless a test has the mark new_process."""
-    if not request.node.get_closest_marker("new_process"):
-        monkeypatch.setattr(subprocess, "Popen", warm.Popen)
+def new_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start new interpreters in a test with the mark new_process."""
+    if request.node.get_closest_marker("new_process"):
+        monkeypatch.setattr(subprocess, "Popen", warm.NEW)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,6 +25,7 @@ def test_this_machine_with_two_ranks(tmp_path: Path) -> None:
     assert "!!" not in done.stdout
 
 
+@pytest.mark.new_process
 def test_what_the_site_rejects_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
     done = doctor("cluster=alvis", "trainer.nodes=2", f"paths.results={tmp_path / 'results'}")
     assert done.returncode == 1

@@ -52,6 +52,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.new_process
 def test_digits(train: Train, tmp_path: Path, framework: str) -> None:
     done = train(f"framework={framework}", f"paths.results={tmp_path}")
     assert (done.returncode, without_noise(done.stderr)) == (0, "")

@@ -110,6 +110,8 @@ def _chosen(command: list[str], environ: Mapping[str, str], cwd: Any) -> ForkSer
         return None
     command[:] = [os.fspath(word) for word in command]
     words = command[1 + (command[1] == "-u") :]
+    if words[0] == "-c" and "modules" in words[1]:  # it looks at what is imported
+        return None
     here = Path(cwd or ".").resolve()
     script = not words[0].startswith("-") and (here / words[0]).resolve().is_relative_to(ROOT)
     if not script and not (words[0] in ("-m", "-c") and here == ROOT):

@@ -369,7 +369,7 @@ def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]
     words = request["command"][1:]
     unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     streams = {
-        "stdin": open(0, encoding=sys.stdin.encoding, closefd=False),  # noqa: SIM115
+        "stdin": io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), sys.stdin.encoding),
         "stdout": _text(1, sys.stdout, unbuffered),
         "stderr": _text(2, sys.stderr, unbuffered),
     }

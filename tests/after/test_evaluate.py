@@ -176,6 +176,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
+@pytest.mark.new_process
 def test_refusals(words: str, runs: Runs, evaluated: Evaluate) -> None:
     code, _, error = evaluated(runs["lightning"].path, *words.split())
     assert code == 2

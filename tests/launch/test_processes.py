@@ -59,6 +59,7 @@ def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
     assert done.stdout.count("test/acc 0.") == 1
 
 
+@pytest.mark.new_process
 def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
     options = [
         "strategy=ddp",

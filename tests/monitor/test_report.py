@@ -94,6 +94,7 @@ def test_the_parts_are_the_whole(trained: Path) -> None:
     assert found.seconds["unknown"] <= 2.0  # times in run.json are whole seconds
 
 
+@pytest.mark.new_process
 def test_the_command_writes_it_again(trained: Path) -> None:
     (trained / "report.html").unlink()
     done = report(trained)

@@ -23,6 +23,7 @@ ELSEWHERE = "cluster.site.submit_below=[]"  # tests are not below /scratch
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.new_process
 def test_neuron_with_four_nodes(testbed_for: Callable[..., Testbed], shared_dir: Path, devices: int) -> None:
     neuron = Login(testbed_for("neuron"), shared_dir)
     fake = fake_nvidia_smi(shared_dir / "bin")  # the testbed has no GPU

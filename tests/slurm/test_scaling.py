@@ -10,6 +10,7 @@ from tests.slurm.login import Login
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
 
 
+@pytest.mark.new_process
 def test_a_grid_is_submitted_and_becomes_a_table(login: Login) -> None:
     grid = ["cluster=slurm", "nodes=1,2", "devices=1", "strategy=ddp", "launch=srun,mpirun"]
     size = ["trainer.max_epochs=5", "trainer.log_every_n_steps=5", "monitor.tensorboard=false"]
