@@ -62,13 +62,31 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The same for single tests, which have the framework as a parameter or a word of it in their name."""
+    """Skip single tests for a missing framework, by their parameters; make the cases slow that the mark `quick` leaves out."""
+    mark_slow(items)
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {}).values()
         asked = {v for v in values if isinstance(v, str) and v in FRAMEWORKS}
         if reasons := sorted(filter(None, map(not_installed, asked))):
             item.add_marker(pytest.mark.skip(reason=reasons[0]))
+
+
+def mark_slow(items: list[pytest.Item]) -> None:
+    """Give the mark slow to each case of a test with the mark quick that it does not name. Raises UsageError for an unknown name."""
+    cases: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("quick"):
+            cases.setdefault(item.nodeid.partition("[")[0], {})[item.callspec.id] = item  # type: ignore[attr-defined]
+    for test, found in cases.items():
+        named = next(iter(found.values())).get_closest_marker("quick").args  # type: ignore[union-attr]
+        if len(found) > 1 and (unknown := {*named} - {*found}):
+            raise pytest.UsageError(
+                f"{test}: quick names {sorted(unknown)}, and its cases are {sorted(found)}"
+            )
+        for name in {*found} - {*named}:
+            found[name].add_marker(pytest.mark.slow)
 
 
 def require(there: object, what: str) -> None:

@@ -39,17 +39,20 @@ def experiment(tmp_path: Path, require: Callable[[object, str], None]) -> Callab
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.quick("lightning")
 def test_disks_that_refuse(framework: str, experiment: Callable[..., int]) -> None:
     """Each run ends with an exit code that fits its state, and one message that names a file."""
     assert experiment("faults", framework, FAULTS) >= FAULTS
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.quick("keras")
 def test_disks_that_are_too_small(framework: str, experiment: Callable[..., int]) -> None:
     assert experiment("full", framework, 4) == 4
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.quick("lightning")
 def test_something_else_in_the_place_of_a_file(framework: str, experiment: Callable[..., int]) -> None:
     """`resume=` refuses it with one message or replaces it, and what a link leads to stays as it is."""
     assert experiment("links", framework, LINKS) >= LINKS

@@ -80,6 +80,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("fault", LOST)
+@pytest.mark.quick("true", "kill -9 $$")
 def test_an_answer_that_is_lost(fakes: Fakes, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     fakes("sbatch", fault)
     monkeypatch.setattr(programs, "SUBMIT_TIMEOUT_S", 0.5)

@@ -59,6 +59,7 @@ def queued(login: Login) -> list[str]:
 
 @pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize("instead", HICCUPS.values(), ids=HICCUPS)
+@pytest.mark.quick("not reached-1", "lost on the way back-1", "no answer-1")
 def test_one_hiccup_loses_no_link_of_a_chain(
     login: Login, hesitate: Callable[[str, int], None], instead: str, call: int
 ) -> None:

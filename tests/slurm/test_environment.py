@@ -90,6 +90,7 @@ def test_options_that_users_set_once_for_all_jobs_hold(
 
 @pytest.mark.slurm
 @pytest.mark.needs_root
+@pytest.mark.slow
 def test_a_job_of_a_shell_of_an_earlier_allocation_trains(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def typed(testbed: Testbed, folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("results", ["", pytest.param("paths.results=out", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_job_of_a_home_that_is_a_link_finds_its_files(
     testbed_for: Callable[..., Testbed], project: Path, results: str
 ) -> None:

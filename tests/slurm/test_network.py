@@ -74,6 +74,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_nodes_that_know_themselves_as_loopback_train_together(
     debian: Testbed, shared_dir: Path, method: str
 ) -> None:

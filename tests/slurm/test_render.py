@@ -121,6 +121,7 @@ def test_ranges() -> None:
 
 
 @pytest.mark.parametrize(("trainer", "expected"), [(0, 0), (1, 1), (137, 137), (3, 3)])
+@pytest.mark.quick("0-0", "137-137")
 def test_the_exit_code_of_the_trainer_is_that_of_the_job(
     make_config: Callable[..., Config], tmp_path: Path, trainer: int, expected: int
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_python_that_does_not_start_leaves_the_run_queued(
 
 
 @pytest.mark.parametrize("content", [None, "", "\n", "nonsense"])
+@pytest.mark.quick("nonsense")
 def test_a_missing_or_damaged_state_does_not_keep_the_ranks_from_starting(
     make_config: Callable[..., Config], tmp_path: Path, content: str | None
 ) -> None:
@@ -254,6 +256,7 @@ def test_each_start_of_a_job_meets_at_another_port(
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun", "horovodrun"])
+@pytest.mark.quick("srun", "mpirun")
 def test_each_step_of_a_job_has_the_environment_and_whole_nodes(
     make_config: Callable[..., Config], launch: str
 ) -> None:

@@ -59,6 +59,7 @@ def test_only_the_member_that_stops_is_requeued(login: Login, slow_steps: str) -
 
 
 @pytest.mark.parametrize("signal", ["USR1", "TERM"])
+@pytest.mark.quick("USR1")
 def test_a_signal_before_the_ranks_is_not_lost(login: Login, shared_dir: Path, signal: str) -> None:
     """While the environment is set up, which no signal interrupts: the ranks start at the next start of the job only."""
     setup = f"echo setting up; while [ ! -e '{shared_dir}/go' ]; do sleep 0.1; done"
@@ -94,6 +95,7 @@ def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path)
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
+@pytest.mark.quick("srun")
 def test_a_signal_while_the_ranks_start(login: Login, launch: str) -> None:
     """Nothing listens yet, whatever the launcher does with it."""
     job, run = login.submit(*SHORT, "trainer.nodes=2", f"launch={launch}")
@@ -138,6 +140,7 @@ NO_ANSWER = "echo 'slurm_load_jobs error: Unable to contact slurm controller (co
     ],
     ids=["show", "requeue", "answer-lost", "hangs"],
 )  # fmt: skip
+@pytest.mark.quick("requeue")
 def test_a_slurm_that_does_not_answer_is_asked_again(
     login: Login, slow_steps: str, which: str, fails: int, how: str
 ) -> None:
@@ -152,6 +155,7 @@ def test_a_slurm_that_does_not_answer_is_asked_again(
     assert "jobs.py resubmit" not in log(run)
 
 
+@pytest.mark.slow
 def test_a_slurm_that_never_answers_is_a_sentence(login: Login, slow_steps: str) -> None:
     broken = broken_scontrol(login, "'show job'", 1000, NO_ANSWER)
     setup = slow_steps.replace('["', f'[{broken},"')
@@ -174,6 +178,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
+@pytest.mark.quick("srun")
 def test_what_an_earlier_launcher_has_left_is_not_believed(
     login: Login, monkeypatch: pytest.MonkeyPatch, launch: str
 ) -> None:
@@ -205,6 +210,7 @@ def test_what_an_earlier_launcher_has_left_is_not_believed(
     assert list((run / "monitor").glob("*.csv")), (run / "monitor" / "errors.txt").read_text()
 
 
+@pytest.mark.slow
 def test_the_ranks_of_an_uneven_job_fill_node_after_node(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +257,7 @@ def listener(login: Login, port: int) -> subprocess.Popen[str]:
     return there
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_not_taken_again(
     login: Login, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_log_that_tells_more_needs_no_words_of_slurm(tmp_path: Path) -> None:
 
 @pytest.mark.slurm
 @pytest.mark.needs_root
+@pytest.mark.slow
 def test_a_job_whose_folder_the_nodes_do_not_have(login: Login, tmp_path: Path) -> None:
     login.results = tmp_path / "results"  # each node has a /tmp of its own
     job, run = login.submit("cluster=slurm")
@@ -89,6 +90,7 @@ def test_a_held_job_is_known_by_its_reason() -> None:
 
 @pytest.mark.slurm
 @pytest.mark.needs_root
+@pytest.mark.slow
 def test_a_held_job_is_released_by_the_command_that_status_names(login: Login) -> None:
     job, run = login.submit("cluster=slurm", 'cluster.extra=["--hold"]')
     assert f"Next:        scontrol release {job}\n" in login.jobs("status", run.name)

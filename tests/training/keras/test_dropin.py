@@ -143,6 +143,7 @@ UNFREEZES = f"+callbacks.unfreezes._target_={HERE}.Unfreezes"
     ],
     ids=["run's optimizer", "own step", "own optimizer", "never built", "within an epoch"],
 )
+@pytest.mark.quick("run's optimizer")
 def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, overrides) -> None:
     """The first layer is trained after a resume in epoch 2, where no callback says so any more."""
     resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 14, *overrides)
@@ -150,6 +151,7 @@ def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, over
 
 @pytest.mark.parametrize("name", ["compiled", "frozen"])
 @pytest.mark.parametrize(("kind", "moves"), [("", [False, True]), ("Within", [True, True])])
+@pytest.mark.quick("-moves0-compiled", "Within-moves1-frozen")
 def test_a_layer_that_a_callback_unfreezes_is_trained(make_run: Make, name: str, kind: str, moves) -> None:
     """The step is traced again, and an optimizer gets the variables that it lacks."""
     from tests.training.keras.strangers import Unfreezes
@@ -170,6 +172,7 @@ BEST = "{_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 
     [f"{{_target_: {HERE}.Halved}}", PLATEAU, f"{{_target_: {HERE}.KeepsState}}", BEST],
     ids=["scheduler", "plateau", "own", "early stopping"],
 )
+@pytest.mark.quick("scheduler-9", "own-12", "early stopping-9")
 def test_callbacks_keep_their_state(make_run: Make, stop_at, monkeypatch, callback: str, step: int) -> None:
     """After a resume within an epoch, which begins once, and at its end."""
     options = (task("OwnStep"), "schedule=constant", f"+callbacks.a={callback}", "trainer.max_epochs=5")
@@ -240,6 +243,7 @@ ONE_MODEL = {
 
 
 @pytest.mark.parametrize("overrides", [pytest.param(words, id=name) for name, words in ONE_MODEL.items()])
+@pytest.mark.quick("average", "own swap", "best restored")
 def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides) -> None:
     """Validation, test, evaluate.py and what others read of the checkpoint agree; a resume trains with those before."""
     from src.training.keras.after import open_trained
@@ -256,6 +260,7 @@ def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides
 
 @pytest.mark.parametrize("step", [9, 12])
 @pytest.mark.parametrize("name", ["average", "average written over", "own swap", "own change at the end"])
+@pytest.mark.quick("average-9", "own swap-12")
 def test_what_is_not_validated_is_trained_on(
     make_run: Make, stop_at, monkeypatch, name: str, step: int
 ) -> None:
@@ -395,6 +400,7 @@ def test_other_streams(make_run: Make, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["one_stream", "only_rows", "arrays", "weighed_arrays", "named_arrays"])
+@pytest.mark.quick("one_stream", "arrays", "named_arrays")
 def test_data_as_it_is_given_to_fit(make_run: Make, target: str) -> None:
     """A data set without a validation; arrays of 64 bits, labels, and weights of rows."""
     outcome, _ = trained(make_run, task("compiled"), f"data._target_={HERE}.{target}", "trainer.max_epochs=2")
@@ -403,6 +409,7 @@ def test_data_as_it_is_given_to_fit(make_run: Make, target: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["generator", "PyDataset", "tf.data", "iterable", "arrays"])
+@pytest.mark.quick("generator", "tf.data")
 def test_any_data_is_evaluated_to_its_end(make_run: Make, kind: str) -> None:
     words = (f"data._target_={HERE}.validated", f"data.kind={kind}", "trainer.max_epochs=2")
     outcome, _ = trained(make_run, task("compiled"), *words)

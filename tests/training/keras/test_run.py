@@ -123,6 +123,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
     ],
     ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed", "compiled"],
 )
+@pytest.mark.quick("mid-epoch")
 def test_a_stopped_run_resumes_bit_for_bit(
     make_run, signal_at, monkeypatch, overrides, event: str, count: int, step: int, position: tuple[int, int]
 ) -> None:

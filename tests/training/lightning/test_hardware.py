@@ -52,6 +52,7 @@ PICTURES = ("model=cnn", "model.width=4", "trainer.max_epochs=2", "monitor.progr
         pytest.param((*PICTURES, "trainer.channels_last=true"), id="channels last"),
     ],
 )
+@pytest.mark.quick("channels last")
 def test_stop_and_resume_changes_no_bit(words: tuple[str, ...], make_run: MakeRun, fit: Fit) -> None:
     config, whole = make_run(*words)
     assert fit(config, whole).state == "completed"

@@ -75,6 +75,16 @@ def stranger(make_run: MakeRun) -> MakeRun:
     [(case, "in an epoch") for case in CASES]
     + [(case, place) for case in ("BackboneFinetuning", *list(CASES)[5:]) for place in list(STOPS)[1:]],
 )
+@pytest.mark.quick(
+    "BackboneFinetuning-in an epoch",
+    "in on_train_epoch_start-in an epoch",
+    "averages-in a validation",
+    "averages and normalization-at its end",
+    "averages of its own-in an epoch",
+    "averages beside a copy-in the last validation",
+    "merged-in a validation",
+    "pruned-at its end",
+)
 def test_stop_and_resume_changes_no_bit(case: str, place: str, stranger: MakeRun, fit: Fit) -> None:
     words = (*CASES[case], "data.noise=0.1", "task.dropout=0.3")
     config, whole = stranger(*words)
@@ -166,6 +176,7 @@ def test_unused_parameters(found: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", list(CASES)[5:])
+@pytest.mark.quick("averages", "averages and normalization", "merged", "pruned")
 def test_one_model_is_validated_tested_evaluated_and_exported(
     case: str, stranger: MakeRun, fit: Fit, tmp_path: Path
 ) -> None:
