@@ -32,7 +32,7 @@ test-all: export LAB_KILLS = 200
 test-all: export CHAOS_KILLS = 10
 test-all: export REQUEUES = 10
 test-all: export BAD_INPUTS = all
-# Tests that measure times come last, one by one. Exit code 5: ARGS selects none of a part.
+# Tests that need the whole machine come last, one by one. Exit code 5: ARGS selects none of a part.
 test-all: setup $(tools)  ## every test, more than an hour: before a release
 	@$(pytest) -m 'not alone' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; [ $$last = 0 ] || [ $$last = 5 ] || exit $$last

@@ -4,8 +4,8 @@
 
     stall    how long the training thread waits
     whole    how much later the training arrives, all steps included that are slowed while the background works
-    memory   how much more host memory the process takes at its peak than in as many rounds with a state of one
-             number, in sizes of the state; training's own tensors come and go between, so it is good to 0.01
+    memory   how much more host memory the process and its children take at their peak than in as many rounds with a
+             state of one number, in sizes of the state; training's own tensors come and go between, so it is good to 0.01
 
 Stall and whole cost are relative to a synchronous `torch.save` to the shared disk, a folder that takes 300 MB/s
 (throttle.c). One thread trains. The time in which it could run but has no core is not counted, so the background has a
@@ -20,6 +20,7 @@ loaded its code and saved twice before. The last line is one JSON object.
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -153,8 +154,22 @@ class TorchDistributed:
         """With its default stager, as its tutorial does."""
         from torch.distributed.checkpoint import async_save
 
-        future: Any = async_save(state, checkpoint_id=str(self.shared / "dcp"))
+        future: Any = async_save(state, checkpoint_id=str(self.shared / "dcp"), **self.options())
         return getattr(future, "upload_completion", future).done
+
+    def options(self) -> dict[str, Any]:
+        """Return arguments of `async_save`; by default a thread saves."""
+        return {}
+
+
+class TorchDistributedProcess(TorchDistributed):
+    """The same, but a process of its own saves, so that training does not share Python's lock with it."""
+
+    def options(self) -> dict[str, Any]:
+        """The first save starts the process, which needs the process group."""
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
 
 
 class GuideRsync:
@@ -177,6 +192,7 @@ METHODS: dict[str, Callable[[Path, Path], Any]] = {
     "ours": Ours,
     "AsyncCheckpointIO": LightningAsync,
     "dcp.async_save": TorchDistributed,
+    "dcp.async_save process": TorchDistributedProcess,
     "save, then rsync": GuideRsync,
 }
 
@@ -230,14 +246,29 @@ def say(text: str) -> None:
 
 
 def forget_peak() -> None:
-    """VmHWM counts from here."""
-    Path("/proc/self/clear_refs").write_text("5")
+    """VmHWM of this process and its children counts from here."""
+    for process in ("self", *children()):
+        Path(f"/proc/{process}/clear_refs").write_text("5")
 
 
 def peak_of_memory() -> int:
-    """VmHWM of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    """Return VmHWM of this process and its children, in bytes; memory that they share counts once."""
+    return memory("self")["VmHWM"] + sum(
+        found["VmHWM"] - found["RssShmem"] for found in map(memory, children())
+    )
+
+
+def children() -> list[str]:
+    """Return the process ids of the children of this process."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return " ".join(path.read_text() for path in lists).split()
+
+
+def memory(process: str) -> dict[str, int]:
+    """Return the sizes in /proc/PID/status, in bytes."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    rows = (line.split() for line in lines if line.startswith(("VmHWM", "RssShmem")))
+    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in rows}
 
 
 def child(name: str, rounds: int, layers: int, where: Path, throttle: Path) -> dict[str, Any]:
@@ -252,6 +283,7 @@ def child(name: str, rounds: int, layers: int, where: Path, throttle: Path) -> d
         "THROTTLE_FOLDER": str(shared),
         "THROTTLE_RATE": str(RATE),
         "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",  # as torchrun sets it: the process of dcp.async_save meets there
     }
     command = [sys.executable, __file__, "--method", name, "--rounds", str(rounds), "--layers", str(layers)]
     command += ["--folder", str(where)]
@@ -271,7 +303,7 @@ def compare(rounds: int, layers: int, where: Path) -> dict[str, float]:
     print(
         f"\nstate of {found['ours']['size'] / 1e6:.0f} MB; 1 = {unit:.2f} s, torch.save at {RATE / 1e6:.0f} MB/s"
     )
-    print(f"{'':<20}{'stall':>8}{'whole':>8}{'memory':>8}  spread of the stall")
+    print(f"{'':<24}{'stall':>8}{'whole':>8}{'memory':>8}  spread of the stall")
     ratios: dict[str, float] = {}
     for name, row in found.items():
         values = {
@@ -280,7 +312,7 @@ def compare(rounds: int, layers: int, where: Path) -> dict[str, float]:
             "memory": round(row["memory"], 2),
         }
         spread = f"{min(row['stall']) / unit:.3f} to {max(row['stall']) / unit:.3f}"
-        print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()) + f"  ({spread})")
+        print(f"{name:<24}" + "".join(f"{value:8.3f}" for value in values.values()) + f"  ({spread})")
         ratios |= {f"checkpoint {column}, {name}": round(value, 4) for column, value in values.items()}
     return ratios
 
@@ -306,6 +338,8 @@ def main() -> None:
             )
         )
         sys.stdout.flush()
+        for process in multiprocessing.active_children():
+            process.kill()
         os._exit(0)  # whatever threads a method has left
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=asked.folder or memory) as folder:

@@ -9,6 +9,7 @@ the worse one counts. The last line is one JSON object.
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -89,9 +90,25 @@ class TorchAsync:
         """Returns when the state is copied."""
         from torch.distributed import checkpoint as dcp
 
-        future: Any = dcp.async_save(state, checkpoint_id=self.shared / "dcp", process_group=self.group)
+        future: Any = dcp.async_save(
+            state, checkpoint_id=self.shared / "dcp", process_group=self.group, **self.options()
+        )
         done: Callable[[], bool] = getattr(future, "upload_completion", future).done
         return done
+
+    def options(self) -> dict[str, Any]:
+        """Return arguments of `async_save`; by default a thread saves."""
+        return {}
+
+
+class TorchAsyncProcess(TorchAsync):
+    """The same, but a process of its own saves, so that training does not share Python's lock with it."""
+
+    def options(self) -> dict[str, Any]:
+        """The first save starts the process on each rank."""
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
 
 
 class Ours:
@@ -132,6 +149,7 @@ METHODS: dict[str, Callable[[int, Path, Path], Any]] = {
     "dcp.save": Synchronous,
     "ours": Ours,
     "dcp.async_save": TorchAsync,
+    "dcp.async_save process": TorchAsyncProcess,
 }
 
 
@@ -186,6 +204,7 @@ def ranks_of(
         "THROTTLE_RATE": str(RATE / RANKS),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "MASTER_ADDR": "127.0.0.1",  # as torchrun sets it: the processes of dcp.async_save meet there
         "PYTHONWARNINGS": "ignore",  # dcp's, of a checkpoint that it writes over
         "PORT": str(port),
     }
@@ -211,6 +230,8 @@ def rank_of(asked: argparse.Namespace) -> None:
     print(json.dumps(measure(asked.method, asked.rank, local, shared, asked.rounds, asked.layers)))
     sys.stdout.flush()
     distributed.barrier()
+    for process in multiprocessing.active_children():
+        process.kill()
     os._exit(0)  # whatever threads a method has left
 
 
@@ -227,7 +248,7 @@ def compare(asked: argparse.Namespace, where: Path) -> dict[str, float]:
     print(
         f"\nstate of {size / 1e6:.0f} MB on {RANKS} ranks; 1 = {unit:.2f} s, dcp.save at {RATE / 1e6:.0f} MB/s"
     )
-    print(f"{'':<20}{'stall':>8}{'whole':>8}{'memory':>8}  spread of the stall")
+    print(f"{'':<24}{'stall':>8}{'whole':>8}{'memory':>8}  spread of the stall")
     ratios: dict[str, float] = {}
     for name, rows in found.items():
         values = {
@@ -236,7 +257,7 @@ def compare(asked: argparse.Namespace, where: Path) -> dict[str, float]:
         } | {"memory": max(row["memory"] for row in rows)}
         stalls = [max(stall) / unit for stall in zip(*(row["stall"] for row in rows), strict=True)]
         spread = f"{min(stalls):.3f} to {max(stalls):.3f}"
-        print(f"{name:<20}" + "".join(f"{value:8.3f}" for value in values.values()) + f"  ({spread})")
+        print(f"{name:<24}" + "".join(f"{value:8.3f}" for value in values.values()) + f"  ({spread})")
         ratios |= {f"sharded checkpoint {column}, {name}": round(v, 4) for column, v in values.items()}
     return ratios
 

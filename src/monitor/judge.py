@@ -68,18 +68,17 @@ class Judge:
         lines = self.meeting.look(ranks, time.monotonic())
         if not self.meeting.late(ranks):
             lines += self.stragglers.look([r for r in ranks if not r.ended])
-        for line in lines:
-            say(line)
+        self._report(ranks, *lines)
         self._look_for_hang(own, ranks)
-        self._write(ranks)
 
     def _look_for_hang(self, own: list[Seen], ranks: list[Seen]) -> None:
         found = find_hang(ranks, self.bound)
         now = time.monotonic()
         if found is None:
-            if self.hang:
-                say(f"the ranks go on again, after {now - self._since + self.hang['seconds']:.0f} s.")
-            self.hang = None
+            before, self.hang = self.hang, None
+            if before:
+                silent = now - self._since + before["seconds"]
+                self._report(ranks, f"the ranks go on again, after {silent:.0f} s.")
         elif self.hang is None:
             self._since = now
             self._found(found, own, ranks)
@@ -101,27 +100,27 @@ class Judge:
         stacks.write(self.run.monitor, own, collected)
         minority = elsewhere({n: stacks.top(text) for n, text in collected.items()}) if own == ranks else []
         self.hang["line"] = line = describe(hang, minority)
-        say(f"{line} Stacks of all ranks: {self.run.monitor}/stacks-*.txt")
+        self._report(ranks, f"{line} Stacks of all ranks: {self.run.monitor}/stacks-*.txt")
 
     def _end(self, hang: Hang, own: list[Seen], ranks: list[Seen]) -> None:
         """End the run: the other nodes read it in watch.json, and the launcher ends what is left."""
         assert self.hang
         failed = ending.too_often(self.hangs, hang.step)
-        say(self._sentence(hang.step, failed))
+        lines = [self._sentence(hang.step, failed), *self._blame(hang)]
         self.hang["end"] = self._ended = True
-        self._blame(hang)
         found = {"step": hang.step, "start": self.start, "host": _host(hang)}
         self.hangs = [] if failed else [*self.hangs, found]
-        self._write(ranks)
+        self._report(ranks, *lines)
         ending.end_run(self.run, own, hang.step, failed)
 
-    def _blame(self, hang: Hang) -> None:
-        """A node on which ranks hang for the second time, while others wait, is bad."""
+    def _blame(self, hang: Hang) -> list[str]:
+        """A node on which ranks hang for the second time, while others wait, is bad; returns the line for the log, if any."""
         host = _host(hang)
-        if host and any(before.get("host") == host for before in self.hangs):
-            say(f"it is not the first time on {host}: the job comes back without that node.")
-            with suppress(OSError):
-                bad_nodes.add(self.run, host)
+        if not host or all(before.get("host") != host for before in self.hangs):
+            return []
+        with suppress(OSError):
+            bad_nodes.add(self.run, host)
+        return [f"it is not the first time on {host}: the job comes back without that node."]
 
     def _sentence(self, step: int, failed: bool) -> str:
         if failed:
@@ -129,6 +128,12 @@ class Judge:
         if self.batch:
             return "monitor.hang=requeue: the ranks are ended, and the job comes back as after a preemption."
         return f"monitor.hang=requeue: the ranks are ended; go on with: python src/train.py resume={self.run.path}"
+
+    def _report(self, ranks: list[Seen], *lines: str) -> None:
+        """Write watch.json, then print: whoever reads a line in the log finds its facts in the file."""
+        self._write(ranks)
+        for line in lines:
+            say(line)
 
     def _write(self, ranks: list[Seen]) -> None:
         """What is found now, for people, `jobs.py` and the other nodes; written when it changes."""

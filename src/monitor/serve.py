@@ -43,7 +43,7 @@ class Server:
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=quiet, text=True)
 
     def look(self, now: float) -> None:
-        """Wait until the server says its port, or why it has none; print that and write it down."""
+        """Wait until the server says its port, or why it has none; write that down and print it."""
         assert self.process.stdout
         said = self.process.stdout.readline().strip()
         self.every_seconds = DONE_S
@@ -51,8 +51,8 @@ class Server:
             print(f"{self.title} does not run on {self.name}: {said or 'it ended at its start'}", flush=True)
             return
         found = place(int(said), self.name, self.address, self.login if running_job() else "")
+        self._write_down(found)  # before it is printed: whoever reads the log finds it
         print("".join(f"{line}\n" for line in lines(found, self.title)), end="", flush=True)
-        self._write_down(found)
 
     def close(self) -> None:
         """End the server."""

@@ -35,7 +35,7 @@ def test_a_python_that_lacks_packages_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.alone  # on a busy machine its parts are given up after their few minutes
 def test_the_short_form_ends_with_json(tmp_path: Path) -> None:
     done = check("--cpu", "--log", str(tmp_path / "log"))
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()

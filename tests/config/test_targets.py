@@ -159,22 +159,19 @@ def test_what_cannot_be_read_is_named(load_words: Load) -> None:
     ]
 
 
-def test_nothing_of_a_target_is_imported_and_it_takes_no_time(load_words: Load) -> None:
+def test_nothing_of_a_target_is_imported(load_words: Load) -> None:
     code = f"""
-import sys, time
+import sys
 sys.path.insert(0, {sys.path[0]!r})
 from src.config.command_line import opened
 from src.config.compose import compose
 from src.config.load import load
 tree = compose(opened(["task._target_=stranger.LitModule", "task.hidden=3", "optimizer._target_=torch.optim.Muon"]))
-began = time.perf_counter()
 load(tree)
-print(time.perf_counter() - began)
 assert not {{"torch", "lightning", "keras", "tensorflow", "numpy", "stranger"}} & set(sys.modules), sys.modules.keys()
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 10  # seconds: it does not hang; how long it takes is in benchmarks/
 
 
 ADAM = "_target_: torch.optim.Adam, _partial_: true"

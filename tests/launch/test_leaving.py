@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,16 +63,16 @@ def test_what_keeps_a_process_is_named_and_it_exits_with_its_own_code(
 
 DAEMON = """
 import threading, time
-from src.launch.leaving import leave
+from src.launch import leaving
+leaving.GRACE_S = 600  # longer than the test waits
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-leave(lambda: 3)
+leaving.leave(lambda: 3)
 """
 
 
 def test_a_process_that_nothing_keeps_exits_at_once(tmp_path: Path) -> None:
-    began = time.monotonic()
     done = program(DAEMON, tmp_path)
-    assert (done.returncode, done.stderr) == (3, "") and time.monotonic() - began < 25
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 EXITS = """

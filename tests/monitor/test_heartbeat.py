@@ -1,17 +1,18 @@
 """What a rank writes into its node's memory, and what is read of it from another process."""
 
 import os
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from src.distributed.topology import Topology
 from src.files import ROOT
-from src.monitor.heartbeat import Heartbeat, place_of, read
+from src.monitor.heartbeat import SIZE, Heartbeat, place_of, read
 from src.runs.folder import RunDir
 from src.runs.lock import started
 
@@ -57,16 +58,25 @@ def test_another_process_reads_what_this_one_writes(run: RunDir, beat: Heartbeat
 
 
 def test_own_work_ends_where_the_wait_for_others_begins(run: RunDir, beat: Heartbeat) -> None:
+    """Each time is compared with the moments around it: the machine may be busy."""
+    now, before = time.monotonic, time.monotonic()
     beat.enter("step", "data")
+    entered = now()
     time.sleep(0.02)
+    data_came = now()
     beat.fetched()
     time.sleep(0.03)
+    done = now()
     beat.computed()
+    waits = now()
     time.sleep(0.2)  # the collective
+    others_came = now()
     beat.trained_batch(1)
     record = read(path_of(run))
     assert record
-    assert 0.02 <= record.data < 0.05 <= record.own < 0.2 <= record.longest
+    assert data_came - entered <= record.data <= done - before
+    assert done - entered <= record.own <= waits - before
+    assert record.longest >= others_came - waits
 
 
 def test_a_checkpoint_is_a_section_within_another_one(run: RunDir, beat: Heartbeat) -> None:
@@ -106,17 +116,27 @@ def test_a_folder_that_is_somebody_elses_is_done_without(run: RunDir) -> None:
     assert list(run.path.iterdir()) == []
 
 
-def test_a_step_costs_microseconds(beat: Heartbeat) -> None:
-    """4.5 us measured for the three writes of a step; a machine that is busy may take ten times as long."""
-    beat.enter("step", "data")
-    best = min(_step_seconds(beat) for _ in range(5))
-    assert best < 50e-6
+def test_a_step_costs_little_more_than_its_three_writes(beat: Heartbeat) -> None:
+    """Twice as much as the clock and `pack_into` by hand; three system calls would be five times as much."""
+    memory, layout = bytearray(SIZE), struct.Struct("=16Q")
 
+    def by_hand(step: int) -> None:
+        for _ in range(3):
+            layout.pack_into(memory, 0, step, *range(14), int(time.monotonic()))
 
-def _step_seconds(beat: Heartbeat, count: int = 2000) -> float:
-    began = time.perf_counter()
-    for step in range(count):
+    def ours(step: int) -> None:
         beat.fetched()
         beat.computed()
         beat.trained_batch(step)
-    return (time.perf_counter() - began) / count
+
+    beat.enter("step", "data")
+    rounds = [(seconds(ours), seconds(by_hand)) for _ in range(10)]
+    assert min(our for our, _ in rounds) < 4 * min(hand for _, hand in rounds)
+
+
+def seconds(do: Callable[[int], None]) -> float:
+    """Return the CPU seconds of 2,000 steps."""
+    began = time.process_time()
+    for step in range(2000):
+        do(step)
+    return time.process_time() - began

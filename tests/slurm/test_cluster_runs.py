@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +27,6 @@ def test_neuron_with_four_nodes(testbed_for: Callable[..., Testbed], shared_dir:
     neuron = Login(testbed_for("neuron"), shared_dir)
     fake = fake_nvidia_smi(shared_dir / "bin")  # the testbed has no GPU
     watched = [f'cluster.setup=["export PATH={fake}:$PATH"]']
-    began = time.monotonic()
     job, run = neuron.submit(
         "cluster=neuron",
         "trainer.nodes=4",
@@ -38,10 +36,8 @@ def test_neuron_with_four_nodes(testbed_for: Callable[..., Testbed], shared_dir:
         *SAMPLED,
         *watched,
     )
-    returned = time.monotonic() - began
     assert neuron.testbed.job_states(job) != ["COMPLETED"]  # it did not wait
     assert neuron.testbed.wait_job(job, 240) == "COMPLETED", log(run)
-    assert returned < 60
     assert per_host(run) == [devices] * 4
     ranks = 4 * devices
     assert of_rank(neuron, ranks - 1) == [f"[rank {ranks - 1}] rank {ranks - 1} of {ranks}"]

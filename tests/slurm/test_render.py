@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -207,16 +206,14 @@ def test_a_signal_is_passed_on_and_waited_for(make_config: Callable[..., Config]
 
 
 @pytest.mark.parametrize(
-    "side", ["exit 9", "kill -9 $$", "exec </dev/null >/dev/null; trap '' TERM; sleep 8", "echo lost >&2"]
+    "side", ["exit 9", "kill -9 $$", "exec </dev/null >/dev/null; trap '' TERM; sleep 40", "echo lost >&2"]
 )
 def test_whatever_the_side_process_does_the_job_ends_as_its_ranks(
     make_config: Callable[..., Config], tmp_path: Path, side: str
 ) -> None:
-    """It fails, is killed, does not end, or complains: the exit code and the log are those of the ranks, and nothing waits."""
-    began = time.monotonic()
+    """It fails, is killed, does not end before `_run` gives up, or complains: the exit code and the log are those of the ranks."""
     done = _run(make_config, tmp_path, "echo trained", side=side)
     assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "trained", "")
-    assert time.monotonic() - began < 6
 
 
 def test_a_module_that_can_not_be_loaded_ends_the_job(

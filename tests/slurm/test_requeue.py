@@ -84,7 +84,7 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
         ["mpirun trainer.nodes=1"],
         pytest.param(
             ["srun", "torchrun", "mpirun", "horovodrun strategy=horovod", "mpirun trainer.nodes=1"],
-            marks=[pytest.mark.slow, pytest.mark.alone],
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["one", "all"],

@@ -78,7 +78,7 @@ def test_what_needs_a_missing_tool_is_skipped(scratch: Path, tool: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.alone  # it runs all of `make test`
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("tools", ["horovod,slurm,mpi", "horovod,slurm,mpi,root"])
 def test_make_test_passes(scratch: Path, tools: str) -> None:

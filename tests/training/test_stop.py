@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -61,8 +60,9 @@ def test_what_was_never_installed_is_not_taken() -> None:
 
 def test_the_second_ctrl_c_interrupts() -> None:
     process = start("loop")
+    assert process.stderr
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    process.stderr.readline()  # it has heard the first
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert "KeyboardInterrupt" in err

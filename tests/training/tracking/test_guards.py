@@ -106,19 +106,18 @@ def test_one_that_never_answers_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(guards, "CLOSE_S", 0.2)
-    answer = threading.Event()
+    answer, answered = threading.Event(), threading.Event()
 
     class Silent(Logger):
         def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-            answer.wait(60)
+            answer.wait()
+            answered.set()
 
-    began = time.monotonic()
     sender = Sender("mine", Silent())
     for step in range(3):
         sender.log_metrics({"a": 1.0}, step)
-    assert time.monotonic() - began < 0.1
     sender.finalize("preempted")
-    assert time.monotonic() - began < 2
+    assert not answered.is_set()
     assert "3 rows were not taken" in capsys.readouterr().err
     answer.set()
 
