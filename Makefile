@@ -27,13 +27,9 @@ pytest := $(bin)/python -m pytest -n 3 --dist worksteal
 test: setup $(tools)  ## test every part of the project, in minutes; ARGS='-k name' selects
 	@$(pytest) -m 'not slow' $(ARGS)
 
-# The long form of the crash tests, and everything that `make test` leaves out.
-test-all: export LAB_KILLS = 200
-test-all: export CHAOS_KILLS = 10
-test-all: export REQUEUES = 10
 test-all: export BAD_INPUTS = all
 # Tests that need the whole machine come last, one by one. Exit code 5: ARGS selects none of a part.
-test-all: setup $(tools)  ## every test, more than an hour: before a release
+test-all: setup $(tools)  ## every test, about half an hour: before a release
 	@$(pytest) -m 'not alone' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; [ $$last = 0 ] || [ $$last = 5 ] || exit $$last
 
@@ -52,16 +48,15 @@ docs-serve:  ## show the site here, and follow changes
 golden: setup  ## write the golden batch scripts and the list of all keys again; review the diff
 	@$(bin)/python tests/template/golden/renew.py
 
-chaos: export LAB_KILLS = 200
-chaos: export CHAOS_KILLS = 10
-chaos: export REQUEUES = 10
-chaos: setup  ## the crash tests' long form: 200 kills for each framework, 10 of its ranks, 10 requeues
+KILLS ?= 200
+chaos: export CHAOS_KILLS = $(KILLS)
+chaos: setup  ## the crash tests' long form: KILLS=200 kills of each framework, a twentieth of them for ranks and for requeues
 	@$(bin)/python -m pytest -q tests/chaos tests/slurm/test_requeue.py -k 'kills or killed_ranks or again_and_again' $(ARGS)
 
 matrix: setup  ## as root: every strategy with every launcher on two nodes of a Slurm on this machine, as a table
 	@$(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix $(ARGS)
 
-bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs a fifth of them
+bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs an eighth of them
 	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 tests/bad_inputs $(ARGS)
 
 bench: setup  ## every benchmark beside its peers, half an hour on a quiet machine: docs/performance.md

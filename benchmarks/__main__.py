@@ -27,7 +27,7 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "step": (["--rounds", "3"], ["--rounds", "1"]),
     "submit": ([], ["--rounds", "3"]),
     "start": ([], None),
-    "sweep": ([], ["--rounds", "1", "--framework", "lightning"]),
+    "sweep": ([], ["--rounds", "1", "--members", "3", "--framework", "lightning"]),
     "data": ([], ["--rounds", "1", "--only", "pictures", "digits"]),
     "checkpoint": ([], ["--rounds", "2", "--layers", "8"]),
     "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),

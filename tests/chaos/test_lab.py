@@ -1,4 +1,4 @@
-"""The crash laboratory, and that it would notice. LAB_KILLS says how often it kills each framework."""
+"""The crash laboratory, and that it would notice. CHAOS_KILLS says how often it kills each framework."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-KILLS = int(os.environ.get("LAB_KILLS", "20"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 
 UNSAFE = """
 import sys

@@ -20,7 +20,7 @@ from src.checkpoints.manifest import damage_of
 from src.distributed.horovod_install import horovod_problem
 from src.files import ROOT
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "2"))
+KILLS = max(2, int(os.environ.get("CHAOS_KILLS", "0")) // 20)
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV)
 """What ends rank 0 and rank 1."""
 

@@ -159,8 +159,8 @@ def test_a_node_whose_ranks_are_done_leaves_the_others_their_time(
 
 @pytest.mark.slow
 def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
-    """Three times, or as often as REQUEUES says, by itself and by its owner; beside it the same run that nobody disturbs."""
-    times = int(os.environ.get("REQUEUES", 3))
+    """Three times, or a twentieth of CHAOS_KILLS, by itself and by its owner; beside it the same run that nobody disturbs."""
+    times = max(3, int(os.environ.get("CHAOS_KILLS", "0")) // 20)
     words = ["trainer.devices=2", *EACH_STEP, f"trainer.max_steps={30 * times}", slow_steps]
     undisturbed, whole = login.submit("cluster=slurm", *words)
     job, run = login.submit("cluster=slurm", *words)
