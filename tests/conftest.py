@@ -147,6 +147,7 @@ def environment() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def warm_processes() -> Iterator[None]:
     """Start commands of this project as forks of warm processes (tests/warm.py)."""
+    warm.ENVIRON.update(os.environ)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", warm.Popen)
         yield

@@ -19,6 +19,9 @@ from typing import Any
 from src.files import ROOT
 from src.launch.forkserver import ForkServer
 
+ENVIRON: dict[str, str] = {}
+"""Environment of this process before the first test: a test may change what libraries read."""
+
 _servers: dict[str, ForkServer] = {}
 
 
@@ -26,7 +29,7 @@ def server(framework: str) -> ForkServer:
     """Return this process's server for commands with a framework, or without one ("")."""
     if framework not in _servers:
         modules = ["tests.warm_imports", *([f"tests.warm_imports.{framework}"] if framework else [])]
-        _servers[framework] = ForkServer(modules)
+        _servers[framework] = ForkServer(modules, ENVIRON)
     return _servers[framework]
 
 
