@@ -8,6 +8,7 @@ program's real file as `__main__` and exits as the interpreter does.
     python -m src.launch.forkserver NUMBER MODULES...    NUMBER: the descriptor of the socket on which requests arrive
 """
 
+import ctypes
 import gc
 import importlib
 import io
@@ -22,13 +23,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from src.files import ROOT
-from src.launch.leaving import PARENT
+from src.monitor.ranks import GONE, process_state
+from src.runs.lock import started
+
+ROOM = " " * 4000
+"""Last word of the server's command line: a fork writes its own command line over it."""
 
 READ_AT_IMPORT = (
     "CUDA",
@@ -154,7 +159,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
-            command = [*around, sys.executable, "-m", "src.launch.forkserver", str(number), *modules]
+            command = [*around, sys.executable, "-m", "src.launch.forkserver", str(number), *modules, ROOM]
             quiet = subprocess.DEVNULL
             self._server = subprocess.Popen(
                 command, cwd=root, env=self._environ, pass_fds=[number], start_new_session=True,
@@ -246,7 +251,13 @@ class ForkServer:
         """
         if not self._socket:
             return None
-        request = {"command": [*command], "environ": {**environ}, "cwd": str(cwd), "umask": _umask()}
+        request = {
+            "command": [*command],
+            "environ": {**environ},
+            "cwd": str(cwd),
+            "umask": _umask(),
+            "starter": os.getpid(),
+        }
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -305,8 +316,7 @@ MORE: list[socket.socket] = []
 def serve(requests: socket.socket) -> dict[str, Any] | None:
     """Fork for each request. In a fork, return the request; in the server None, when its client has gone."""
     children: dict[int, socket.socket] = {}
-    server = os.getpid()
-    sockets = [requests, *MORE]
+    sockets, server = [requests, *MORE], os.getpid()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -360,12 +370,12 @@ def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update({**imported, **request["environ"]})
-    if PARENT in os.environ:
-        os.environ[PARENT] = str(request["server"])
+    os.getppid = starter(request["starter"], request["server"])  # type: ignore[assignment]
     for to, passed in enumerate(request["streams"]):
         os.dup2(passed, to)
     for passed in request["streams"]:
         os.close(passed)
+    show_as(request["command"])
     words = request["command"][1:]
     unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     streams = {
@@ -382,6 +392,24 @@ def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     return words[words[0] == "-u" :]
+
+
+def starter(pid: int, server: int) -> Callable[[], int]:
+    """Return what os.getppid is in a fork: the process that requested it, or 1 once that or the server has ended."""
+    parent, start = os.getppid, int(started(pid) or 0)
+    return lambda: pid if parent() == server and process_state(pid, start) != GONE else 1
+
+
+def show_as(command: Sequence[str]) -> None:
+    """Make `ps` and `pgrep -f` show another command line for this process, by writing over its own (Linux, see proc(5))."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = (
+            int(fields[45]),
+            int(fields[46]),
+        )  # arg_start and arg_end, of which the first field here is the third
+        text = "\0".join(command).encode(errors="surrogateescape")[: end - start - 1]
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def _text(number: int, like: Any, unbuffered: bool) -> io.TextIOWrapper:
@@ -427,4 +455,4 @@ def main(number: int, modules: Sequence[str]) -> None:
 if __name__ == "__main__":
     from src.launch import forkserver  # under its own name, as the modules know it
 
-    forkserver.main(int(sys.argv[1]), sys.argv[2:])
+    forkserver.main(int(sys.argv[1]), [name for name in sys.argv[2:] if name != forkserver.ROOM])

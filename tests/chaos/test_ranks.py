@@ -6,6 +6,7 @@ CHAOS_KILLS=10 kills so often, the later ones at random moments; the short form 
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -72,9 +73,9 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, **pipes)
 
 
-def ranks(parent: int) -> list[int]:
-    """Process ids of the ranks that `src/train.py` has started, rank 0 first."""
-    command = ["pgrep", "-P", str(parent), "-f", "--", "train.py --run"]
+def ranks(results: Path) -> list[int]:
+    """Process ids of the ranks that train below a folder, rank 0 first."""
+    command = ["pgrep", "-f", "--", f"train.py --run {re.escape(str(results))}"]
     listed = subprocess.run(command, capture_output=True, text=True).stdout.split()
     return [int(pid) for pid in listed]
 
@@ -97,7 +98,7 @@ def kill(process: subprocess.Popen[str], results: Path, victim: int, delay: floa
     """Kill a rank `delay` seconds after the next checkpoint; False if the run was over before."""
     wait_for_checkpoint(process, results)
     time.sleep(delay)
-    processes = ranks(process.pid)
+    processes = ranks(results)
     if len(processes) == 2:
         os.kill(processes[victim], SIGNALS[victim])
     said = process.communicate(timeout=120)[0]
@@ -159,7 +160,7 @@ def test_a_rank_that_the_kernel_ends_for_its_memory(memory_group: Path, tmp_path
     results, node = tmp_path / "results", tmp_path / "node"
     process = start(*OPTIONS, "strategy=ddp", f"paths.results={results}", f"checkpoint.local={node}")
     wait_for_checkpoint(process, results)
-    (memory_group / "cgroup.procs").write_text(str(ranks(process.pid)[0]))
+    (memory_group / "cgroup.procs").write_text(str(ranks(results)[0]))
     said = process.communicate(timeout=120)[0]
     assert "oom_kill 1" in (memory_group / "memory.oom_control").read_text(), said
     assert "rank 0 of 2 ended with signal SIGKILL" in said

@@ -51,7 +51,7 @@ def test_nothing_is_initialized_before_a_fork(framework: str) -> None:
         "lightning": "import torch; bad = torch.cuda.is_initialized() or torch.distributed.is_initialized()",
         "keras": "from tensorflow.python.eager import context as c; bad = c._context is not None and c.context()._initialized",
     }
-    threads = "import os; print(len(os.listdir(f'/proc/{os.getppid()}/task')))"
+    threads = "import os; print(len(os.listdir('/proc/' + open('/proc/self/stat').read().split()[3] + '/task')))"
     files = "print([p for p in map(os.readlink, [f'/proc/self/fd/{n}' for n in range(3, 9) if os.path.lexists(f'/proc/self/fd/{n}')])])"
     server = ForkServers()
     server.starter(framework, 1)
@@ -105,6 +105,24 @@ def test_exit_codes_and_signals_are_those_of_the_program(server: ForkServer) -> 
     process.terminate()
     assert process.wait(30) == process.poll() == -signal.SIGTERM
     process.kill()  # of a process that has ended: nothing
+
+
+def test_ps_shows_the_command_of_a_fork(server: ForkServer) -> None:
+    code, shown = said(server, "-c", "print(open('/proc/self/cmdline').read())", "a word")
+    words = shown.strip("\0\n").split("\0")
+    assert code == 0 and words == [sys.executable, "-c", "print(open('/proc/self/cmdline').read())", "a word"]
+
+
+def test_the_parent_of_a_fork_is_its_starter(server: ForkServer) -> None:
+    assert said(server, "-c", "import os; print(os.getppid())") == (0, f"{os.getpid()}\n")
+    wait = "import os, time\nwhile os.getppid() != 1: time.sleep(0.05)"
+    reader, writer = os.pipe()
+    with ForkServer(["src.errors"]) as other:
+        waiting = other.start([sys.executable, "-c", wait], stdout=writer)
+        assert waiting.poll() is None
+    os.close(writer)
+    with open(reader) as output:
+        assert output.read() == ""  # the fork has ended: its server was closed
 
 
 def test_random_numbers_differ_between_forks(server: ForkServer) -> None:

@@ -101,7 +101,7 @@ def test_a_rank_killed_in_the_middle_ends_the_run_and_is_named(tmp_path: Path) -
         while "epoch 1/500" not in (line := process.stdout.readline()):
             assert line
         ranks = subprocess.run(
-            ["pgrep", "-P", str(process.pid), "-f", "--", "train.py --run"], capture_output=True, text=True
+            ["pgrep", "-f", "--", f"train.py --run {tmp_path}"], capture_output=True, text=True
         ).stdout.split()
         os.kill(int(ranks[-1]), signal.SIGKILL)
         _, err = process.communicate(timeout=120)
