@@ -44,7 +44,8 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         if callback.calls.each:  # else nobody listens, and Keras would start a thread to tell nobody
             others.on_train_batch_begin(number)
             if callback.hooked:
-                callback.follow()
+                with pace.agreement():
+                    callback.follow()
         pace.ask()
         began = time.monotonic()
         callback.module.train_function(batches, tf.constant(count))

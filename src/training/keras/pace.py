@@ -4,7 +4,8 @@ A step is one compiled function, so the moments are taken within it, by operatio
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +24,7 @@ class Pace:
     """
 
     def __init__(self, processes: int) -> None:
-        self._began = self._asked = self._looked = self._own = 0.0
+        self._began = self._asked = self._looked = self._own = self._agreeing = 0.0
         self._unread = 0
         self._batch = _Moment()
         self._there: _Moment | None = None
@@ -35,6 +36,16 @@ class Pace:
     def begin(self) -> None:
         """The last call is done."""
         self._began = time.time()  # the clock of `tf.timestamp`
+        self._agreeing = 0.0
+
+    @contextmanager
+    def agreement(self) -> Iterator[None]:
+        """Count the time within as waiting for other ranks: all of them exchange numbers before the call."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._agreeing += time.monotonic() - start
 
     def ask(self) -> None:
         """The next call comes: from here on its batch is waited for."""
@@ -72,9 +83,9 @@ class Pace:
             return 0.0
         there = self._there.read()
         if self._average and heartbeat.efficiency.due(heartbeat.trained):
-            waited = max(0.0, self._average.read() - there)
+            waited = max(0.0, self._average.read() - there) + self._agreeing
             heartbeat.efficiency.measured(now - self._began - self._wait_for_data(), waited)
-        self._own = max(0.0, there - self._began)
+        self._own = max(0.0, there - self._began - self._agreeing)
         return self._own
 
     def _wait_for_data(self) -> float:
