@@ -306,6 +306,7 @@ def loaded(arguments: list[str]) -> set[str]:
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--cfg", "job"], ["dry_run=true"], ["framework=keras", "dry_run=true"]]
 )
+@pytest.mark.quick("arguments1")
 def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
     modules = loaded(arguments)
     assert "hydra" in modules

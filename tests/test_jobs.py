@@ -636,6 +636,7 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(
 
 
 @pytest.mark.parametrize("verb", ["status", "list", "best", "logs"])
+@pytest.mark.quick("list", "best")
 def test_a_look_at_a_run_loads_nothing_heavy(results: Path, make: Make, verb: str) -> None:
     """No framework and no numpy; rich draws on a terminal alone."""
     make("20260101-000000-aaaa", script=False, state="completed")

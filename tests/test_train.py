@@ -271,6 +271,7 @@ def test_a_run_killed_in_the_middle_resumes(train: Train, tmp_path: Path) -> Non
         (("framework=lightning",), False),
     ],
 )
+@pytest.mark.quick("words1-True")
 def test_another_backend_of_keras_is_noted_once(train: Train, words: tuple[str, ...], noted: bool) -> None:
     done = train(*words, "dry_run=true", env={"KERAS_BACKEND": "jax"})
     note = "note: KERAS_BACKEND=jax has no effect: framework=keras trains with TensorFlow."

@@ -119,5 +119,8 @@ def _chosen(command: list[str], environ: Mapping[str, str], cwd: Any) -> ForkSer
     script = not words[0].startswith("-") and (here / words[0]).resolve().is_relative_to(ROOT)
     if not script and not (words[0] in ("-m", "-c") and here == ROOT):
         return None
+    folders = environ.get("PYTHONPATH", "").split(os.pathsep)
+    if any(Path(folder, "sitecustomize.py").exists() for folder in folders):
+        return None
     chosen = server(framework_of(words))
     return None if chosen.differing(environ) else chosen

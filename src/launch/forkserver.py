@@ -236,7 +236,9 @@ class ForkServer:
     def differing(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables that libraries read while they are imported, and that differ from the server's."""
         names = {n for n in environ.keys() | self._environ.keys() if n.startswith(READ_AT_IMPORT)}
-        return sorted(n for n in names - {"PYTHONUNBUFFERED"} if environ.get(n) != self._environ.get(n))
+        return sorted(
+            n for n in names - {"PYTHONUNBUFFERED", "PYTHONPATH"} if environ.get(n) != self._environ.get(n)
+        )
 
     def fork(
         self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
@@ -426,6 +428,8 @@ def _text(number: int, like: Any, unbuffered: bool) -> io.TextIOWrapper:
 
 def run(words: list[str]) -> None:
     """Run a script, a module (-m) or code (-c), as the interpreter does."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
     if words[0] == "-m":
         sys.argv, sys.path[0] = words[1:], os.getcwd()
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

@@ -64,6 +64,7 @@ def answers(framework: str, run: RunDir, count: int = 3) -> np.ndarray:
 
 
 @BOTH
+@pytest.mark.quick("keras")
 def test_measured_and_predicted(
     framework: str, strange: Strange, evaluated: Evaluate, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_tensorflow_serves_it(strange: Strange, evaluated: Evaluate, tmp_path: P
     assert np.allclose(np.asarray(answer), answers("keras", strange["keras"], 4), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_keras_opens_it_where_it_can_be_made_again(
     strange: Strange, trained: Trained, evaluated: Evaluate, tmp_path: Path
 ) -> None:
@@ -146,6 +148,10 @@ def test_keras_opens_it_where_it_can_be_made_again(
         ("--generate hi", "has no generate"),
     ],
 )
+@pytest.mark.quick(
+    "--generate hi-has no generate",
+    "--predict {tmp}/a.npz-NeverCalled has no predict_step, so --predict does not know its answers",
+)
 def test_what_it_can_t_do_is_one_sentence(
     words: str, says: str, strange: Strange, evaluated: Evaluate, tmp_path: Path
 ) -> None:
@@ -168,6 +174,7 @@ UNTESTED = {
 
 
 @pytest.mark.parametrize("kind", UNTESTED)
+@pytest.mark.quick("train")
 def test_no_test_split_is_needed(kind: str, trained: Trained, evaluated: Evaluate, tmp_path: Path) -> None:
     """Metrics and answers are those of the validation; a module that only trains can predict and be exported."""
     run = trained(*UNTESTED[kind])

@@ -29,6 +29,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @BOTH
+@pytest.mark.slow
 def test_the_metrics_are_those_of_the_run_itself(framework: str, runs: Runs, evaluated: Evaluate) -> None:
     run = runs[framework]
     known = run.info()["metrics"]
@@ -41,6 +42,7 @@ def test_the_metrics_are_those_of_the_run_itself(framework: str, runs: Runs, eva
 
 
 @BOTH
+@pytest.mark.quick("lightning")
 def test_the_answers_are_those_of_the_rows(
     framework: str, runs: Runs, evaluated: Evaluate, tmp_path: Path
 ) -> None:
@@ -60,6 +62,7 @@ def test_the_answers_are_those_of_the_rows(
 
 
 @BOTH
+@pytest.mark.quick("lightning")
 def test_predictions_of_pictures_name_files_and_classes(
     framework: str, trained: Trained, evaluated: Evaluate, tmp_path: Path
 ) -> None:
@@ -100,6 +103,7 @@ def test_nothing_is_overwritten_and_the_run_stays_as_it_is(
 
 
 @BOTH
+@pytest.mark.quick("lightning")
 def test_the_training_split_is_measured_in_order(
     framework: str, runs: Runs, evaluated: Evaluate, tmp_path: Path
 ) -> None:
@@ -153,6 +157,7 @@ DROP_IN = {
 
 
 @BOTH
+@pytest.mark.quick("lightning")
 def test_a_drop_in_module_is_measured_by_its_own_steps(
     framework: str, trained: Trained, evaluated: Evaluate
 ) -> None:

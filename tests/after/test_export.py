@@ -44,6 +44,7 @@ def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_p
     assert code == 2 and "is not overwritten" in error
 
 
+@pytest.mark.slow
 def test_onnxruntime_answers_as_the_model_does(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
     import onnxruntime
     import torch
@@ -88,6 +89,7 @@ def test_load_model_refuses_what_is_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("framework", "format"), [("lightning", "torch.export"), ("keras", "keras")])
+@pytest.mark.slow
 def test_a_linear_model_trains_resumes_and_is_exported(
     train: Train, evaluated: Evaluate, tmp_path: Path, framework: str, format: str
 ) -> None:

@@ -22,6 +22,7 @@ STILL = ("optimizer=sgd", "optimizer.lr=1e-30", "trainer.max_steps=1", "seed=9")
 
 
 @BOTH
+@pytest.mark.slow
 def test_it_begins_with_the_weights_of_the_other_run(framework: str, runs: Runs, trained: Trained) -> None:
     old = runs[framework]
     new = trained(f"framework={framework}", *SHORT, *STILL, f"init={old.path}")
@@ -33,6 +34,7 @@ def test_it_begins_with_the_weights_of_the_other_run(framework: str, runs: Runs,
 
 
 @BOTH
+@pytest.mark.quick("lightning")
 def test_a_part_of_the_weights(
     framework: str, runs: Runs, trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:

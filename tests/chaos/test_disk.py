@@ -46,13 +46,13 @@ def test_disks_that_refuse(framework: str, experiment: Callable[..., int]) -> No
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.quick("keras")
+@pytest.mark.slow
 def test_disks_that_are_too_small(framework: str, experiment: Callable[..., int]) -> None:
     assert experiment("full", framework, 4) == 4
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.quick("lightning")
+@pytest.mark.slow
 def test_something_else_in_the_place_of_a_file(framework: str, experiment: Callable[..., int]) -> None:
     """`resume=` refuses it with one message or replaces it, and what a link leads to stays as it is."""
     assert experiment("links", framework, LINKS) >= LINKS

@@ -173,6 +173,7 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
 
 @pytest.mark.needs_root
 @pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.quick("False")
 def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged: bool) -> None:
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)

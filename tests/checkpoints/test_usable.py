@@ -71,6 +71,7 @@ def test_damage_that_only_checksums_see_is_the_rank_s_to_find(make_run: MakeRun)
 
 
 @pytest.mark.parametrize("where", [(), ("cluster=slurm",), ("dry_run=true",)])
+@pytest.mark.quick("where2")
 def test_a_resume_is_refused_before_anything_is_written(
     make_run: MakeRun, train: Train, where: tuple[str, ...]
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_list_where_a_name_belongs() -> None:
         ("| head -1", 0, ""),
     ],
 )
+@pytest.mark.quick("| head -1-0-", "2>&--0-")
 def test_odd_streams(tmp_path: Path, redirection: str, code: int, says: str) -> None:
     command = (
         f"{sys.executable} {ROOT}/src/train.py dry_run=true paths.results={tmp_path}/größe {redirection}"

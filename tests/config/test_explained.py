@@ -45,6 +45,7 @@ def test_a_page_without_keys_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     "typed, offered", [("model=resn", "model=resnet18"), ("trainer.max_e", "trainer.max_epochs=")]
 )
+@pytest.mark.quick("model=resn-model=resnet18")
 def test_the_shell_completes_choices_and_keys(typed: str, offered: str) -> None:
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     command = ["bash", "-c", COMPLETE, "bash", f"python src/train.py {typed}"]

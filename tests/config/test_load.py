@@ -23,6 +23,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.slow
 def test_what_a_run_folder_holds_loads_as_the_same_configuration() -> None:
     wrong = []
     for choice in [*CHOICES, "cluster=alvis", "container=apptainer container.image=a.sif"]:

@@ -137,6 +137,7 @@ def test_supplied_arguments_need_not_be_given(load_words: Load) -> None:
         (["data=digits"], 96),
     ],
 )
+@pytest.mark.quick("words5-32", "words6-96")
 def test_the_default_batch_of_a_data_set_stays(load_words: Load, words: list[str], batch_size: int) -> None:
     assert load_words(*words).data.batch_size == batch_size
 
@@ -193,6 +194,9 @@ ADAM = "_target_: torch.optim.Adam, _partial_: true"
         ("_args_=[1,2,[{a: 1}]]", ["task._args_[2][0]='{'a': 1}' is not a string."]),
     ],
 )  # fmt: skip
+@pytest.mark.quick(
+    "_args_=[{_target_: torch.optim.Adam, _partial_: true}]-sentences9", "_args_=[1,2,[{a: 1}]]-sentences10"
+)
 def test_hydra_s_own_keys_of_a_target(load_words: Load, argument: str, sentences: list[str]) -> None:
     words = ("task._target_=stranger.Takes", f"task.{argument}")
     if not sentences:

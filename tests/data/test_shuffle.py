@@ -60,6 +60,7 @@ def unevenness(order: np.ndarray) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("length", [LARGE, 450**2, 1_281_167])
+@pytest.mark.quick("200003", "202500")
 def test_a_large_set_is_mixed_as_well_as_by_sorting(length: int) -> None:
     """Six standard deviations: chance goes there once in ten million; places and samples that are each used once stay below."""
     for seed in range(3):

@@ -117,6 +117,7 @@ except DataError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_damaged_picture_is_one_sentence_and_nothing_else(picture_dir: Path) -> None:
     path = picture_dir / "train" / "cat" / "cat_3.jpeg"
     path.write_bytes(b"nonsense")

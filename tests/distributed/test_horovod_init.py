@@ -73,6 +73,7 @@ def test_rank_that_never_starts_is_named(horovod):
 
 
 @pytest.mark.horovod
+@pytest.mark.slow
 def test_rank_without_rank_0_ends_in_time(horovod):
     (rank,) = start_ranks([1], 2, free_port(), timeout=2)
     assert "did not start in time or is unreachable" in rank.communicate(timeout=60)[1]

@@ -22,6 +22,7 @@ MakeConfig = Callable[..., Config]
         ("framework=keras strategy=horovod trainer.devices=3", Layout("horovod", (3,), (3,))),
     ],
 )
+@pytest.mark.quick("trainer.devices=3-expected1", "trainer.total_devices=3-expected2")
 def test_on_this_machine(words: str, expected: Layout, make_config: MakeConfig) -> None:
     assert local_layout(make_config("trainer.accelerator=cpu", *words.split())) == expected
 
@@ -44,6 +45,9 @@ def test_on_two_uneven_nodes(make_config: MakeConfig) -> None:
         ("strategy=dp trainer.devices=4", 1, ("dp", 4)),
         ("framework=keras trainer.devices=4", 1, ("mirrored", 4)),
     ],
+)
+@pytest.mark.quick(
+    "framework=lightning trainer.devices=4-1-expected0", "strategy=dp trainer.devices=4-1-expected2"
 )
 def test_a_running_rank_counts_the_ranks_that_are_there(
     words: str, world: int, expected: tuple[str, int], make_config: MakeConfig

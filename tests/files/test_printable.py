@@ -93,6 +93,7 @@ def evil(make_run: Make) -> tuple[Config, RunDir]:
     "words", [["status"], ["status", "--watch"], ["status", "--json"], ["list"], ["list", "--watch"], ["best"], ["logs"], ["cancel"],
               ["resubmit"]],
 )  # fmt: skip
+@pytest.mark.quick("words8", "words4")
 def test_jobs_prints_no_code_for_a_terminal(
     evil: tuple[Config, RunDir], words: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -345,6 +345,7 @@ def victim(scratch: Path, precious: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_link_in_the_place_of_the_local_folder_is_not_followed(
     scratch: Path, linked: tuple[Path, str]
 ) -> None:
@@ -355,6 +356,7 @@ def test_a_link_in_the_place_of_the_local_folder_is_not_followed(
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_folder_named_in_a_record_is_not_touched(linked: tuple[Path, str], victim: Path) -> None:
     run, _ = linked
     rule = {"mode": "max", "keep_last": 2, "keep_every_n_epochs": None}

@@ -78,6 +78,7 @@ def details(sentence: str) -> str:
 
 
 @pytest.mark.parametrize(("framework", "strategy"), CELLS)
+@pytest.mark.slow
 def test_a_rank_that_lost_another_one_says_a_sentence(
     ended: Callable[..., "CompletedProcess[str]"], framework: str, strategy: str
 ) -> None:
@@ -98,6 +99,7 @@ def test_an_error_of_the_user_s_code_is_in_the_log_once_in_every_cell(
     once(ended(framework, strategy, how), how)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_user_s_code_is_in_the_log_once(
     ended: Callable[..., "CompletedProcess[str]"],
 ) -> None:

@@ -46,12 +46,15 @@ def said(server: ForkServer, *words: str, **options: Any) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.slow
 def test_nothing_is_initialized_before_a_fork(framework: str) -> None:
     looks = {
         "lightning": "import torch; bad = torch.cuda.is_initialized() or torch.distributed.is_initialized()",
         "keras": "from tensorflow.python.eager import context as c; bad = c._context is not None and c.context()._initialized",
     }
-    threads = "import os; print(len(os.listdir('/proc/' + open('/proc/self/stat').read().split()[3] + '/task')))"
+    threads = (
+        "import os; print(len(os.listdir('/proc/' + open('/proc/self/stat').read().split()[3] + '/task')))"
+    )
     files = "print([p for p in map(os.readlink, [f'/proc/self/fd/{n}' for n in range(3, 9) if os.path.lexists(f'/proc/self/fd/{n}')])])"
     server = ForkServers()
     server.starter(framework, 1)
@@ -180,6 +183,7 @@ def test_each_member_runs_on_all_its_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.quick("2-130")
 def test_a_signal_stops_a_sweep_with_a_checkpoint(number: int, code: int, tmp_path: Path) -> None:
     with sweep(
         tmp_path, SPOILER, "+callbacks.spoiler.how=wait", "seed=1,2", "trainer.max_steps=400"
@@ -196,6 +200,7 @@ def test_a_signal_stops_a_sweep_with_a_checkpoint(number: int, code: int, tmp_pa
     assert "1 of 2 members were started" in err and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_member_stops_when_its_sweep_is_killed(tmp_path: Path) -> None:
     with sweep(
         tmp_path,

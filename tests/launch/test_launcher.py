@@ -41,6 +41,9 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
         ),
     ],
 )
+@pytest.mark.quick(
+    "os.environ['RANK'] == '0' and os.kill(os.getpid(), 9); time.sleep(60)-137-rank 0 ended with signal SIGKILL; the other"
+)
 def test_torchrun_names_the_rank_that_ended(tmp_path: Path, ends: str, code: int, sentence: str) -> None:
     program = tmp_path / "rank.py"
     program.write_text(f"import os, sys, time\n{ends}\n")

@@ -50,6 +50,7 @@ def program(text: str, tmp_path: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("how", COMMANDS)
 @pytest.mark.parametrize("named", HANGS)
+@pytest.mark.quick("thread 'uploads' (-return", "an exit handler (-raise")
 def test_what_keeps_a_process_is_named_and_it_exits_with_its_own_code(
     named: str, how: str, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("first", ["", "signal.signal(signal.SIGTERM, lambda *_: time.sleep(600))"])
+@pytest.mark.quick("")
 def test_a_rank_ends_with_the_process_that_started_it(first: str, tmp_path: Path) -> None:
     rank, parent = tmp_path / "rank.py", tmp_path / "parent.py"
     rank.write_text(RANK.format(first=first))

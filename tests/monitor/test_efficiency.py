@@ -40,6 +40,7 @@ HOOKS = {
         pytest.param("keras", "horovod", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_one_of_two_ranks_is_late(
     framework: str,
     strategy: str,

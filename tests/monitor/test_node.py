@@ -180,6 +180,7 @@ def test_a_part_that_fails_or_hangs_leaves_the_others(
 
 
 @pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.quick("False")
 def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:
     config, run = make_run(*OFTEN)
     with beside(run, config):

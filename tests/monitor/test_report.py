@@ -72,6 +72,7 @@ def trained(train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_and_went_on(trained: Path) -> None:
     shown = Page(trained / "report.html")
     assert shown.fetched == []
@@ -113,6 +114,7 @@ def test_of_what_is_missing_nothing_is_said(trained: Path, damage: str) -> None:
         hidden.rename(trained / damage)
 
 
+@pytest.mark.slow
 def test_files_that_hold_something_else_are_no_error(trained: Path) -> None:
     junk = [
         "",

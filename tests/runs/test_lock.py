@@ -90,6 +90,7 @@ def squeue(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         (r"printf '\377\376 RUNNING'", False),
     ],
 )
+@pytest.mark.quick("echo RUNNING-True", "true-False")
 def test_the_queue_is_asked_about_a_job_on_another_node(
     run: RunDir, squeue: Path, answer: str, refused: bool
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_lock_that_changed_hands_meanwhile_is_put_back(run: RunDir) -> None:
     ['{"host": 1}', "[]", "[" * 100_000, json.dumps({**identity({}), "pid": "1", "job": ["x"]})],
     ids=["a key only", "a list", "brackets", "other types"],
 )
+@pytest.mark.quick("a key only")
 def test_a_damaged_lock_is_taken_over(run: RunDir, text: str) -> None:
     (run.path / "lock").write_text(text)
     with RunLock(run):

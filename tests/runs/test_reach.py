@@ -80,6 +80,7 @@ REACHING = {
 
 
 @pytest.mark.parametrize("name", REACHING)
+@pytest.mark.quick("a folder on nodes")
 def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, name: str) -> None:
     words, keys = REACHING[name]
     _, own = make_run(*words)
@@ -103,6 +104,7 @@ def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, 
         ["data.stage=false", "strategy=ddp", "monitor.serve=false", "monitor.hang=requeue"],
     ],
 )
+@pytest.mark.quick("words4", "words6")
 def test_a_foreign_run_that_reaches_nowhere_else_is_not_asked_for(
     make_run: Make, words: Sequence[str]
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_foreign_run_that_reaches_nowhere_else_is_not_asked_for(
 @pytest.mark.parametrize("line", ["data.dir=${oc.env:A_SECRET}", "++loggers.mlflow.tags.a=${oc.env:A_SECRET}",
                                   '++task.x="${oc.${y}:A_SECRET}"', "seed=${now:%S}"])  # fmt: skip
 @pytest.mark.parametrize("secret", ["hunter2", None])
+@pytest.mark.quick("hunter2-seed=${now:%S}")
 def test_no_variable_is_read_for_the_overrides_of_a_foreign_run(
     make_run: Make, monkeypatch: pytest.MonkeyPatch, line: str, secret: str | None
 ) -> None:
@@ -174,6 +177,7 @@ def test_own_code_with_other_arguments_is_asked_for(make_run: Make) -> None:
 @pytest.mark.parametrize(
     "value", ["2026-01-01", "[{2026-01-01: x}]", "&a [*a]", "!!set {a}", "!!binary aGk=", ".nan"]
 )
+@pytest.mark.quick("!!set {a}", "[{2026-01-01: x}]")
 def test_whatever_yaml_holds_is_shown(make_run: Make, value: str) -> None:
     run = handed_over(make_run("loggers=wandb")[1])
     run.config.write_text(run.config.read_text().replace("entity: null", f"entity: {value}"))

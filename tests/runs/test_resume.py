@@ -74,6 +74,7 @@ TYPED = ["strategy=ddp", "optimizer.lr=0.5", "trainer.max_epochs=3"]
 
 
 @pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.slow
 def test_a_section_that_is_missing_is_named_or_gets_its_defaults(make_run: Make, emptied: bool) -> None:
     _, run = make_run()
     whole = yaml.safe_load(run.config.read_text())

@@ -72,6 +72,7 @@ def test_code_for_another_cluster_is_refused_if_it_would_run(make_run: Make) -> 
         (['cluster.setup=["${trainer.max_epochs}; touch /tmp/x"]'], ["trainer.max_epochs=9"]),
     ],
 )
+@pytest.mark.quick("lines2-typed2")
 def test_a_foreign_run_does_not_speak_for_the_user(
     make_run: Make, lines: Sequence[str], typed: Sequence[str]
 ) -> None:

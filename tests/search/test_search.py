@@ -171,7 +171,6 @@ SEARCH = (
 )
 
 
-@pytest.mark.new_process
 def test_on_this_machine(train: Train, tmp_path: Path) -> None:
     """Two at once; the command that is printed for the best one trains it again."""
     results = tmp_path / "results"

@@ -120,6 +120,7 @@ def test_a_lost_job_is_found_by_its_script(fakes: Fakes) -> None:
     ("mode", "text", "reason"),
     [(0o644, "", "Permission denied"), (0o755, "#!/no/interpreter\n", "No such file or directory")],
 )
+@pytest.mark.quick("420--Permission denied")
 def test_an_sbatch_that_can_not_be_started(
     fakes: Fakes, monkeypatch: pytest.MonkeyPatch, mode: int, text: str, reason: str
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_resume_whose_chain_breaks_leaves_the_run_as_it_was(fakes: Fakes, ende
 
 
 @pytest.mark.parametrize("script", [DOWN, "echo 4001"])
+@pytest.mark.quick("echo Unable to contact slurm controller >&2; exit 1")
 def test_a_resume_is_refused_while_the_queue_can_not_be_asked(fakes: Fakes, ended: Path, script: str) -> None:
     before = files(ended)
     fakes("squeue", script)
@@ -183,6 +185,7 @@ def test_variables_of_squeue_do_not_hide_jobs(
 
 
 @pytest.mark.parametrize("again", [False, True])
+@pytest.mark.quick("True")
 def test_ctrl_c_while_sbatch_runs(fakes: Fakes, again: bool) -> None:
     """Sbatch is let end, and what it accepted is cancelled; a second Ctrl-C ends it, and the folder stays."""
     fakes("sbatch", f"sleep {60 if again else 2}; echo 4001\\|PENDING >>{fakes.queue}; echo 4001")

@@ -59,7 +59,7 @@ def queued(login: Login) -> list[str]:
 
 @pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize("instead", HICCUPS.values(), ids=HICCUPS)
-@pytest.mark.quick("not reached-1", "lost on the way back-1", "no answer-1")
+@pytest.mark.quick("no answer-1")
 def test_one_hiccup_loses_no_link_of_a_chain(
     login: Login, hesitate: Callable[[str, int], None], instead: str, call: int
 ) -> None:
@@ -72,6 +72,7 @@ def test_one_hiccup_loses_no_link_of_a_chain(
     assert jobs.read_text().split() == [*found.groups()]
 
 
+@pytest.mark.slow
 def test_a_hiccup_at_the_resubmission_of_a_member(login: Login, hesitate: Callable[[str, int], None]) -> None:
     """The other members of the array wait in the queue: none of them is taken for the new job."""
     job, run = login.submit(*LATER, "-m", "seed=1,2,3,4", "cluster.max_running=2")
@@ -90,6 +91,7 @@ def test_a_hiccup_at_the_resubmission_of_a_member(login: Login, hesitate: Callab
         )
 
 
+@pytest.mark.slow
 def test_when_slurm_stays_away_the_submission_says_what_to_type(
     login: Login, hesitate: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_the_lock_of_a_member_that_has_ended_is_not_held_by_the_others(
     assert lock.runs("999999") is False
 
 
+@pytest.mark.slow
 def test_what_slurm_conf_forbids_is_said_before_a_folder_is_made(
     slurm_root: Path, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +229,7 @@ def test_the_shell_of_a_step_trains_on_its_whole_allocation(login: Login) -> Non
     assert len(info(run.parent)["hosts"]) == 2
 
 
+@pytest.mark.slow
 def test_a_notebook_that_is_a_batch_job_may_submit(login: Login) -> None:
     command = login.command("train", "--help").args[:2]
     words = " ".join([*command, *LATER, f"paths.results={login.results}"])

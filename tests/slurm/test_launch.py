@@ -121,6 +121,7 @@ def test_the_code_and_paths_of_the_frozen_configuration_are_absolute(submit: Sub
         (["cluster=slurm", "seed=-1", "cluster.time=soon", "cluster.mem=much"], ["seed", "is not a time limit", "not an amount of memory"]),
     ],
 )  # fmt: skip
+@pytest.mark.quick("command0-reasons0", "command2-reasons2")
 def test_a_refusal_lists_all_reasons_and_writes_nothing(
     submit: Submit, results: Path, command: list[str], reasons: list[str]
 ) -> None:

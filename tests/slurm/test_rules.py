@@ -133,6 +133,10 @@ HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
         (None, f"{HOROVOD} 'cluster.setup=[source env.sh]'", None),
     ],
 )
+@pytest.mark.quick(
+    "torch2.13.0-cluster=slurm trainer.devices=2 strategy=horovod-None",
+    "torch2.13.0.openmpi4.1.4-cluster=slurm trainer.devices=2 strategy=horovod launch=mpirun-None",
+)
 def test_horovod_must_be_there_unless_the_ranks_have_another_python(
     make_config: MakeConfig,
     tmp_path: Path,
@@ -199,6 +203,7 @@ FINE = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_right_passes(make_config: MakeConfig) -> None:
     wrong = {}
     for line in FINE:
@@ -241,6 +246,7 @@ UNLISTED = [
 @pytest.mark.parametrize(
     "more", ["", "trainer.devices=16", "strategy=horovod trainer.devices=4 cluster.cpus_per_task=64"]
 )
+@pytest.mark.quick("strategy=horovod trainer.devices=4 cluster.cpus_per_task=64")
 def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
     make_config: MakeConfig, more: str
 ) -> None:

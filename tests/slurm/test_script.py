@@ -42,6 +42,7 @@ def exported(login: Login, monkeypatch: pytest.MonkeyPatch, **variables: str) ->
     monkeypatch.setattr(login.testbed, "env", lambda: environ)
 
 
+@pytest.mark.slow
 def test_only_the_member_that_stops_is_requeued(login: Login, slow_steps: str) -> None:
     """Of three running members one is cancelled, the last one is stopped: its number is that of the array."""
     login.train("-m", "seed=1,2,3", *ONE, *EACH_STEP, "trainer.max_steps=150", slow_steps)
@@ -95,7 +96,7 @@ def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path)
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
-@pytest.mark.quick("srun")
+@pytest.mark.slow
 def test_a_signal_while_the_ranks_start(login: Login, launch: str) -> None:
     """Nothing listens yet, whatever the launcher does with it."""
     job, run = login.submit(*SHORT, "trainer.nodes=2", f"launch={launch}")
@@ -140,7 +141,7 @@ NO_ANSWER = "echo 'slurm_load_jobs error: Unable to contact slurm controller (co
     ],
     ids=["show", "requeue", "answer-lost", "hangs"],
 )  # fmt: skip
-@pytest.mark.quick("requeue")
+@pytest.mark.slow
 def test_a_slurm_that_does_not_answer_is_asked_again(
     login: Login, slow_steps: str, which: str, fails: int, how: str
 ) -> None:
@@ -178,7 +179,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
-@pytest.mark.quick("srun")
+@pytest.mark.slow
 def test_what_an_earlier_launcher_has_left_is_not_believed(
     login: Login, monkeypatch: pytest.MonkeyPatch, launch: str
 ) -> None:

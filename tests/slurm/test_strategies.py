@@ -110,6 +110,7 @@ def test_the_covering_choice_of_lightning_and_keras_has_all_strategies_and_launc
 @pytest.mark.parametrize(
     "chosen", [COVERING, pytest.param(CELLS, marks=pytest.mark.slow)], ids=["covering", "all"]
 )
+@pytest.mark.slow
 def test_matrix(login: Login, capsys: pytest.CaptureFixture[str], chosen: list[tuple[str, str, str]]) -> None:
     """All ranks have the same weights, those of one process to float32 rounding."""
     agree(login, capsys, chosen, NATIVE, "digits, 14 steps", "test/acc")
@@ -237,6 +238,7 @@ NAMED = {
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_rank_killed_in_the_middle_ends_the_job(
     login: Login, framework: str, strategy: str, launch: str
 ) -> None:

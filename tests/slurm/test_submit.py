@@ -39,12 +39,14 @@ def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
     assert "world size  3 ranks" in shown.stdout, shown.stderr
 
 
+@pytest.mark.slow
 def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
     _, run = login.submit("cluster=slurm", "wait=true", *SMALL)
     assert info(run)["state"] == "completed"
     assert "test/acc 0." in login.jobs("logs", "-f")
 
 
+@pytest.mark.slow
 def test_slurm_s_own_verdict(login: Login) -> None:
     done = login.command("train", "cluster=slurm", "dry_run=test")
     assert done.returncode == 0, done.stderr
@@ -69,6 +71,7 @@ def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shar
     assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
 
 
+@pytest.mark.slow
 def test_a_failed_member_of_a_sweep_is_resubmitted_alone(login: Login) -> None:
     """The second seed's folder can't be written to at first."""
     job, first = login.submit("-m", "cluster=slurm", "seed=1,2", *SMALL, "cluster.max_running=1")
@@ -100,6 +103,7 @@ def test_a_failed_member_of_a_sweep_is_resubmitted_alone(login: Login) -> None:
 HOSTILE = 'we\'ird "q"; $(touch HACKED) `touch HACKED` #x %j \\ é'
 
 
+@pytest.mark.slow
 def test_hostile_values_survive_the_real_sbatch(testbed: Testbed, shared_dir: Path) -> None:
     """The results folder and the comment are hostile; the comment comes back from Slurm as it was."""
     folder = shared_dir / "my $(touch HACKED) 'results'; #1"

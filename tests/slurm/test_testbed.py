@@ -78,6 +78,7 @@ def test_typed_gpus_features_and_partition_of_a_site(testbed_for: Callable[..., 
         ("neuron", AS_ASKED, ""),
     ],
 )
+@pytest.mark.quick("neuron-options1-does not take --mem", "narval-options5-")
 def test_rules_of_a_site_are_enforced(
     testbed_for: Callable[..., Testbed], site: str, options: list[str], said: str
 ) -> None:
@@ -96,6 +97,7 @@ def test_job_array_completes_with_output(testbed: Testbed, shared_dir: Path) -> 
     assert testbed.wait_job(failing) == "FAILED"
 
 
+@pytest.mark.slow
 def test_requeue_keeps_the_job_id_and_counts(testbed: Testbed, shared_dir: Path) -> None:
     script = 'echo "start ${SLURM_RESTART_COUNT:-0}"\n[ "$SLURM_RESTART_COUNT" ] || sleep 60\n'
     job = submit(testbed, shared_dir, script)
@@ -106,6 +108,7 @@ def test_requeue_keeps_the_job_id_and_counts(testbed: Testbed, shared_dir: Path)
     assert re.findall("start .", output.read_text()) == ["start 0", "start 1"]
 
 
+@pytest.mark.slow
 def test_urgent_job_preempts_scavenger_which_runs_again(testbed: Testbed, shared_dir: Path) -> None:
     script = "trap 'echo told; exit 1' TERM\necho \"start ${SLURM_RESTART_COUNT:-0}\"\n"
     script += '[ "$SLURM_RESTART_COUNT" ] || { sleep 60 & wait; }\n'
@@ -118,6 +121,7 @@ def test_urgent_job_preempts_scavenger_which_runs_again(testbed: Testbed, shared
     assert "start 1" in output.read_text()
 
 
+@pytest.mark.slow
 def test_job_of_a_dead_node_is_requeued_on_another(testbed: Testbed, shared_dir: Path) -> None:
     job = submit(testbed, shared_dir, 'hostname\n[ "$SLURM_RESTART_COUNT" ] || sleep 90\n', "--exclude=node1")
     output = shared_dir / f"out-{job}"
@@ -224,6 +228,7 @@ def test_container_image_that_is_not_there(testbed: Testbed, require: Callable[[
     assert "can't find image /nowhere.sqsh" in done.stderr
 
 
+@pytest.mark.slow
 def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
     testbed = testbed_for("slurm", accounting=True)
     job = submit(testbed, shared_dir, "exit 3", "--comment=field=nlp;appl=pytorch")

@@ -53,6 +53,7 @@ def submit(testbed: Testbed, folder: Path, options: list[str], command: str) -> 
     ],
     ids=["srun 2x2", "srun 2+1", "torchrun", "mpirun 2+1", "batch shell"],
 )  # fmt: skip
+@pytest.mark.quick("batch shell", "mpirun 2+1")
 def test_real_ranks(testbed, shared_dir, require, launcher, options, command, places):
     if launcher == "mpirun":
         require(shutil.which("mpirun"), "apt-get install openmpi-bin")

@@ -21,6 +21,7 @@ def neutral(choice: str, make_config: MakeConfig) -> base.Task:
 
 
 @pytest.mark.parametrize("choice", sorted({*groups()["task"]} - {"custom"}))
+@pytest.mark.quick("language_model", "classification")
 def test_what_is_read_from_the_source_is_so(choice: str, make_config: MakeConfig) -> None:
     config, task = make_config(f"task={choice}"), neutral(choice, make_config)
     assert (config.task.metrics, config.task.headline, config.task.unit) == (

@@ -72,6 +72,7 @@ def counts(scratch: Path, tools: list[str], *arguments: str, timeout: float = 50
 
 
 @pytest.mark.parametrize("tool", TESTS)
+@pytest.mark.quick("root")
 def test_what_needs_a_missing_tool_is_skipped(scratch: Path, tool: str) -> None:
     found = counts(scratch, [tool], *TESTS[tool])
     assert found["skipped"] and found.keys() <= {"passed", "skipped"}, found

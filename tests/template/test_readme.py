@@ -44,8 +44,16 @@ def open_data(): ...
 ALL = list({c: (page.name, c) for page in reversed(PAGES) for c in commands(page) if c}.values())
 """Each command once, with a page that shows it."""
 
+FIRST = ("README.md", "getting-started.md", "sweeps.md")
+"""Pages whose commands `make test` tries."""
+TRAIN = [
+    pytest.param(p, c, marks=[pytest.mark.slow] if p not in FIRST else [])
+    for p, c in ALL
+    if c.startswith("python src/train.py")
+]
 
-@pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/train.py")])
+
+@pytest.mark.parametrize("page, command", TRAIN)
 def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: str, command: str) -> None:
     arguments = [a for a in shlex.split(command)[2:] if not a.startswith(("resume=", "init=")) and a != "-m"]
     if "hydra/sweeper=optuna" in arguments:  # its values stay: they are what is searched

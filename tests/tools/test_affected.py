@@ -20,6 +20,7 @@ def passed(project: Path) -> set[str]:
 
 
 @pytest.mark.git
+@pytest.mark.slow
 def test_a_changed_function_selects_the_tests_that_call_it(tmp_path: Path) -> None:
     project = copy(tmp_path)
     first = passed(project)

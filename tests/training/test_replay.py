@@ -68,6 +68,7 @@ def test_what_is_recorded(tmp_path: Path) -> None:
         pytest.param("keras", 2, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_another_result_is_the_machine_s(train: Train, tmp_path: Path, framework: str, ranks: int) -> None:
     """The run goes on by itself, and ends with the weights of a machine without a fault."""
     words = [f"framework={framework}", *WORDS, f"trainer.devices={ranks}"]

@@ -67,6 +67,7 @@ def needs_horovod(require, framework: str, strategy: str) -> None:
 @pytest.mark.parametrize(
     "framework, strategy", [c if c[1] in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CELLS]
 )
+@pytest.mark.slow
 def test_two_devices_train_as_one(framework, strategy, train, single, require, tmp_path: Path) -> None:
     needs_horovod(require, framework, strategy)
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")

@@ -143,6 +143,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.quick("one bit of the tokenizer", "a manifest of nothing")
 def test_damaged_files_are_made_again_and_a_line_says_so(
     tmp_path: Path, sources: Sources, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

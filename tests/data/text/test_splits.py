@@ -125,6 +125,7 @@ def same(expected: dict[str, np.ndarray], parts: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("world, workers", [(1, 0), (2, 2), (3, 0)])
 @pytest.mark.parametrize("documents", ["packed", "apart"])
+@pytest.mark.quick("packed-3-0", "apart-1-0")
 def test_torch_has_the_rows_of_one_rank(
     open_corpus: Callable[..., Splits], world: int, workers: int, documents: str
 ) -> None:

@@ -44,6 +44,7 @@ def test_text_comes_back_exactly(text: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text())
+@pytest.mark.slow
 def test_any_text_comes_back_exactly(text: str) -> None:
     check(Bytes(), text)
     check(bpe(), text)

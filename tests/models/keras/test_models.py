@@ -17,6 +17,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("overrides", CONFIGS)
+@pytest.mark.quick("model=mlp model.hidden=[]-1", "model=mlp model.hidden=[]-3")
 def test_images_become_logits(make_config, overrides: str, channels: int) -> None:
     model = build_network(
         make_config("framework=keras", *overrides.split()), {"shape": (33, 40, channels), "outputs": 7}
@@ -28,6 +29,7 @@ def test_images_become_logits(make_config, overrides: str, channels: int) -> Non
 
 
 @pytest.mark.parametrize("overrides", CONFIGS)
+@pytest.mark.quick("model=mlp model.hidden=[]", "model=mlp")
 def test_variables_have_unique_paths(make_config, overrides: str) -> None:
     """Checkpoints name them so."""
     paths = [

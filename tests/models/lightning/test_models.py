@@ -15,6 +15,7 @@ CHOICES = ["mlp", "cnn", "resnet18", "resnet50"]
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.quick("cnn-3", "resnet18-1")
 def test_images_become_logits(choice: str, channels: int, make_config: MakeConfig) -> None:
     model = build_network(make_config(f"model={choice}"), {"shape": (33, 65, channels), "outputs": 7})
     assert model(torch.randn(2, channels, 33, 65)).shape == (2, 7)

@@ -106,6 +106,7 @@ def test_a_held_job_is_released_by_the_command_that_status_names(login: Login) -
 
 @pytest.mark.slurm
 @pytest.mark.needs_root
+@pytest.mark.slow
 def test_held_members_are_released_together(login: Login) -> None:
     job, run = login.submit("cluster=slurm", "-m", "seed=1,2", 'cluster.extra=["--hold"]')
     sweep = run.name.rpartition("-")[0]
@@ -117,6 +118,7 @@ def test_held_members_are_released_together(login: Login) -> None:
 
 @pytest.mark.slurm
 @pytest.mark.needs_root
+@pytest.mark.slow
 def test_a_cancelled_run_that_saves_is_cancelled(login: Login, slow_steps: str) -> None:
     job, run = login.submit("cluster=slurm", *EACH_STEP, slow_steps)
     wait_for(lambda: trained(run) > 2, run, 120)

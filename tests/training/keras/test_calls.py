@@ -79,6 +79,7 @@ def test_a_callback_of_steps_is_called_at_each(make_config: Callable[..., Config
 
 
 @pytest.mark.parametrize("most", [8, 32])
+@pytest.mark.slow
 def test_the_weights_are_those_of_single_calls(
     make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:

@@ -109,6 +109,7 @@ ALSO = {
         *(pytest.param(words, id=name, marks=pytest.mark.slow) for name, words in ALSO.items()),
     ],
 )
+@pytest.mark.quick("tf.data")
 def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch, overrides) -> None:
     resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 9, *overrides)
 
@@ -143,7 +144,7 @@ UNFREEZES = f"+callbacks.unfreezes._target_={HERE}.Unfreezes"
     ],
     ids=["run's optimizer", "own step", "own optimizer", "never built", "within an epoch"],
 )
-@pytest.mark.quick("run's optimizer")
+@pytest.mark.slow
 def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, overrides) -> None:
     """The first layer is trained after a resume in epoch 2, where no callback says so any more."""
     resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 14, *overrides)
@@ -151,7 +152,7 @@ def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, over
 
 @pytest.mark.parametrize("name", ["compiled", "frozen"])
 @pytest.mark.parametrize(("kind", "moves"), [("", [False, True]), ("Within", [True, True])])
-@pytest.mark.quick("-moves0-compiled", "Within-moves1-frozen")
+@pytest.mark.quick("Within-moves1-frozen")
 def test_a_layer_that_a_callback_unfreezes_is_trained(make_run: Make, name: str, kind: str, moves) -> None:
     """The step is traced again, and an optimizer gets the variables that it lacks."""
     from tests.training.keras.strangers import Unfreezes
@@ -172,7 +173,7 @@ BEST = "{_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 
     [f"{{_target_: {HERE}.Halved}}", PLATEAU, f"{{_target_: {HERE}.KeepsState}}", BEST],
     ids=["scheduler", "plateau", "own", "early stopping"],
 )
-@pytest.mark.quick("scheduler-9", "own-12", "early stopping-9")
+@pytest.mark.quick("own-12")
 def test_callbacks_keep_their_state(make_run: Make, stop_at, monkeypatch, callback: str, step: int) -> None:
     """After a resume within an epoch, which begins once, and at its end."""
     options = (task("OwnStep"), "schedule=constant", f"+callbacks.a={callback}", "trainer.max_epochs=5")
@@ -218,6 +219,7 @@ def test_state_that_can_not_be_kept_is_said_before_the_first_step(make_run: Make
     )
 
 
+@pytest.mark.slow
 def test_a_log_of_epochs_is_kept_by_a_resume(make_run: Make, tmp_path: Path) -> None:
     log = f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}"
     _, run = trained(make_run, task("OwnStep"), log, "trainer.max_epochs=1")
@@ -243,7 +245,7 @@ ONE_MODEL = {
 
 
 @pytest.mark.parametrize("overrides", [pytest.param(words, id=name) for name, words in ONE_MODEL.items()])
-@pytest.mark.quick("average", "own swap", "best restored")
+@pytest.mark.slow
 def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides) -> None:
     """Validation, test, evaluate.py and what others read of the checkpoint agree; a resume trains with those before."""
     from src.training.keras.after import open_trained
@@ -260,13 +262,14 @@ def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides
 
 @pytest.mark.parametrize("step", [9, 12])
 @pytest.mark.parametrize("name", ["average", "average written over", "own swap", "own change at the end"])
-@pytest.mark.quick("average-9", "own swap-12")
+@pytest.mark.slow
 def test_what_is_not_validated_is_trained_on(
     make_run: Make, stop_at, monkeypatch, name: str, step: int
 ) -> None:
     resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *ONE_MODEL[name])
 
 
+@pytest.mark.slow
 def test_weights_that_come_at_the_end_are_not_those_of_the_checkpoint(make_run: Make, capsys) -> None:
     from src.training.keras.after import open_trained
 
@@ -277,6 +280,7 @@ def test_weights_that_come_at_the_end_are_not_those_of_the_checkpoint(make_run: 
     assert opened.measure("test")[0]["test/loss"] == pytest.approx(outcome.metrics["test/loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_continued_from_before_its_end(make_run: Make) -> None:
     """Weights that a callback made of those at the end of training are the model, and not what more epochs begin with."""
     options = ONE_MODEL["own change at the end"]
@@ -298,6 +302,7 @@ def test_averages_over_time_are_those_of_keras(make_run: Make) -> None:
             assert all(any((a.shape == b.shape) and (a == b).all() for b in kernels) for a in means)
 
 
+@pytest.mark.slow
 def test_a_callback_may_come_with_a_resume(make_run: Make) -> None:
     """A rate that callbacks may set is a variable of the optimizer, which the checkpoint does not hold."""
     _, run = trained(make_run, task("OwnStep"), "schedule=constant", "trainer.max_epochs=1")
@@ -400,7 +405,7 @@ def test_other_streams(make_run: Make, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["one_stream", "only_rows", "arrays", "weighed_arrays", "named_arrays"])
-@pytest.mark.quick("one_stream", "arrays", "named_arrays")
+@pytest.mark.quick("one_stream")
 def test_data_as_it_is_given_to_fit(make_run: Make, target: str) -> None:
     """A data set without a validation; arrays of 64 bits, labels, and weights of rows."""
     outcome, _ = trained(make_run, task("compiled"), f"data._target_={HERE}.{target}", "trainer.max_epochs=2")
@@ -409,7 +414,7 @@ def test_data_as_it_is_given_to_fit(make_run: Make, target: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["generator", "PyDataset", "tf.data", "iterable", "arrays"])
-@pytest.mark.quick("generator", "tf.data")
+@pytest.mark.quick("tf.data")
 def test_any_data_is_evaluated_to_its_end(make_run: Make, kind: str) -> None:
     words = (f"data._target_={HERE}.validated", f"data.kind={kind}", "trainer.max_epochs=2")
     outcome, _ = trained(make_run, task("compiled"), *words)
@@ -477,6 +482,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("overrides, says", REFUSED, ids=[says[:40] for _, says in REFUSED])
+@pytest.mark.quick("a row of the data is a Rows, a data set ", "^optimizer._target_=\\\\S+Picky can't be ma")
 def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: str) -> None:
     with pytest.raises((ConfigError, DataError), match=says):
         trained(make_run, *overrides)
@@ -516,6 +522,7 @@ def test_native_tasks_give_logs_too(make_run: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("native", [False, True])
+@pytest.mark.quick("True")
 def test_logs_of_each_batch_have_the_loss(make_run: Make, native: bool) -> None:
     from tests.training.keras.strangers import Reads
 

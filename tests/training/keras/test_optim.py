@@ -33,6 +33,10 @@ PLAN = Plan(
     ],
     ids=" ".join,
 )
+@pytest.mark.quick(
+    "schedule=cosine schedule.warmup_epochs=0 schedule.final=0.1",
+    "schedule=constant schedule.warmup_epochs=2",
+)
 def test_learning_rate_agrees_with_the_neutral_formula(make_config, overrides: list[str]) -> None:
     from src.training.keras.optim import LearningRate
 
@@ -177,6 +181,7 @@ def decayed(config: Config, built: bool = True) -> dict[str, bool]:
         ["optimizer=sgd", "optimizer.weight_decay=0.1", "trainer.precision=16-mixed"],
     ],
 )
+@pytest.mark.quick("optimizer3")
 def test_named_parameters_are_not_decayed(make_config, optimizer: list[str]) -> None:
     config = make_config(*optimizer, "schedule=constant", "optimizer.no_decay=[bias,NORM]")
     assert decayed(config) == {

@@ -17,6 +17,7 @@ from .conftest import Fit
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.quick("ddp")
 def test_no_rank_waits_for_the_others_after_a_checkpoint(
     strategy: str, make_run: Callable[..., tuple[Config, RunDir]], fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

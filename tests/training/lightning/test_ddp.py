@@ -101,6 +101,7 @@ def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any
         assert ranks[0]["metrics"][name] == pytest.approx(value, rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_gradients_are_sent_with_16_bits(alone: dict[str, Any], tmp_path: Path) -> None:
     how = ("strategy=ddp", "strategy.compression=fp16", "strategy.bucket_cap_mb=0.01")
     ranks = train(tmp_path, (2,), *PLAIN, *how)

@@ -41,6 +41,7 @@ def stranger(make_run: MakeRun) -> MakeRun:
 
 
 @pytest.mark.parametrize("module", [Cycle, Plateau, Measured, Adversaries])
+@pytest.mark.quick("Plateau", "Measured")
 def test_the_weights_are_those_of_a_plain_trainer(
     module: Any, stranger: MakeRun, fit: Fit, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ STOPS = {"in an epoch": {"train": 15}, "in a validation": {"val": 5}, "at an epo
         ("Measured", "rows"),
     ],
 )
+@pytest.mark.quick("Plain-rows-in a validation")
 def test_stop_and_resume_changes_no_bit(
     module: str, data: str, place: str, stranger: MakeRun, fit: Fit
 ) -> None:
@@ -246,6 +248,10 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
         ("Plain", "rows", [f"loggers.c._target_={HERE}.Nothing"], r"loggers.c is a Nothing, which has no log_metrics"),
     ],
 )  # fmt: skip
+@pytest.mark.quick(
+    "Plain-endless-words8-does not say how many batches it has; use trainer.limit_train_batches=N",
+    "Plain-rows-words10-is no lightning.pytorch.Callback",
+)
 def test_refusals(
     module: str, data: str, words: list[str], sentence: str, stranger: MakeRun, fit: Fit
 ) -> None:

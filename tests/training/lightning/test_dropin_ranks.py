@@ -147,6 +147,7 @@ def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) ->
     assert ranks[0]["metrics"]["rows"] == sum(range(100))
 
 
+@pytest.mark.slow
 def test_a_data_module_that_divides_its_batch_makes_as_many_steps(tmp_path: Path) -> None:
     """As lightning-hydra-template's does; each rank reads its own half."""
     data = "tests.training.lightning.data_strangers"

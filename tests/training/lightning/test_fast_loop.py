@@ -55,6 +55,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+@pytest.mark.quick("an epoch that is left", "batches that are not there")
 def test_bit_for_bit(words: list[str], make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for slow in (False, True):

@@ -47,6 +47,7 @@ def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) 
     assert (run.checkpoints / "newest").is_file()
 
 
+@pytest.mark.slow
 def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
     """An iterator that is still referenced at the end, as after a stop in the middle of an epoch."""
     program = (

@@ -31,6 +31,7 @@ def reading(make_run: MakeRun) -> MakeRun:
 
 
 @pytest.mark.parametrize("kind", EVALUATED)
+@pytest.mark.quick("generators", "rows")
 def test_every_row_of_any_loader_is_evaluated(kind: str, reading: MakeRun, fit: Fit) -> None:
     metrics = fit(*reading("evaluated", f"data.kind={kind}")).metrics
     for part in ("val", "test"):

@@ -35,6 +35,7 @@ def saved(step: int, epoch: int, batch: int) -> SavedCheckpoint:
         ([], saved(50, 5, 0), (5, 0)),
     ],
 )
+@pytest.mark.quick("overrides2-checkpoint2-expected2", "overrides4-checkpoint4-expected4")
 def test_resume_position(
     overrides: list[str],
     checkpoint: SavedCheckpoint | None,

@@ -61,6 +61,9 @@ def compressed(file: Path) -> None:
         (without("optimizer_states"), "can't be resumed"),
     ],
 )
+@pytest.mark.quick(
+    "<lambda>-can't be read: File is not a zip file0", "<lambda>-can't be read: File is not a zip file1"
+)
 def test_a_checkpoint_that_is_no_checkpoint(
     fit: Any, make_run: Callable[..., tuple[Config, RunDir]], spoil: Spoil, says: str
 ) -> None:

@@ -68,6 +68,7 @@ def validations(run: RunDir) -> list[list[str]]:
 @pytest.mark.parametrize(
     "place", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in STOPS]
 )
+@pytest.mark.quick("at the end of the first epoch")
 def test_stop_and_resume_changes_no_bit(place: str, make_run: MakeRun, fit: Fit) -> None:
     config, whole = make_run(*EVERYTHING)
     expected = fit(config, whole)
@@ -93,6 +94,7 @@ def test_a_stop_loses_no_step(make_run: MakeRun, fit: Fit) -> None:
     assert checkpoint_facts(run)[-1] == (10, 1, 6, None)
 
 
+@pytest.mark.slow
 def test_many_stops(make_run: MakeRun, fit: Fit) -> None:
     config, whole = make_run(*EVERYTHING)
     fit(config, whole)
@@ -106,6 +108,7 @@ def test_many_stops(make_run: MakeRun, fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.quick("0")
 def test_workers_change_nothing(workers: int, make_run: MakeRun, fit: Fit) -> None:
     """Loading in other processes gives the same weights, also when it begins in the middle of an epoch."""
     config, whole = make_run(*EVERYTHING)

@@ -110,6 +110,7 @@ def test_the_second_ctrl_c_is_a_ctrl_c(make_run: MakeRun, fit: Fit, monkeypatch:
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+@pytest.mark.quick("bf16-mixed")
 def test_precision(precision: str, make_run: MakeRun, fit: Fit) -> None:
     """Weights are float32 with any; the products differ in their third digit."""
     config, run = make_run(*SHORT, f"trainer.precision={precision}")
@@ -183,6 +184,7 @@ assert sorted(set(sys.modules) & {{"tensorflow", "keras", "jax"}}) == []
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.quick("fsdp")
 def test_no_thread_of_the_process_group_outlives_the_training(
     strategy: str, make_run: MakeRun, fit: Fit
 ) -> None:

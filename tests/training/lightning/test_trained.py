@@ -75,16 +75,7 @@ def stranger(make_run: MakeRun) -> MakeRun:
     [(case, "in an epoch") for case in CASES]
     + [(case, place) for case in ("BackboneFinetuning", *list(CASES)[5:]) for place in list(STOPS)[1:]],
 )
-@pytest.mark.quick(
-    "BackboneFinetuning-in an epoch",
-    "in on_train_epoch_start-in an epoch",
-    "averages-in a validation",
-    "averages and normalization-at its end",
-    "averages of its own-in an epoch",
-    "averages beside a copy-in the last validation",
-    "merged-in a validation",
-    "pruned-at its end",
-)
+@pytest.mark.quick("BackboneFinetuning-in an epoch")
 def test_stop_and_resume_changes_no_bit(case: str, place: str, stranger: MakeRun, fit: Fit) -> None:
     words = (*CASES[case], "data.noise=0.1", "task.dropout=0.3")
     config, whole = stranger(*words)
@@ -116,6 +107,7 @@ SLOW = [c for c in CASES if c not in (*QUICK, "in the middle of an epoch", "aver
 
 
 @pytest.mark.parametrize("cases", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_two_ranks_train_and_resume_as_one(cases: list[str], tmp_path: Path) -> None:
     runs = []
     for case in cases:
@@ -132,6 +124,7 @@ def test_two_ranks_train_and_resume_as_one(cases: list[str], tmp_path: Path) -> 
         assert largest_difference(whole, alone) < 1e-5, case
 
 
+@pytest.mark.slow
 def test_what_two_ranks_do_not_train_together_ends_the_run_at_once(tmp_path: Path) -> None:
     late, one = train_runs(
         2,
@@ -168,6 +161,7 @@ def test_other_strategies_follow_what_is_trained(
 
 
 @pytest.mark.parametrize("found", [None, "true"])
+@pytest.mark.slow
 def test_unused_parameters(found: str | None, tmp_path: Path) -> None:
     words = () if found is None else (f"trainer.find_unused_parameters={found}",)
     ranks = train(tmp_path, 2, "Plain", "rows", *DDP, f"task._target_={HERE}.Spare", *words)
@@ -176,7 +170,7 @@ def test_unused_parameters(found: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", list(CASES)[5:])
-@pytest.mark.quick("averages", "averages and normalization", "merged", "pruned")
+@pytest.mark.quick("pruned", "merged")
 def test_one_model_is_validated_tested_evaluated_and_exported(
     case: str, stranger: MakeRun, fit: Fit, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def test_nothing_was_trained(how: str, make_run: MakeRun, fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("how", NOTES)
+@pytest.mark.quick("-skips one", "-")
 def test_a_part_was_trained(
     how: str, make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +86,7 @@ def test_metrics_named_like_a_column_get_another_one_with_a_note(
     assert {row["lr"] for row in rows} == {"0.1"} and metrics["metric/lr"] == 3.0
 
 
+@pytest.mark.quick("slow")
 def test_a_complete_run_that_is_resumed_trains_nothing_more(make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run("task.how=''", f"data._target_={HERE}.rows", *SHORT)
     assert [fit(config, run).state for _ in range(2)] == ["completed", "completed"]

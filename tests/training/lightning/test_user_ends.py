@@ -56,6 +56,10 @@ def words_of(name: str, *words: str) -> list[str]:
 
 @pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.quick(
+    "StopIteration data._target_=tests.training.lightning.ending_strangers.rows data.part=val-",
+    "SystemExit data._target_=tests.training.lightning.ending_strangers.rows-slow",
+)
 def test_it_is_an_error_with_the_line_of_the_user(
     case: tuple[str, ...], slow: bool, make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def test_without_a_network(attempt: Attempt, tmp_path: Path, require: Callable[[
     assert (run / "mlruns").is_dir()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_outside_of_the_run_folder(attempt: Attempt, tmp_path: Path) -> None:
     run = tmp_path / ID
     attempt(run, 1, 10, "completed", BOTH)
