@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from multiprocessing import util
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -388,6 +389,8 @@ def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]
     for name, stream in streams.items():
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    for finalizer in util._finalizer_registry.values():  # type: ignore[attr-defined]
+        finalizer._pid = os.getpid()  # else it is skipped at the end: it was registered in the server
     tempfile.tempdir = None
     time.tzset()
     random.seed()
@@ -398,8 +401,14 @@ def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]
 
 def starter(pid: int, server: int) -> Callable[[], int]:
     """Return what os.getppid is in a fork: the process that requested it, or 1 once that or the server has ended."""
-    parent, start = os.getppid, int(started(pid) or 0)
-    return lambda: pid if parent() == server and process_state(pid, start) != GONE else 1
+    parent, start, fork = os.getppid, int(started(pid) or 0), os.getpid()
+
+    def getppid() -> int:
+        if os.getpid() != fork:  # a child of the fork, such as a worker that reads data
+            return parent()
+        return pid if parent() == server and process_state(pid, start) != GONE else 1
+
+    return getppid
 
 
 def show_as(command: Sequence[str]) -> None:

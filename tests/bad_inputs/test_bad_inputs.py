@@ -56,7 +56,6 @@ def faults(row: Row, answer: Answer) -> list[str]:
 
 
 @pytest.mark.parametrize("row", BOTH_WAYS, ids=[r.id for r in BOTH_WAYS])
-@pytest.mark.quick("jobs: status where run.json can't be read")
 def test_a_fork_answers_as_a_new_interpreter_does(row: Row, scratch: Scratch) -> None:
     forked, new = ask(row, scratch), ask(row, scratch, real=True)
     assert plain(forked) == plain(new)

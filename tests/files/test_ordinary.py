@@ -164,6 +164,7 @@ OUTSIDE = {
     "src/training/keras/buffers.py": "an entry of an archive",
     "src/training/lightning/shards.py": "the new folder of a checkpoint, reached without links",
     "src/training/lightning/buffers.py": "the new folder of a checkpoint, reached without links",
+    "src/launch/forkserver.py": "the null device",
     "slurm/evaluation.py": "a new folder, which must not exist",
     "slurm/new_cluster.py": "configs/, with O_EXCL",
     "slurm/render.py": "a cache beside the templates",

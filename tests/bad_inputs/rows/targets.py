@@ -25,7 +25,7 @@ WORDS = {
     f"{OURS} task.hidden=many": "task.hidden='many' is not a whole number.",
     f"{OURS} task.hidden=3 task.dropout=[1]": "task.dropout=.* is not a number.",
     f"{OURS} task.hidden=3 task._partial_=true": "'task._partial_' is not a key of the configuration",
-    f"{OURS} task.hidden=3 checkpoint.monitor=f1": "checkpoint.monitor=f1 may be better high or low.*add checkpoint.mode=max",
+    f"{OURS} task.hidden=3 checkpoint.monitor=quux": "checkpoint.monitor=quux may be better high or low.*add checkpoint.mode=max",
     f"{OURS} task.hidden=3 framework=keras": "task._target_=mine.LitModule is for lightning, and this is framework=keras; use framework=lightning.",
     "task._target_=mine.KerasModel": "task._target_=mine.KerasModel is for keras, and this is framework=lightning; use framework=keras.",
     "task._target_=mine.LitModul": r"mine has no LitModul. Did you mean 'LitModule'\?",
