@@ -56,7 +56,7 @@ chaos: setup  ## the crash tests' long form: KILLS=200 kills of each framework, 
 matrix: setup  ## as root: every strategy with every launcher on two nodes of a Slurm on this machine, as a table
 	@$(bin)/python -m pytest -q -s tests/slurm/test_strategies.py -k matrix $(ARGS)
 
-bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs a sixteenth of them
+bad-inputs: setup  ## as root: every row of the table of bad inputs, tests/bad_inputs/rows; `make test` runs a twentieth of them
 	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 tests/bad_inputs $(ARGS)
 
 bench: setup  ## every benchmark beside its peers, half an hour on a quiet machine: docs/performance.md

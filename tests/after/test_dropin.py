@@ -109,6 +109,7 @@ def test_onnxruntime_opens_it(strange: Strange, evaluated: Evaluate, tmp_path: P
     assert np.allclose(answer, answers("lightning", strange["lightning"], 4), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_tensorflow_serves_it(strange: Strange, evaluated: Evaluate, tmp_path: Path) -> None:
     import tensorflow as tf
 

@@ -39,7 +39,7 @@ def experiment(tmp_path: Path, require: Callable[[object, str], None]) -> Callab
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.quick("lightning")
+@pytest.mark.slow
 def test_disks_that_refuse(framework: str, experiment: Callable[..., int]) -> None:
     """Each run ends with an exit code that fits its state, and one message that names a file."""
     assert experiment("faults", framework, FAULTS) >= FAULTS

@@ -174,6 +174,7 @@ def test_members_of_a_sweep_are_isolated(tmp_path: Path) -> None:
     assert process.returncode not in (0, 130)
 
 
+@pytest.mark.slow
 def test_each_member_runs_on_all_its_devices(tmp_path: Path) -> None:
     with sweep(tmp_path, "seed=1,2", "trainer.devices=2") as process:
         _, err = process.communicate(timeout=200)

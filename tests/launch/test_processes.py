@@ -41,6 +41,7 @@ def test_a_killed_rank_is_named(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.new_process
 def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
     options = (
         "strategy=ddp",
@@ -58,7 +59,6 @@ def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
     assert done.stdout.count("test/acc 0.") == 1
 
 
-@pytest.mark.new_process
 def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
     options = [
         "strategy=ddp",

@@ -14,6 +14,7 @@ from src.files import ROOT
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
 
+@pytest.mark.slow
 def test_two_nodes_answer(testbed: Testbed, shared_dir: Path) -> None:
     words = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "trainer.accelerator=cpu")
     done = subprocess.run(

@@ -83,6 +83,7 @@ def test_nodes_that_know_themselves_as_loopback_train_together(
 
 
 @pytest.mark.parametrize("method", [*METHODS, pytest.param("framework=keras", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_nodes_train_whose_names_only_slurm_knows(renamed: Testbed, shared_dir: Path, method: str) -> None:
     run = Login(renamed, shared_dir).result(*TWO, method)
     assert info(run)["state"] == "completed" and info(run)["hosts"] == ["c1", "c2"], log(run)
