@@ -37,20 +37,8 @@ ROOM = " " * 4000
 """Last word of the server's command line: a fork writes its own command line over it."""
 
 READ_AT_IMPORT = (
-    "CUDA",
-    "KERAS",
-    "KMP",
-    "LD_",
-    "MALLOC",
-    "MKL",
-    "OMP",
-    "OPENBLAS",
-    "PYTHON",
-    "PYTORCH",
-    "TF_C",
-    "TORCH_",
-    "XLA",
-)
+    "CUDA", "KERAS", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TF_C", "TORCH_", "XLA",
+)  # fmt: skip
 """Starts of the names of variables that libraries read while they are imported."""
 
 LOST = -int(signal.SIGKILL)
@@ -336,7 +324,7 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
                 return None
             answers = socket.socket(fileno=passed[0])
             request = json.loads(_read_line(answers) or "null")
-            child = os.fork() if request else -1
+            child = _fork() if request else -1
             if not child:
                 signal.set_wakeup_fd(-1)
                 for one in (*sockets, answers, *children.values()):
@@ -346,9 +334,19 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
                 return {**request, "streams": passed[1:], "server": server}
             for number in passed[1:]:
                 os.close(number)
-            if request:
+            if child > 0:
                 answers.sendall(f"{child}\n".encode())
                 children[child] = answers
+            else:
+                answers.close()
+
+
+def _fork() -> int:
+    """Return the fork's process id, 0 in the fork, or -1 if the system has no room for a process."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
 
 
 def _report_ends(children: dict[int, socket.socket]) -> None:
@@ -415,10 +413,9 @@ def show_as(command: Sequence[str]) -> None:
     """Make `ps` and `pgrep -f` show another command line for this process, by writing over its own (Linux, see proc(5))."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        start, end = (
-            int(fields[45]),
-            int(fields[46]),
-        )  # arg_start and arg_end, of which the first field here is the third
+        start, end = map(
+            int, fields[45:47]
+        )  # arg_start and arg_end: the first field here is the third of the file
         text = "\0".join(command).encode(errors="surrogateescape")[: end - start - 1]
         ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
