@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from src.distributed.packages import missing_framework
 from src.files import ROOT
 from src.launch.forkserver import LOST, ForkedProcess, ForkServer
 from src.launch.processes import ForkServers
@@ -19,6 +20,7 @@ from tests.frameworks import FRAMEWORKS
 
 pytestmark = pytest.mark.new_process
 
+MEMBERS = pytest.mark.skipif(bool(missing_framework("lightning")), reason="the members train with lightning")
 SPOILER = "+callbacks.spoiler._target_=tests.launch.spoilers.Spoiler"
 SMALL = (
     "model=mlp",
@@ -162,6 +164,7 @@ def sweep(results: Path, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, text=True, env=environ, **pipes)
 
 
+@MEMBERS
 def test_members_of_a_sweep_are_isolated(tmp_path: Path) -> None:
     """A crash, an exit and changed globals of one member do not reach the next."""
     how = "+callbacks.spoiler.how=crash,exit,change,look"
@@ -175,6 +178,7 @@ def test_members_of_a_sweep_are_isolated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@MEMBERS
 def test_each_member_runs_on_all_its_devices(tmp_path: Path) -> None:
     with sweep(tmp_path, "seed=1,2", "trainer.devices=2") as process:
         _, err = process.communicate(timeout=200)
@@ -185,6 +189,7 @@ def test_each_member_runs_on_all_its_devices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 @pytest.mark.quick("2-130")
+@MEMBERS
 def test_a_signal_stops_a_sweep_with_a_checkpoint(number: int, code: int, tmp_path: Path) -> None:
     with sweep(
         tmp_path, SPOILER, "+callbacks.spoiler.how=wait", "seed=1,2", "trainer.max_steps=400"
@@ -202,6 +207,7 @@ def test_a_signal_stops_a_sweep_with_a_checkpoint(number: int, code: int, tmp_pa
 
 
 @pytest.mark.slow
+@MEMBERS
 def test_a_member_stops_when_its_sweep_is_killed(tmp_path: Path) -> None:
     with sweep(
         tmp_path,
