@@ -194,6 +194,13 @@ def test_a_damaged_one_is_kept_aside_also_when_its_step_is_written_again(
     assert re.search(rf"checkpoint {path} \(.*\) is kept as {kept}", capsys.readouterr().err)
 
 
+def test_later_steps_are_set_aside_and_the_last_good_one_is_not(store: CheckpointStore) -> None:
+    for step in (1, 2, 3):
+        save(store, step)
+    newest = store.newest_good(until=2)
+    assert newest is not None and newest.step == 2
+
+
 def test_checkpoints_from_before_there_were_markers_are_retired_too(store: CheckpointStore) -> None:
     for step in (1, 2):
         (save(store, step).path / MARKER).unlink()

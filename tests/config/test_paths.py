@@ -87,7 +87,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize("path", ["/tmp/" + "x" * 300, "é" * 128, "/".join(["y" * 200] * 30)])
-@pytest.mark.quick("path2")
+@pytest.mark.quick("path1")
 def test_a_path_that_no_disk_takes_is_refused_by_its_key(
     make_config: Callable[..., Config], path: str
 ) -> None:
