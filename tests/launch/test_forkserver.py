@@ -31,7 +31,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    with ForkServer(["src.launch.rank"]) as made:
+    with ForkServer(["src.launch.rank", "numpy.random"]) as made:  # frameworks import both
         yield made
 
 
