@@ -72,6 +72,13 @@ def test_a_damaged_one_is_passed_over(
     assert "00000002 is damaged" in capsys.readouterr().err
 
 
+def test_steps_that_are_computed_again_begin_at_the_last_good_checkpoint(store: CheckpointStore) -> None:
+    for step in (1, 2, 3):
+        save(store, step)
+    good = store.newest_good(until=2)
+    assert good is not None and good.step == 2
+
+
 def test_nothing_there(store: CheckpointStore) -> None:
     assert store.newest_good() is None
     assert store.best() is None
@@ -192,13 +199,6 @@ def test_a_damaged_one_is_kept_aside_also_when_its_step_is_written_again(
     assert newest is not None and (newest.path / "model.ckpt").read_text() == "new 3"
     kept = store.folder / "00000003.damaged-1"
     assert re.search(rf"checkpoint {path} \(.*\) is kept as {kept}", capsys.readouterr().err)
-
-
-def test_later_steps_are_set_aside_and_the_last_good_one_is_not(store: CheckpointStore) -> None:
-    for step in (1, 2, 3):
-        save(store, step)
-    newest = store.newest_good(until=2)
-    assert newest is not None and newest.step == 2
 
 
 def test_checkpoints_from_before_there_were_markers_are_retired_too(store: CheckpointStore) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from src.config.paths import absolute, expand, expand_home, here, on_node, unexpanded
+from src.config.paths import Folder, absolute, expand, expand_home, here, on_node, unexpanded
 from src.config.schema import Config
 from src.errors import CheckpointError, ConfigError, DataError
 from src.files import ROOT
@@ -97,6 +98,12 @@ def test_a_path_that_no_disk_takes_is_refused_by_its_key(
         for problem in refused.value.problems:
             assert problem.startswith(("paths.data=", "data.cache=", f"{key}="))
             assert "is too long for a path: at most 255 bytes for each name, 4095 in all" in problem
+
+
+def test_a_name_is_as_long_as_its_bytes() -> None:
+    rule = get_args(Folder)[1]
+    assert rule("é" * 127) == ("é" * 127, "")
+    assert "at most 255 bytes for each name" in rule("é" * 128)[1]
 
 
 def test_the_longest_path_is_taken(make_config: Callable[..., Config]) -> None:

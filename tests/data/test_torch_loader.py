@@ -1,4 +1,5 @@
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class Samples:
 
 def test_samples_are_made_when_their_batch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set that makes them one by one may draw from what the training draws from too; others are read ahead."""
-    monkeypatch.setattr(ahead, "LONGEST_S", 10.0)
+    monkeypatch.setattr(ahead, "LONGEST_S", math.inf)
     for dataset, reads in ((Rows(), 4), (Samples(), 3)):
         next(iter(torch_loader(dataset, BatchOrder(3, seed=0))))
         assert dataset.reads == reads

@@ -38,6 +38,16 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(file: Path) -> None
     assert file.read_text() == "old" and os.listdir(file.parent) == ["run.json"]
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut after the rename would leave an empty one."""
+    done, rename = list[object](), Path.replace
+    monkeypatch.setattr(os, "fsync", lambda number: done.append(os.fstat(number).st_size))
+    monkeypatch.setattr(Path, "replace", lambda self, to: [done.append("renamed"), rename(self, to)])
+    write_atomic(file, "text")
+    write_atomic(file, "text", flush=False)
+    assert done == [4, "renamed", "renamed"] and file.read_text() == "text"
+
+
 def test_a_leftover_of_a_killed_process_with_the_same_id_is_replaced(file: Path) -> None:
     temporary_name(file).symlink_to(file.with_name("elsewhere"))
     write_atomic(file, "new")

@@ -18,7 +18,7 @@ HANGS = {
     "process 'sender' (": "multiprocessing.get_context('fork').Process(target=wait, name='sender').start()",
     "an exit handler (": "atexit.register(wait)",
 }
-COMMANDS = {"return": 7, "sys.exit": 7, "sys.exit of a text": 1, "raise": 1}
+COMMANDS = {"return": 7, "sys.exit": 7, "sys.exit of a message": 1, "raise": 1}
 PROGRAM = """
 import atexit, multiprocessing, sys, threading, time
 from src.launch import leaving
@@ -32,8 +32,8 @@ def command():
         raise LookupError("own")
     if {how!r} == "sys.exit":
         sys.exit(7)
-    if {how!r} == "sys.exit of a text":
-        sys.exit("a text")
+    if {how!r} == "sys.exit of a message":
+        sys.exit("own")
     return 7
 
 leaving.GRACE_S = 0.2
@@ -53,7 +53,7 @@ def program(text: str, tmp_path: Path) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize("how", COMMANDS)
 @pytest.mark.parametrize("named", HANGS)
 @pytest.mark.quick(
-    "thread 'uploads' (-sys.exit of a text", "thread 'uploads' (-return", "an exit handler (-raise"
+    "thread 'uploads' (-return", "thread 'uploads' (-sys.exit of a message", "an exit handler (-raise"
 )
 def test_what_keeps_a_process_is_named_and_it_exits_with_its_own_code(
     named: str, how: str, tmp_path: Path

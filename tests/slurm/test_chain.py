@@ -15,6 +15,7 @@ from slurm.client import submit_script
 from src.distributed import programs
 from src.errors import ProjectError, SchedulerError, SubmitError, UnclearError
 from src.files import ROOT
+from src.runs.trust import refuse_foreign_script
 from tests.slurm.fakes import Fakes
 
 DOWN = "echo Unable to contact slurm controller >&2; exit 1"
@@ -100,6 +101,7 @@ def test_a_lost_answer_keeps_the_run_folder(fakes: Fakes) -> None:
         f"The run folder is kept: {run}"
     )
     assert (run / "jobs.txt").read_text() == "?\n"
+    refuse_foreign_script(run / "job.sbatch", trust=False)  # it is this user's own
     assert json.loads((run / "run.json").read_text())["submission"].startswith(reason)
 
 
@@ -114,6 +116,17 @@ def test_a_lost_job_is_found_by_its_script(fakes: Fakes) -> None:
     fakes.chain("exit 1", good=9)
     fakes.submit(f"resume={run}")
     assert len(fakes.asked("sbatch")) == 2
+
+
+def test_a_lost_job_of_pbs_is_looked_for_by_the_user(fakes: Fakes) -> None:
+    """Its queue does not say which script a job is of."""
+    fakes("qsub", "true")
+    fakes("qstat", "exit 1")
+    refused(fakes, UnclearError, "cluster=pbs")
+    [run] = fakes.runs()
+    said = refused(fakes, SubmitError, "cluster=pbs", f"resume={run}")
+    assert said.startswith("whether an earlier submission of this run is queued is not known: look at `qstat")
+    assert len(fakes.asked("qsub")) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,12 @@ def test_what_is_refused_or_shown_leaves_nothing(trained: Path, tmp_path: Path) 
         )
 
     before = sorted(trained.rglob("*"))
-    shown = evaluate("cluster=slurm", "dry_run=true", "--generate", "it's")
+    drawn = ("--tokens", "9", "--temperature", "0.5", "--seed", "7")
+    shown = evaluate("cluster=slurm", "dry_run=true", "--generate", "it's", *drawn)
     assert shown.returncode == 0, shown.stderr[-2000:]
     assert "#SBATCH --nodes=1\n#SBATCH --ntasks=1\n" in shown.stdout and "--signal" not in shown.stdout
     assert f"""-u "$CODE"/src/evaluate.py {trained} """ in shown.stdout
-    assert """ '--generate=it'"'"'s' """ in shown.stdout
+    assert f""" '--generate=it'"'"'s' {" ".join(drawn)}""" in shown.stdout
     imported = set(re.findall(r"\| +(\w+)$", shown.stderr, re.MULTILINE))
     assert "argparse" in imported and not imported & HEAVY
     refused = evaluate("cluster=slurm")

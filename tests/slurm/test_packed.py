@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,9 @@ def test_later_submissions_use_the_archive_that_is_there(
     assert re.search(r"Packing .* for the nodes: done, \d+\.\d MB in \d+ s\.\n$", capsys.readouterr().err)
     assert archive.pack(environment.read(venv), results) == first
     assert capsys.readouterr().err == ""
+    os.utime(first.parent / MARKER, (1, 1))
+    archive.pack(environment.read(venv), results)
+    assert time.time() - (first.parent / MARKER).stat().st_mtime < 600, "it is in use"
     os.utime(first.parent / MARKER, (1, 1))
     record = environment.read(venv).packages / "mine-1.dist-info" / "RECORD"
     old = record.read_text()

@@ -26,6 +26,14 @@ def test_validations_without_gain_are_counted(
     assert patience.over(rule) == (waited == 2)
 
 
+def test_the_same_value_again_is_no_gain(make_config) -> None:
+    overrides = [f"trainer.early_stopping.{o}" for o in ("mode=max", "min_delta=0", "patience=2")]
+    rule, patience = make_config(*overrides).trainer.early_stopping, Patience()
+    for _ in range(3):
+        patience.judge(0.5, rule)
+    assert patience.waited == 2
+
+
 def test_a_value_that_is_not_a_number_is_never_the_best(make_config) -> None:
     rule, patience = make_config("trainer.early_stopping.patience=3").trainer.early_stopping, Patience()
     for value in (float("nan"), 0.5, float("nan"), 0.4, float("inf"), float("-inf")):

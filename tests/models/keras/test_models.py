@@ -41,6 +41,21 @@ def test_variables_have_unique_paths(make_config, overrides: str) -> None:
     assert len(set(paths)) == len(paths)
 
 
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_a_batch_is_a_tenth_of_the_moving_statistics(make_config, name: str) -> None:
+    """As in torch, which calls that a momentum of 0.1; Keras calls it 0.9."""
+    from src.training.keras.batch_norm import batch_norms
+
+    model = build_network(make_config("framework=keras", f"model={name}"), {"shape": (8, 8, 1), "outputs": 2})
+    batch = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
+    means = []
+    for _ in range(2):
+        model(batch, training=True)
+        means.append([np.array(norm.moving_mean) for norm in batch_norms(model)])
+    for first, second in zip(*means, strict=True):
+        np.testing.assert_allclose(second, 1.9 * first, rtol=1e-3, atol=1e-6)
+
+
 def test_strided_convolutions_pad_all_sides_alike() -> None:
     """As torch does: the output for a mirrored image and kernel is the mirrored output."""
     import keras

@@ -1,6 +1,7 @@
 """Several steps in one call: what is due comes at the same steps, and the weights are the same, bit for bit."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,23 @@ SIZE = (
     "trainer.max_epochs=2",
     "data.batch_size=8",
 )
+
+
+@pytest.mark.parametrize(("processes", "devices", "at_once"), [(1, 1, True), (1, 2, True), (2, 2, False)])
+def test_one_process_stops_without_asking_others(processes: int, devices: int, at_once: bool) -> None:
+    """However many devices it has; several processes agree when they reduce their metrics."""
+    from src.training.keras.callbacks import TrainingCallback
+    from src.training.keras.position import Position
+    from src.training.keras.strategies.base import Strategy
+
+    callback: Any = SimpleNamespace(
+        module=SimpleNamespace(strategy=Strategy(0, processes, devices)),
+        position=Position(),
+        stop=SimpleNamespace(requested="SIGTERM"),
+        interval=SimpleNamespace(by_time=lambda: False),
+    )
+    TrainingCallback.look_at_flag(callback)
+    assert callback.position.preempted == at_once
 
 
 def made(calls: Any, first: int, last: int) -> Iterator[int]:

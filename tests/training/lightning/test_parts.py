@@ -1,6 +1,7 @@
 """Data that people bring: every kind of loader is read to its end, and by the hooks and the Trainer that Lightning gives it."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 from src.config.command_line import opened
 from src.config.schema import Config
+from src.data.base import Splits
 from src.distributed.topology import Topology
 from src.errors import CheckpointError, ConfigError, DataError
 from src.runs.folder import RunDir
-from src.training.lightning.parts import Opener
+from src.training.lightning.parts import Opener, from_module
 
 from .conftest import Fit
 from .data_strangers import EVALUATED, ROWS, VAL, Dividing, Passing, pairs
@@ -127,6 +129,26 @@ def test_the_batch_size_of_a_data_module_is_that_of_all_ranks(
 def test_a_data_module_s_own_batch_size_stays(module: str, make_run: MakeRun, fit: Fit) -> None:
     words = [f"task._target_={HERE}.Lit", f"data._target_={HERE}.{module}", *SHORT[1:]]
     assert fit(*make_run(*opened(words))).step == 2 * ROWS // 64
+
+
+@pytest.mark.parametrize(("per_node", "ranks"), [(True, [0, 2]), (False, [0])])
+def test_data_is_prepared_once_for_each_disk(per_node: bool, ranks: list[int]) -> None:
+    """Two nodes of two ranks, each with a disk of its own or with one for both."""
+    prepared = []
+
+    class Counting(Passing):
+        def prepare_data(self) -> None:
+            prepared.append(self.trainer.global_rank)
+
+    for rank in range(4):
+        topology = Topology(rank, rank % 2, rank // 2, world_size=4, local_world_size=2, nodes=2)
+        trainer: Any = SimpleNamespace(
+            world_size=4, global_rank=rank, strategy=SimpleNamespace(barrier=lambda name: None)
+        )
+        data = Counting(16)
+        data.prepare_data_per_node = per_node
+        from_module(data, Splits(None, None), topology, trainer)
+    assert prepared == ranks
 
 
 def test_a_stream_of_a_data_module_gives_batches(reading: MakeRun, fit: Fit) -> None:

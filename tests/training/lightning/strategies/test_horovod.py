@@ -174,6 +174,21 @@ def test_rank_that_does_not_come_is_named_by_the_stall_inspector(start, tmp_path
     assert "rank 0 of 2 stops: another rank exited, is unreachable or did not respond" in run.stdout
 
 
+def test_a_mean_over_ranks_has_several_names(require, monkeypatch):
+    require(not horovod_problem("torch"), "run `make horovod`")
+    import torch
+    from torch.distributed import ReduceOp
+
+    from src.distributed.topology import Topology
+    from src.training.lightning.strategies import horovod
+
+    strategy = horovod.HorovodStrategy(Topology(world_size=2, local_world_size=2), torch.device("cpu"))
+    monkeypatch.setattr(horovod.hvd, "allreduce", lambda tensor, name, op: 2 * tensor)
+    for mean in ("mean", "avg", ReduceOp.AVG):
+        assert strategy.reduce(torch.tensor(3.0), reduce_op=mean) == 3
+    assert strategy.reduce(torch.tensor(3.0), reduce_op=ReduceOp.SUM) == 6
+
+
 def test_sync_batchnorm_of_torch_is_refused(require):
     require(not horovod_problem("torch"), "run `make horovod`")
     from torch import nn
