@@ -227,7 +227,7 @@ def test_one_place_picks_a_framework() -> None:
     picking = [n for n in sources() if "import_module" in (ROOT / n).read_text()]
     targets = "src/config/instantiate.py"  # whatever the configuration names
     horovod = "src/distributed/horovod_init.py"  # imports Horovod for either framework
-    server = "src/launch/forkserver.py"  # imports what its starter names
+    server = "src/launch/fork_main.py"  # imports what its starter names
     assert picking == [targets, horovod, server, "src/launch/rank.py"]
 
 

@@ -34,17 +34,23 @@ KILLED = 128 + signal.SIGKILL
 
 
 Start = Callable[..., Process]
-"""Starts a program: `subprocess.Popen`, or `ForkServer.start`."""
+"""A function that starts a program: `subprocess.Popen`, or `ForkServer.start`."""
 
 
 class ForkServers:
-    """A fork server for each framework, started on first use, for runs of `ranks` ranks one after the other."""
+    """A fork server for each framework, started on first use."""
 
     def __init__(self) -> None:
         self._servers: dict[str, ForkServer] = {}
 
     def starter(self, framework: str, ranks: int) -> Start:
-        """Return what starts the ranks of a run, and its side process."""
+        """Return the function that starts the ranks of a run and its side process.
+
+        Args:
+            framework: lightning or keras.
+            ranks: of the run; a later run with another number of ranks may start new interpreters, since the number of
+                threads is set for each.
+        """
         if framework not in self._servers:
             modules = (f"src.training.{framework}.run", "src.launch.rank", *SIDE_PROCESSES)
             self._servers[framework] = ForkServer(modules, {**os.environ, **_threads(ranks)})
@@ -223,14 +229,11 @@ def _end_others(processes: Sequence[Process], rank: int, code: int, grace: float
             process.kill()
             process.wait()
     status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    if code not in (STOPPED, INTERRUPTED, NOT_FINITE):
-        several = f"rank {rank} of {len(processes)} ended with {status}; the other ranks were stopped."
-        alone = f"the training process ended with {status}." if code < 0 else ""
-        print(
-            several if len(processes) > 1 else alone,
-            end="\n"[: len(processes) > 1 or code < 0],
-            file=sys.stderr,
-        )
+    several = len(processes) > 1
+    if code not in (STOPPED, INTERRUPTED, NOT_FINITE) and (several or code < 0):
+        who = f"rank {rank} of {len(processes)}" if several else "the training process"
+        rest = "; the other ranks were stopped." if several else "."
+        print(f"{who} ended with {status}{rest}", file=sys.stderr)
     return 128 - code if code < 0 else code
 
 

@@ -62,7 +62,8 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
         with beside(run, member.config, start), _handlers_put_back():
             ended.append(Ended(run, member.config, run_here(run, layout, start, signals)))
         if signals:
-            print(f"\n{number} of {len(members)} members were started.", file=sys.stderr)
+            left = len(members) - number
+            print(f"\nstopped at member {number} of {len(members)}; {left} did not start.", file=sys.stderr)
             break
     if signals:
         raise KeyboardInterrupt if signal.SIGINT in signals else SystemExit(STOPPED)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import scale
 from benchmarks.__main__ import SUITES
 from benchmarks.goals import GOALS, rows, table
 from benchmarks.rounds import Program, Rounds, in_turn
@@ -75,6 +76,13 @@ def test_what_is_promised_stands_beside_what_was_found() -> None:
     )
     assert (shown["found"], shown["met"]) == (10.0, "no")
     assert "10" in table([shown])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", scale.PARTS)
+def test_each_part_of_scale_measures_a_small_cluster(part: str) -> None:
+    found = scale.measured(part, 10)
+    assert found["seconds"] > 0 and found.keys() == {"seconds", "memory_mib", "bytes"}
 
 
 @pytest.mark.slow

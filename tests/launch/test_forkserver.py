@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from src.distributed.packages import missing_framework
 from src.files import ROOT
+from src.launch.fork_main import read_line
 from src.launch.forkserver import LOST, ForkedProcess, ForkServer
 from src.launch.processes import ForkServers
 from tests.frameworks import FRAMEWORKS
@@ -112,6 +114,14 @@ def test_exit_codes_and_signals_are_those_of_the_program(server: ForkServer) -> 
     process.kill()  # of a process that has ended: nothing
 
 
+def test_lines_that_arrive_together_are_read_one_by_one() -> None:
+    """The process id of a fork and the exit code of one that has ended at once."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"4711\n7\n")
+        assert (read_line(ours), read_line(ours)) == ("4711", "7")
+
+
 def test_ps_shows_the_command_of_a_fork(server: ForkServer) -> None:
     code, shown = said(server, "-c", "print(open('/proc/self/cmdline').read())", "a word")
     words = shown.strip("\0\n").split("\0")
@@ -204,7 +214,7 @@ def test_a_signal_stops_a_sweep_with_a_checkpoint(number: int, code: int, tmp_pa
     (run,) = tmp_path.glob("*/2*/run.json")
     info = json.loads(run.read_text())
     assert info["state"] == "preempted" and info["checkpoint"]
-    assert "1 of 2 members were started" in err and "Traceback" not in err
+    assert "stopped at member 1 of 2; 1 did not start." in err and "Traceback" not in err
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def test_all_done_is_zero() -> None:
 def test_a_failed_rank_is_named_and_the_others_are_ended(capfd: pytest.CaptureFixture[str]) -> None:
     started = processes("import time; time.sleep(600)", "import sys; sys.exit(9)")
     assert watch(started, grace=0.5) == 9
-    assert "rank 1 of 2 ended with exit code 9" in capfd.readouterr().err
+    assert "rank 1 of 2 ended with exit code 9; the other ranks were stopped." in capfd.readouterr().err
     assert started[0].poll() == -signal.SIGKILL
 
 

@@ -3,7 +3,8 @@
 import socket
 from importlib import import_module
 
-from src.launch import forkserver
+from src.launch import fork_main
+from src.launch.forkserver import ForkServer
 from tests import warm
 
 NAMES = (
@@ -30,6 +31,6 @@ def load() -> None:
 
 
 ours, theirs = socket.socketpair()
-forkserver.MORE.append(theirs)
-warm.join(forkserver.ForkServer.join(ours))
+fork_main.MORE.append(theirs)
+warm.join(ForkServer.join(ours))
 load()
