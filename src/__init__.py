@@ -1,19 +1,11 @@
-"""The project."""
+"""The project: what is trained, and on what."""
 
-import os
 import sys
-from functools import cache
 
-ASKED_BACKEND = os.environ.get("KERAS_BACKEND") or "tensorflow"
-# Keras reads its backend from the environment when it is imported, so it is chosen before anything else
-os.environ["KERAS_BACKEND"] = "tensorflow"
-
-
-@cache
-def note_backend() -> None:
-    """Print once that the backend which the user chose is not used."""
-    if ASKED_BACKEND != "tensorflow":
-        print(
-            f"note: KERAS_BACKEND={ASKED_BACKEND} has no effect: framework=keras trains with TensorFlow.",
-            file=sys.stderr,
-        )
+try:
+    import train_anywhere  # noqa: F401  chooses the backend of Keras
+except ModuleNotFoundError as error:
+    if error.name != "train_anywhere":
+        raise
+    print("error: train_anywhere is not installed: run `make setup`.", file=sys.stderr)
+    sys.exit(2)

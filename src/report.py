@@ -1,58 +1,13 @@
-"""Write the report of a run again: what it did, where the time went, and what to do about it.
+"""Write one page about a run, or about several runs: `python src/report.py --help`."""
 
-    python src/report.py [RUN]      RUN/report.html, for a browser
-    python src/report.py SWEEP      its members side by side
-
-RUN is a run folder, a run id or a job id; without it, the newest run. SWEEP is the id of a sweep that was submitted. Every run writes its
-report when it ends; this command does it for one that is still running, was killed, or was made by an older version.
-"""
-
-import argparse
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:1] = [str(ROOT), str(ROOT / "engine")]  # in a fork without engine/, the installed one
 
-from slurm import runs  # noqa: E402
-from slurm.status.sweep_page import write_sweep  # noqa: E402
-from src.errors import REFUSED, ProjectError  # noqa: E402
-from src.files import ROOT  # noqa: E402
-from src.files.printable import printable_output  # noqa: E402
-from src.files.typed_paths import shell_folder  # noqa: E402
-from src.monitor.report.page import write_report  # noqa: E402
-from src.runs.summary import display_path  # noqa: E402
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, or `REFUSED` with one sentence."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="run folder, run id, job id or sweep (the newest run)"
-    )
-    parser.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
-    parsed = parser.parse_args(arguments)
-    with printable_output():
-        return write(parsed.run, shell_folder() / parsed.results)
-
-
-def write(named: str | None, results: Path) -> int:
-    """Write the report of a run or sweep; returns the exit code."""
-    try:
-        found = runs.find(named, results)
-        if len(found) > 1:
-            print(f"{'Report:':<15}{display_path(write_sweep(found))}")
-        else:
-            print("\n".join(write_report(found[0].folder)))
-    except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"error: the report can't be written: {error}", file=sys.stderr)
-        return REFUSED
-    return 0
-
+import src  # noqa: E402, F401  refuses to continue without an engine
+from train_anywhere.commands.report import main  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,44 +1,13 @@
-"""Train a model: here, or on the cluster that `cluster=` names.
-
-python src/train.py                                   # here, now
-python src/train.py cluster=neuron trainer.nodes=4    # submitted; returns at once
-python src/train.py --run RUNDIR                      # one rank of a run that exists: what jobs start
-"""
+"""Train a model, here or on the cluster that `cluster=` names: `python src/train.py --help`."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)  # the project's folder: src, slurm, hydra_plugins
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:1] = [str(ROOT), str(ROOT / "engine")]  # in a fork without engine/, the installed one
 
-from src.config.environment_values import plain  # noqa: E402
-from src.launch.command import complete, exit_code, help_page, run_folder  # noqa: E402
-from src.launch.leaving import leave  # noqa: E402
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-
-def main() -> int:
-    """Start one rank, or let Hydra compose the configuration and start what it asks for; returns the exit code."""
-    if sys.argv[1:2] == ["--run"]:
-        from src.launch.rank import run_rank  # a submission does without it
-
-        return run_rank(run_folder(sys.argv[2:]))
-    import hydra  # a rank does without it
-
-    sys.argv[1:] = complete(sys.argv[1:])
-    with help_page(sys.argv[1:]):
-        hydra.main(version_base="1.3", config_path="../configs", config_name="train")(train)()
-    return 0
-
-
-def train(config: "DictConfig") -> None:
-    """Train on this machine. Hydra calls this, or with `cluster=` or `-m` one of our launchers (hydra_plugins)."""
-    from src.launch.local import start  # a submission does without it
-
-    sys.exit(exit_code(lambda: start(plain(config), sys.argv[1:])))
-
+import src  # noqa: E402, F401  refuses to continue without an engine
+from train_anywhere.commands.train import run  # noqa: E402
 
 if __name__ == "__main__":
-    leave(lambda: exit_code(main))
+    run()

@@ -49,10 +49,10 @@ def installed(prefix: Path) -> dict[str, str]:
 
 def lacking(there: dict[str, str], framework: str) -> list[str]:
     """What has to be installed, as the lists write it; of several frameworks, of the one that lacks least."""
-    frameworks = {path.parent.name for path in LISTS.parent.glob("src/training/*/run.py")}
+    frameworks = {path.parent.name for path in LISTS.parent.glob("src/models/*/__init__.py")}
     asked = {framework} & frameworks or frameworks
     least = min((absent(there, lists_of(name)) for name in sorted(asked)), key=len)
-    return [*absent(there, ["common", "dev"]), *least]
+    return [*absent(there, ["common", "dev", "engine"]), *least]
 
 
 def lists_of(framework: str) -> list[str]:
@@ -74,6 +74,7 @@ def pins(name: str) -> Iterator[str]:
     path = LISTS / f"{name}.txt"
     machine = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
     for line in path.read_text().splitlines() if path.exists() else ():
+        line = re.sub(r"^\./wheels/(\w+)-([^-]+)-\S+", r"\1==\2 #", line)  # a wheel of the project's own
         pin, _, marker = map(str.strip, line.split("#")[0].partition(";"))
         # a marker is an expression of Python too: https://packaging.python.org/specifications/dependency-specifiers/
         if pin and (not marker or eval(marker, {"__builtins__": {}}, machine)):

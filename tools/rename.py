@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TITLE = r"^# (.+)$"
 """Pattern of the README's first line, which alone says what the title is now."""
 
+SLUG = r'^name = "(.+)"$'
+"""Pattern of the project's name in pyproject.toml."""
+
 PLACES = {
     "README.md": ("# {title}\n",),
     "docs/index.md": ("# {title}\n",),
@@ -22,9 +25,6 @@ PLACES = {
     "pyproject.toml": ('name = "{slug}"',),
     "environment.yml": ("name: {slug}\n",),
     ".devcontainer/devcontainer.json": ('"name": "{slug}"',),
-    "src/runs/trust.py": ('"{slug}" / "trusted"',),
-    "tests/runs/test_trust.py": ('"{slug}" / "trusted"',),
-    "docs/trust.md": ("~/.local/state/{slug}/trusted",),
 }
 """Where the name stands, and how."""
 
@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> int:
     old = re.search(TITLE, (ROOT / "README.md").read_text(), re.MULTILINE)
     if old is None:
         return refuse("README.md has no title, a line that begins with '# ', which says the name until now.")
+    slug = re.search(SLUG, (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     before, after = names(old[1]), names(title)
+    before |= {"slug": slug[1]} if slug else {}
     texts = {place: changed(place, before, after) for place in PLACES if (ROOT / place).exists()}
     for place, text in texts.items():
         if text != (ROOT / place).read_text():

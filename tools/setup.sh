@@ -10,9 +10,9 @@ say() { printf '%s\n' "$*" >&2; }
 digest() { { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi; } | cut -c1-16; } # macOS has the second
 
 # The frameworks of this checkout, and those to install: as asked, else as .venv has them, else all.
-sides=(src/training/*/run.py)
-sides=("${sides[@]#src/training/}")
-sides=("${sides[@]%/run.py}")
+sides=(src/models/*/__init__.py)
+sides=("${sides[@]#src/models/}")
+sides=("${sides[@]%/__init__.py}")
 known=$(IFS='|'; echo "${sides[*]}|all")
 asked=${FRAMEWORK:-$(cat .venv/framework 2>/dev/null || echo all)}
 [ "$asked" != both ] || asked=all
@@ -46,7 +46,9 @@ if [ "$locked" != no ]; then
   done
   [ ${#stale[@]} = 0 ] || { say "error: ${stale[*]} changed after its lock was written: make lock, or make setup LOCKED=no"; exit 2; }
 fi
-stamp=.venv/installed-$(cat "${files[@]}" | digest)
+engine=() # of a project without engine/: its wheel, or another source
+[ ! -e requirements/engine.txt ] || engine=(requirements/engine.txt)
+stamp=.venv/installed-$(cat "${files[@]}" ${engine[@]+"${engine[@]}"} | digest)
 [ ! -e "$stamp" ] || exit 0
 
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian ships venv as a package of its own
@@ -75,6 +77,8 @@ if [ "$locked" != no ]; then
   fi
 fi
 "${install[@]}" ${options[@]+"${options[@]}"} "${files[@]/#/--requirement=}"
+# a call of its own: a version that is built again keeps its number, and a source needs the setuptools installed above
+[ ${#engine[@]} = 0 ] || "${install[@]}" --no-deps --no-build-isolation --force-reinstall --requirement="${engine[0]}"
 # on all CPUs, where pip takes one; a few packages ship files of other versions of Python, which can't be compiled
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
 touch "$stamp"

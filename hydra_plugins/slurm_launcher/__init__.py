@@ -1,28 +1,23 @@
-"""Hydra's plugins of this project. Hydra imports every plugin at every start, so nothing heavy is imported here.
+"""Registers the engine's launchers and sweepers with Hydra, which accepts only classes that are defined here."""
 
-launcher  slurm    composed configurations in, one submitted job out (cluster=... of every preset but local)
-          here     the members of a sweep on this machine, one after the other
-sweeper   optuna   searches: each member by the results of those before (src/search)
-          product  all combinations; unlike Hydra's own it writes no file and composes each member once
-"""
+from train_anywhere import plugins
+from train_anywhere.plugins import launchers, optuna, product
 
-from hydra.core.config_store import ConfigStore
 
-_store = ConfigStore.instance()
-_here = "hydra_plugins.slurm_launcher"
-_store.store(group="hydra/launcher", name="slurm", node={"_target_": f"{_here}.launcher.SlurmLauncher"})
-_store.store(group="hydra/launcher", name="here", node={"_target_": f"{_here}.launcher.HereLauncher"})
-_store.store(
-    group="hydra/sweeper",
-    name="optuna",
-    node={
-        "_target_": f"{_here}.search.OptunaSweeper",
-        "n_trials": 20,
-        "n_jobs": 1,
-        "study_name": None,
-        "sampler": "tpe",
-        "pruner": "none",
-        "params": {},
-    },
-)
-_store.store(group="hydra/sweeper", name="product", node={"_target_": f"{_here}.sweeper.ProductSweeper"})
+class SlurmLauncher(launchers.SlurmLauncher):
+    """Submits to the cluster that `cluster=` names."""
+
+
+class HereLauncher(launchers.HereLauncher):
+    """Runs the members of a sweep on this machine."""
+
+
+class OptunaSweeper(optuna.OptunaSweeper):
+    """Searches: `hydra/sweeper=optuna`."""
+
+
+class ProductSweeper(product.ProductSweeper):
+    """Launches all combinations of a sweep's values."""
+
+
+plugins.register(__name__)

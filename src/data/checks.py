@@ -4,37 +4,16 @@ They are called where a job is submitted, so neither they nor what they import l
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from src.config.folders import unwritable
-from src.config.paths import here
-from src.data.archives import is_archive
 from src.data.class_folders import class_folders
 from src.data.mnist_files import missing, raw, train_length
-from src.errors import DataError
+from train_anywhere.config import here, unwritable
+from train_anywhere.data import Known, is_archive
+from train_anywhere.errors import DataError
 
 LARGEST_IMAGE = 2**28
 """Numbers of one synthetic image, or of the means of all classes: 1 GiB."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known beforehand.
-
-    Attributes:
-        length: rows to train on; None: not known.
-        facts: those of `src.data.base.Splits` that are known.
-        problems: a sentence for each reason why no training could begin.
-        later: names of the facts that are known once it is opened; None: there may be any.
-    """
-
-    length: int | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
-    later: tuple[str, ...] | None = None
 
 
 LABELS = ("classes", "outputs")

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from src.data.listing import is_hidden
-from src.errors import DataError
+from train_anywhere.data import is_hidden
+from train_anywhere.errors import DataError
 
 
 def class_folders(folder: Path) -> list[str]:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from src.data.base import ArraySet, Splits, image_splits
-from src.data.shuffle import permutation
+from train_anywhere.data import ArraySet, Splits, image_splits, permutation
 
 FILE = Path(__file__).with_name("digits.npz")
 """`images` uint8 [1797, 8, 8] and `labels` uint8 [1797]."""

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import numpy as np
 
-from src.config.choices import Samples
-from src.config.limits import Range
-from src.data.base import Splits
+from train_anywhere.config import Range, Samples
+from train_anywhere.data import Splits
 
 COLUMNS = 10
 

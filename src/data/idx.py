@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from src.errors import DataError
+from train_anywhere.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np

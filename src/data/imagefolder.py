@@ -9,13 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from src.config.choices import Side
-from src.config.paths import AbsoluteFolder, here
-from src.data.base import Splits, Staged, as_it_is, image_splits
 from src.data.class_folders import class_folders
-from src.data.listing import describe, is_hidden, left_out, walk
 from src.data.transforms import UnknownPixelsError, prepare
-from src.errors import DataError
+from train_anywhere.config import AbsoluteFolder, Side, here
+from train_anywhere.data import Splits, Staged, as_it_is, describe, image_splits, is_hidden, left_out, walk
+from train_anywhere.errors import DataError
 
 EXTENSIONS = (
     ".jpeg", ".jpg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm",

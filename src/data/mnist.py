@@ -4,9 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-from src.config.paths import AbsoluteFolder, here
-from src.data.base import ArraySet, Splits, Staged, as_it_is, image_splits
-from src.data.download import fetch
 from src.data.idx import read_idx
 from src.data.mnist_files import (
     CHECKSUMS,
@@ -18,8 +15,9 @@ from src.data.mnist_files import (
     refuse_missing,
     what_to_put,
 )
-from src.data.shuffle import permutation
-from src.errors import DataError
+from train_anywhere.config import AbsoluteFolder, here
+from train_anywhere.data import ArraySet, Splits, Staged, as_it_is, fetch, image_splits, permutation
+from train_anywhere.errors import DataError
 
 CLASSES = 10
 

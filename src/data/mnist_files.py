@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from src.data.idx import read_header
-from src.errors import DataError
+from train_anywhere.errors import DataError
 
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",

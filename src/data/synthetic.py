@@ -4,9 +4,8 @@ from typing import Annotated
 
 import numpy as np
 
-from src.config.choices import Samples, Side
-from src.config.limits import Range
-from src.data.base import Splits, image_splits
+from train_anywhere.config import Range, Samples, Side
+from train_anywhere.data import Splits, image_splits
 
 # Images come from a pool made once, so that reading is one copy; the pool stays below this number of bytes.
 POOL_BYTES = 64 * 2**20

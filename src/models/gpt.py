@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from src.config.limits import Range
+from train_anywhere.config import Range
 
 Layers = Annotated[int, Range(at_least=1, at_most=1024)]
 Heads = Annotated[int, Range(at_least=1, at_most=1024)]

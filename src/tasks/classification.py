@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from src.tasks import base
+from train_anywhere import tasks as base
 
 
 class Classification(base.Task):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from src.errors import DataError
-from src.tasks import base
+from train_anywhere import tasks as base
+from train_anywhere.errors import DataError
 
 IGNORED = -100
 """What stands for a target that does not count: the number that frameworks use for it."""

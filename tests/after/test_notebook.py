@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from src.files import ROOT
-from tests.conftest import Command
-from tests.frameworks import FRAMEWORKS
+from train_anywhere.files import ROOT
+from train_anywhere.testing.frameworks import FRAMEWORKS
+from train_anywhere.testing.plugin import Command
 
 CELLS = json.loads((ROOT / "notebooks/run.ipynb").read_text())["cells"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from src.data.idx import read_idx
-from src.errors import DataError
+from train_anywhere.errors import DataError
 
 VALUES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 

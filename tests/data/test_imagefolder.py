@@ -8,7 +8,7 @@ from PIL import Image
 
 from src.data.imagefolder import open_imagefolder
 from src.data.transforms import prepare
-from src.errors import DataError
+from train_anywhere.errors import DataError
 
 
 def open_small(folder: Path, channels: int = 3, seed: int = 0):

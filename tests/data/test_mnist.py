@@ -5,7 +5,7 @@ import pytest
 
 from src.data.mnist import MEAN, STD, open_mnist, prepare_mnist
 from src.data.mnist_files import CHECKSUMS
-from src.errors import DataError
+from train_anywhere.errors import DataError
 
 LABELS, IMAGES = "train-labels-idx1-ubyte", "train-images-idx3-ubyte.gz"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from src.files import ROOT
+from train_anywhere.files import ROOT
 
 SHARED = """
 import sys

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from src.files import ROOT
-from tests.frameworks import FRAMEWORKS
+from train_anywhere.files import ROOT
+from train_anywhere.testing.frameworks import FRAMEWORKS
 
 COUNT = """
 import json
-from src.config.compose import compose
-from src.config.load import load
+from train_anywhere.config.compose import compose
+from train_anywhere.config.load import load
 from src.models.{side} import parameter_count
-from src.training.network import build_network
+from train_anywhere.training.network import build_network
 counts = {{}}
 for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "resnet50"):
     for channels in (1, 3):

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from src.errors import DataError
 from src.tasks.language_model import IGNORED, LanguageModel, continued, shifted
+from train_anywhere.errors import DataError
 
 
 def test_sums_become_metrics() -> None:

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from src.files import ROOT
+from train_anywhere.files import ROOT
 
 
 @pytest.mark.slow

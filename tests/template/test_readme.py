@@ -8,9 +8,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from src import jobs, scaling
-from src.files import ROOT
-from tests.conftest import require_packages
+from train_anywhere.commands import jobs, scaling
+from train_anywhere.files import ROOT
+from train_anywhere.testing.plugin import require_packages
 
 Train = Callable[..., "CompletedProcess[str]"]
 PAGES = [
@@ -155,7 +155,7 @@ def test_every_other_command_is_known() -> None:
         "python src/doctor.py",
         "python slurm/new_cluster.py",
         "source .venv/bin/activate",
-        "eval '$(python src/train.py --shell-completion",  # tests/config/test_explained.py
+        "eval '$(python src/train.py --shell-completion",  # engine/tests/config/test_explained.py
     )
     assert [c for _, c in ALL if not c.startswith(known)] == []
 
@@ -177,7 +177,12 @@ def test_files_that_are_named_exist() -> None:
 def test_messages_of_the_project_are_those_that_it_prints() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text()
     ours = page.partition("## What it says itself")[2].partition("## What others say")[0]
-    files = [p for top in ("src", "slurm") for kind in ("*.py", "*.j2") for p in (ROOT / top).rglob(kind)]
+    files = [
+        p
+        for top in ("src", "slurm", "engine/train_anywhere")
+        for kind in ("*.py", "*.j2")
+        for p in (ROOT / top).rglob(kind)
+    ]
     code = "".join(p.read_text() for p in files)
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # texts of several lines
     messages = re.findall(r"^### `(.*)`$", ours, re.MULTILINE)

@@ -3,8 +3,7 @@
 import keras
 from keras import layers
 
-from src.config.choices import Channels
-from src.config.limits import Probability
+from train_anywhere.config import Channels, Probability
 
 
 def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Probability) -> keras.Model:

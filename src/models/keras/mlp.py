@@ -3,8 +3,7 @@
 import keras
 from keras import layers
 
-from src.config.choices import HiddenLayers
-from src.config.limits import Probability
+from train_anywhere.config import HiddenLayers, Probability
 
 
 def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> keras.Model:

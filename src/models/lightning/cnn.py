@@ -2,8 +2,7 @@
 
 from torch import nn
 
-from src.config.choices import Channels
-from src.config.limits import Probability
+from train_anywhere.config import Channels, Probability
 
 
 def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Probability) -> nn.Sequential:

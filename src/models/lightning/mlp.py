@@ -4,8 +4,7 @@ import math
 
 from torch import nn
 
-from src.config.choices import HiddenLayers
-from src.config.limits import Probability
+from train_anywhere.config import HiddenLayers, Probability
 
 
 def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> nn.Sequential:

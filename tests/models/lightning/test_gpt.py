@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from src.config.schema import Config
 from src.models.gpt import parameters
 from src.models.lightning import parameter_count
 from src.models.lightning.gpt import GPT
-from src.training.network import build_network
+from train_anywhere.config.schema import Config
+from train_anywhere.training.network import build_network
 
 MakeConfig = Callable[..., Config]
 

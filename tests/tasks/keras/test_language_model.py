@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from src.data.order import BatchOrder
 from src.tasks.language_model import IGNORED
 from tests.tasks.sentences import VOCABULARY, open_sentences
+from train_anywhere.data.order import BatchOrder
 
 DATA = open_sentences().train
 

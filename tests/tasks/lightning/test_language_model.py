@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from src.data.order import BatchOrder
-from src.data.torch_samples import Reader
 from src.models.lightning.gpt import GPT
 from src.tasks.language_model import IGNORED
 from src.tasks.lightning.language_model import LanguageModel
 from tests.tasks.sentences import VOCABULARY, open_sentences
+from train_anywhere.data.order import BatchOrder
+from train_anywhere.data.torch_samples import Reader
 
 DATA = open_sentences().train
 

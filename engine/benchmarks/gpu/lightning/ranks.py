@@ -1,0 +1,72 @@
+"""Strategies that need NCCL, with the one rank that one GPU allows; and two ranks on one GPU, which meet by Gloo."""
+
+from collections.abc import Iterator
+
+from benchmarks.gpu.lightning.training import fit
+from benchmarks.gpu.row import Place, Row, tried
+from train_anywhere.distributed.layout import lay_out
+from train_anywhere.launch.local import make_run
+from train_anywhere.launch.processes import run_here
+
+WORDS = (
+    "model=mlp",
+    "model.hidden=[256]",
+    "model.dropout=0.0",
+    "trainer.max_epochs=2",
+    "trainer.gradient_clip_val=0.5",
+    "trainer.tf32=false",
+    "seed=3",
+)
+
+WITH_NORMS = ("model=cnn", *(word for word in WORDS if not word.startswith("model")), "model.dropout=0.0")
+
+CLOSE = 1e-3
+"""By how much of it the loss of the test may differ: sums are rounded in another order."""
+
+
+def rows(place: Place) -> Iterator[Row]:
+    """One for each strategy."""
+    config, run = place.run(*WORDS)
+    alone = fit(config, run).metrics["test/loss"]
+    for words in (
+        ("strategy=ddp",),
+        ("strategy=ddp", "strategy.static_graph=true"),
+        ("strategy=fsdp",),
+        ("strategy=fsdp", "trainer.precision=bf16-mixed", "trainer.compile=true"),
+    ):
+        yield tried(
+            f"as one process: {' '.join(words)}, one rank", lambda words=words: _differs(place, words, alone)
+        )
+    yield tried("as one process: strategy=ddp, two ranks by Gloo", lambda: _two(place, WORDS, alone))
+    if place.gpu:  # torch has it for GPUs alone
+        config, run = place.run(*WITH_NORMS)
+        alone = fit(config, run).metrics["test/loss"]
+        words = (*WITH_NORMS, "trainer.sync_batchnorm=true")
+        yield tried(
+            "as one process: sync_batchnorm, two ranks by Gloo", lambda: _two(place, words, alone, 10 * CLOSE)
+        )
+
+
+def _differs(place: Place, words: tuple[str, ...], alone: float) -> str | None:
+    config, run = place.run(*WORDS, *words)
+    close = 30 * CLOSE if config.trainer.precision != "32" else CLOSE
+    return _other(fit(config, run).metrics["test/loss"], alone, close)
+
+
+def _two(place: Place, words: tuple[str, ...], alone: float, close: float = CLOSE) -> str | None:
+    words = (
+        *words,
+        "strategy=ddp",
+        "strategy.process_group_backend=gloo",
+        "trainer.devices=2",
+    )
+    config = place.config(*words)
+    layout = lay_out(config, (2,))  # as the machine had two; each rank sees the one GPU as its only one
+    run = make_run(config, place.words(*words), layout)
+    if code := run_here(run, layout):
+        return f"exit code {code}"
+    return _other(float(run.info()["metrics"]["test/loss"]), alone, close)
+
+
+def _other(loss: float, alone: float, close: float) -> str | None:
+    return None if abs(loss - alone) <= close * alone else f"test/loss {loss:.5f}, of one process {alone:.5f}"

@@ -1,0 +1,208 @@
+"""What the project's own bookkeeping costs at 10 to 10,000 nodes of 8 ranks: seconds, memory and bytes, none of them on a cluster.
+
+    python engine/benchmarks/scale.py [--rounds 3]
+
+Each part is called as the program calls it, with made-up nodes, in a process of its own, all sizes in turn; seconds are the median. A
+growth of 10 from one column to the next is linear. The largest size is 9,408 nodes, those of Frontier. The last line is one JSON object.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
+
+from benchmarks.rounds import in_turn  # noqa: E402
+
+NODES = (10, 100, 1000, 9408)
+RANKS = 8
+"""Of a node."""
+
+Part = Callable[[int, Path], int | None]
+"""Does it once for so many nodes, in an empty folder; returns the bytes that it wrote or sent, if any."""
+
+
+def submission(nodes: int, folder: Path) -> int | None:
+    """The command that shows the batch script: composed, checked, rendered."""
+    words = ["cluster=slurm", f"trainer.nodes={nodes}", f"trainer.devices={RANKS}", "dry_run=true"]
+    words += [f"data.batch_size={nodes * RANKS}", "data=synthetic", f"data.length={100 * nodes * RANKS}"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return len(done.stdout)
+
+
+def host_list(nodes: int, folder: Path) -> int | None:
+    """A rank finds its place and the hosts of all others in Slurm's variables."""
+    from train_anywhere.distributed.discover import discover
+
+    place = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "SLURM_STEP_ID": "0"}
+    lists = {
+        "SLURM_STEP_NODELIST": f"n[00001-{nodes:05}]",
+        "SLURM_STEP_TASKS_PER_NODE": f"{RANKS}(x{nodes})",
+    }
+    sizes = {
+        "SLURM_STEP_NUM_TASKS": str(nodes * RANKS),
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_JOB_ID": "1",
+    }
+    topology = discover({**place, **lists, **sizes, "MASTER_PORT": "29500"})
+    assert len(topology.layout()) == nodes
+    return None
+
+
+def workers(nodes: int, folder: Path) -> int | None:
+    """TF_CONFIG of one rank, which names all workers."""
+    from train_anywhere.distributed.tf_config import tf_config
+    from train_anywhere.distributed.topology import Topology
+
+    lists = {"node_list": f"n[00001-{nodes:05}]", "tasks_per_node": f"{RANKS}(x{nodes})"}
+    place = {"world_size": nodes * RANKS, "local_world_size": RANKS, "nodes": nodes}
+    return len(tf_config(Topology(**place, coordinator_port=29500, **lists)))  # type: ignore[arg-type]
+
+
+def sampler(nodes: int, folder: Path) -> int | None:
+    """100 batches of one rank, of 100 rows per rank and epoch."""
+    from train_anywhere.data.order import BatchOrder
+
+    order = BatchOrder(nodes * RANKS, 1, rank=3, world_size=nodes * RANKS, train=True)
+    for batch in range(100):
+        order.rows(100 * nodes * RANKS, 0, batch)
+    return None
+
+
+def run_json(nodes: int, folder: Path) -> int | None:
+    """Rank 0 records the start of an attempt."""
+    from train_anywhere.runs.attempts import record_start
+    from train_anywhere.runs.folder import RunDir
+
+    run = RunDir(folder)
+    run.update(state="submitted")
+    environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": f"n[00001-{nodes:05}]"}
+    record_start(run, nodes * RANKS, environ, nodes * RANKS)
+    return (folder / "run.json").stat().st_size
+
+
+def heartbeats(nodes: int, folder: Path) -> int | None:
+    """The first node looks at the ranks of all nodes, whose files lie on a shared folder; twice, a window apart."""
+    from train_anywhere.files.plain_json import dumps
+    from train_anywhere.monitor.hangs import find_hang
+    from train_anywhere.monitor.ranks import OtherNodes, Seen
+    from train_anywhere.monitor.stragglers import Stragglers
+    from train_anywhere.runs.folder import RunDir
+
+    run, written = RunDir(folder), 0
+    others, watch = OtherNodes(run, "n00000", 0.0), Stragglers()
+    one = Seen(0, nodes * RANKS, "", 1, 0, 0, "R", "step", "forward", 9, 1, 1, 1, 0, 0, 1.0, 0, 10, 10, 1.0)
+    run.monitor.mkdir()
+    for number in range(2):
+        for node in range(1, nodes):
+            host = f"n{node:05}"
+            ranks = [
+                replace(
+                    one,
+                    rank=node * RANKS + n,
+                    host=host,
+                    clock=20.0 * number,
+                    trained=10 * number,
+                    own=number,
+                )
+                for n in range(RANKS)
+            ]
+            content = dumps({"host": host, "number": number + 1, "ranks": [asdict(r) for r in ranks]})
+            (run.monitor / f"ranks-{host}.json").write_text(content)
+            written += len(content) if number else 0
+    began = time.perf_counter()
+    found = others.look()
+    assert len(found) == (nodes - 1) * RANKS
+    watch.look(found)
+    assert find_hang(found, 60.0) is None
+    SECONDS.append(time.perf_counter() - began)
+    return written
+
+
+SECONDS: list[float] = []
+"""What a part has measured itself, because it had to prepare something."""
+
+PARTS: dict[str, Part] = {
+    "submission": submission,
+    "host list": host_list,
+    "TF_CONFIG": workers,
+    "sampler": sampler,
+    "run.json": run_json,
+    "heartbeats": heartbeats,
+}
+
+
+def measured(name: str, nodes: int) -> dict[str, float]:
+    """One part at one size, in a process of its own."""
+    command = [sys.executable, __file__, "--one", name, str(nodes)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        sys.exit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def in_rounds(name: str, rounds: int) -> tuple[list[dict[str, float]], str]:
+    """One part at each size, the seconds of some rounds, and what is said of those that were disturbed."""
+    rows: dict[str, dict[str, float]] = {}
+
+    def measure(size: str) -> float:
+        rows[size] = measured(name, int(size))
+        return rows[size]["seconds"]
+
+    found = in_turn([str(nodes) for nodes in NODES], rounds, measure)
+    return [{**row, "seconds": round(found.middle(size), 5)} for size, row in rows.items()], found.said()
+
+
+def one(name: str, nodes: int) -> dict[str, Any]:
+    """The figures of this process."""
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        PARTS[name](2, Path(first))  # imports
+        SECONDS.clear()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        began = time.perf_counter()
+        written = PARTS[name](nodes, Path(second))
+        seconds = SECONDS[-1] if SECONDS else time.perf_counter() - began
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"seconds": round(seconds, 5), "memory_mib": round(memory / 1024, 1), "bytes": written}
+
+
+def main() -> None:
+    """Print a table for each part and the JSON line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parsed = parser.parse_args()
+    if parsed.one:
+        print(json.dumps(one(parsed.one[0], int(parsed.one[1]))))
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"
+    print(f"{'nodes (of 8 ranks)':<24}" + "".join(f"{nodes:>12,}" for nodes in NODES))
+    results: dict[str, list[dict[str, float]]] = {}
+    for name in PARTS:
+        rows, said = in_rounds(name, parsed.rounds)
+        results[name] = rows
+        for unit, text in (("seconds", "s"), ("memory_mib", "MiB more"), ("bytes", "bytes")):
+            if any(row[unit] for row in rows):
+                print(f"{f'{name}, {text}':<24}" + "".join(f"{row[unit]:>12,}" for row in rows), flush=True)
+        if said:
+            print(said)
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""What one checkpoint of a sharded training costs: ours against torch's own, on two ranks, in one run, as ratios.
+
+    python engine/benchmarks/sharded_checkpoint.py
+
+Columns and disks are those of checkpoint.py, and relative to a synchronous `dcp.save` to the shared disk, of which each rank has a half.
+Two ranks and what writes in their background share the cores of this machine: stall and memory say more than the whole. Of the two ranks
+the worse one counts. The last line is one JSON object.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
+
+from benchmarks.checkpoint import LAYERS, RATE, Training, clock, forget_peak, peak_of_memory, say  # noqa: E402
+
+RANKS = 2
+
+
+class Sharded(Training):
+    """The network of checkpoint.py, its layers split over the ranks one by one."""
+
+    def __init__(self, layers: int) -> None:
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__(layers)
+        for layer in self.network:
+            fully_shard(layer)
+        fully_shard(self.network)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), fused=True)
+
+    def state(self) -> dict[str, Any]:
+        """This rank's part of what a checkpoint holds."""
+        from torch.distributed.checkpoint import state_dict as dcp
+
+        optimizer = dcp.get_optimizer_state_dict(self.network, self.optimizer)
+        return {"state_dict": dcp.get_model_state_dict(self.network), "optimizer_states": [optimizer]}
+
+    def size(self) -> int:
+        """Bytes of this rank's part."""
+        weights = sum(p.to_local().nbytes for p in self.network.parameters())  # type: ignore[attr-defined]
+        return 3 * int(weights)
+
+
+def both(done: bool) -> bool:
+    """Whether it is done on all ranks, which so train the same number of steps."""
+    import torch
+    from torch import distributed
+
+    flag = torch.tensor(int(done))
+    distributed.all_reduce(flag, distributed.ReduceOp.MIN)
+    return bool(flag.item())
+
+
+class Synchronous:
+    """`dcp.save` to the shared disk."""
+
+    def __init__(self, rank: int, local: Path, shared: Path) -> None:
+        self.shared = shared
+
+    def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
+        """Write and return when it is written."""
+        from torch.distributed import checkpoint as dcp
+
+        dcp.save(state, checkpoint_id=self.shared / "dcp")
+        return lambda: True
+
+
+class TorchAsync:
+    """`dcp.async_save` straight to the shared disk, with its default stager and a process group of its own, as its tutorial has it."""
+
+    def __init__(self, rank: int, local: Path, shared: Path) -> None:
+        from torch import distributed
+
+        self.shared, self.group = shared, distributed.new_group(backend="gloo")
+
+    def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
+        """Returns when the state is copied."""
+        from torch.distributed import checkpoint as dcp
+
+        future: Any = dcp.async_save(
+            state, checkpoint_id=self.shared / "dcp", process_group=self.group, **self.options()
+        )
+        done: Callable[[], bool] = getattr(future, "upload_completion", future).done
+        return done
+
+    def options(self) -> dict[str, Any]:
+        """Return arguments of `async_save`; by default a thread saves."""
+        return {}
+
+
+class TorchAsyncProcess(TorchAsync):
+    """The same, but a process of its own saves, so that training does not share Python's lock with it."""
+
+    def options(self) -> dict[str, Any]:
+        """The first save starts the process on each rank."""
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
+
+
+class Ours:
+    """As strategy=fsdp saves: kept buffers, the node's disk, then the shared one; checksummed and published by rank 0."""
+
+    def __init__(self, rank: int, local: Path, shared: Path) -> None:
+        from train_anywhere.checkpoints.recovery import open_checkpointer
+        from train_anywhere.files.marked import Place
+        from train_anywhere.runs.folder import RunDir
+        from train_anywhere.training.lightning.checkpoint import StateWriter
+        from train_anywhere.training.lightning.shards import Shards
+
+        class Rule:
+            mode, keep_last, keep_every_n_epochs, local = "max", 1, None, None
+
+        run = RunDir(shared)
+        checkpointer = open_checkpointer(Rule, run, in_parts=True) if rank == 0 else None  # type: ignore[arg-type]
+        if checkpointer:
+            checkpointer.__enter__()
+        place = Place(local, ("bench", f"stage.rank-{rank}"), f"part of rank {rank}")
+        self.writer = StateWriter(checkpointer, Shards(run.checkpoints, place), None)
+
+    def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
+        """As the callback of a run does."""
+        from train_anywhere.checkpoints.info import CheckpointInfo
+
+        self.writer.wait()
+        self.writer.save_checkpoint(state, None, CheckpointInfo(step, 0, 0, {}, None, "lightning"))
+        return lambda: self._written(step)
+
+    def _written(self, step: int) -> bool:
+        self.writer.check()
+        checkpointer = self.writer.checkpointer
+        return checkpointer is None or (checkpointer.newest is not None and checkpointer.newest.step == step)
+
+
+METHODS: dict[str, Callable[[int, Path, Path], Any]] = {
+    "dcp.save": Synchronous,
+    "ours": Ours,
+    "dcp.async_save": TorchAsync,
+    "dcp.async_save process": TorchAsyncProcess,
+}
+
+
+def measure(name: str, rank: int, local: Path, shared: Path, rounds: int, layers: int) -> dict[str, Any]:
+    """Train with one method as one rank: seconds of stall and of whole cost for each round, and memory."""
+    training = Sharded(layers)
+    method = METHODS[name](rank, local, shared)
+    training.seconds(3)
+    one = {"state_dict": {"one": training.rows[:1, :1].clone()}, "optimizer_states": [{}]}
+    before = max(with_checkpoint(training, method, 10, dict(one))[-1] for _ in range(rounds))
+    count = max(with_checkpoint(training, method, 1)[2] for _ in range(2)) + 1
+    rows, before_it = [], training.seconds(count)
+    for number in range(rounds):
+        stall, seconds, steps, peak = with_checkpoint(training, method, count)
+        after_it = training.seconds(count)
+        whole = seconds - (before_it + after_it) / 2 * steps / count
+        before_it = after_it
+        rows.append((stall, whole, peak))
+        if rank == 0:
+            say(
+                f"{name}: {number + 1} of {rounds}: stall {stall:.3f} s, whole {whole:.3f} s of {seconds:.1f} s"
+            )
+    stalls, wholes, peaks = zip(*rows, strict=True)
+    size = training.size()
+    return {"stall": stalls, "whole": wholes, "memory": (max(peaks) - before) / size, "size": size}
+
+
+def with_checkpoint(
+    training: Training, method: Any, count: int, state: dict[str, Any] | None = None
+) -> tuple[float, float, int, int]:
+    """A checkpoint and at least `count` steps, until it is written: stall, seconds, steps, peak of memory."""
+    forget_peak()
+    began, first = clock(), training.steps
+    done = method.save(state or training.state(), training.steps)
+    stall = clock() - began
+    while not both(done() and training.steps - first >= count):
+        training.step()
+    return stall, clock() - began, training.steps - first, peak_of_memory()
+
+
+def ranks_of(
+    name: str, asked: argparse.Namespace, where: Path, throttle: Path, port: int
+) -> list[dict[str, Any]]:
+    """`measure` in two processes, whose writes to the shared disk are slowed down."""
+    for folder in (where / "local", where / "shared"):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(throttle),
+        "THROTTLE_FOLDER": str(where / "shared"),
+        "THROTTLE_RATE": str(RATE / RANKS),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "MASTER_ADDR": "127.0.0.1",  # as torchrun sets it: the processes of dcp.async_save meet there
+        "PYTHONWARNINGS": "ignore",  # dcp's, of a checkpoint that it writes over
+        "PORT": str(port),
+    }
+    command = [sys.executable, __file__, "--method", name, "--folder", str(where)]
+    command += ["--rounds", str(asked.rounds), "--layers", str(asked.layers)]
+    ranks = [
+        subprocess.Popen([*command, "--rank", str(rank)], env=environment, stdout=subprocess.PIPE, text=True)
+        for rank in range(RANKS)
+    ]
+    said = [process.communicate()[0] for process in ranks]
+    if any(process.returncode for process in ranks):
+        raise SystemExit(f"{name} failed.")
+    return [json.loads(text.splitlines()[-1]) for text in said]
+
+
+def rank_of(asked: argparse.Namespace) -> None:
+    """What each of the two processes does."""
+    from torch import distributed
+
+    address = f"tcp://127.0.0.1:{os.environ['PORT']}"
+    distributed.init_process_group("gloo", init_method=address, rank=asked.rank, world_size=RANKS)
+    local, shared = asked.folder / "local", asked.folder / "shared"
+    print(json.dumps(measure(asked.method, asked.rank, local, shared, asked.rounds, asked.layers)))
+    sys.stdout.flush()
+    distributed.barrier()
+    for process in multiprocessing.active_children():
+        process.kill()
+    os._exit(0)  # whatever threads a method has left
+
+
+def compare(asked: argparse.Namespace, where: Path) -> dict[str, float]:
+    """Run every method, print the table, and return the ratios."""
+    from train_anywhere.launch.processes import free_port
+
+    throttle = where / "throttle.so"
+    source = Path(__file__).with_name("throttle.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(throttle), str(source), "-ldl"], check=True)
+    found = {name: ranks_of(name, asked, where, throttle, free_port()) for name in METHODS}
+    unit = max(statistics.median(rank["stall"]) for rank in found["dcp.save"])
+    size = sum(rank["size"] for rank in found["ours"])
+    print(
+        f"\nstate of {size / 1e6:.0f} MB on {RANKS} ranks; 1 = {unit:.2f} s, dcp.save at {RATE / 1e6:.0f} MB/s"
+    )
+    print(f"{'':<24}{'stall':>8}{'whole':>8}{'memory':>8}  spread of the stall")
+    ratios: dict[str, float] = {}
+    for name, rows in found.items():
+        values = {
+            column: max(statistics.median(row[column]) for row in rows) / unit
+            for column in ("stall", "whole")
+        } | {"memory": max(row["memory"] for row in rows)}
+        stalls = [max(stall) / unit for stall in zip(*(row["stall"] for row in rows), strict=True)]
+        spread = f"{min(stalls):.3f} to {max(stalls):.3f}"
+        print(f"{name:<24}" + "".join(f"{value:8.3f}" for value in values.values()) + f"  ({spread})")
+        ratios |= {f"sharded checkpoint {column}, {name}": round(v, 4) for column, v in values.items()}
+    return ratios
+
+
+def main() -> None:
+    """Print the table, and as the last line one JSON object of ratios."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=LAYERS, help="each is a state of 12.6 MB (%(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, help="where the disks are played; default: memory, else TMPDIR"
+    )
+    parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.method:
+        rank_of(asked)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=asked.folder or memory) as folder:
+        print(json.dumps(compare(asked, Path(folder))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""What the start of a rank costs: file system calls on the shared disk, with and without `cluster.pack_env`, time, and what is imported.
+
+    python engine/benchmarks/start.py [--rounds 3] [--framework lightning]
+
+Shared are the project, the run folder, the environment, the Python that it was made with, and the home. Two ranks are
+traced (strace) from their first call to their first step; a call counts that names a path below one of these folders. The
+times are ratios, medians over rounds in which all take turns. The last line is a JSON object.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(1, str(ROOT / "engine"))
+
+from benchmarks.rounds import Rounds, in_turn  # noqa: E402
+from train_anywhere.config.command_line import opened  # noqa: E402
+from train_anywhere.config.compose import compose  # noqa: E402
+from train_anywhere.config.load import load  # noqa: E402
+from train_anywhere.distributed.layout import local_layout  # noqa: E402
+from train_anywhere.distributed.packages import missing_framework  # noqa: E402
+from train_anywhere.launch.local import make_run  # noqa: E402
+from train_anywhere.slurm import snapshot  # noqa: E402
+from train_anywhere.slurm.packed import archive, environment  # noqa: E402
+
+RANKS = 2
+STEP = "/first-step-of-a-rank"
+"""A path that a callback looks for when the first step begins."""
+
+MARKS = {
+    "lightning": "import os, lightning.pytorch as pl\nclass Mark(pl.Callback):\n"
+    f"    def on_train_batch_start(self, *_): os.path.exists('{STEP}')\n",
+    "keras": "import os, keras\nclass Mark(keras.callbacks.Callback):\n"
+    f"    def on_train_batch_begin(self, *_, **__): os.path.exists('{STEP}')\n",
+}
+IMPORTS = {
+    "lightning": ("torch", "lightning.pytorch"),
+    "keras": ("tensorflow", "keras"),
+}
+"""What a rank can't do without."""
+
+
+def main() -> None:
+    """Measure, and print tables and the JSON line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--framework", nargs="+", default=[f for f in MARKS if not missing_framework(f)])
+    parsed = parser.parse_args()
+    found: dict[str, object] = {}
+    with tempfile.TemporaryDirectory(prefix="start-benchmark-") as folder:
+        shared, disk = Path(folder) / "shared", Path(folder) / "node's disk"
+        disk.mkdir()
+        packed = prepare(shared, disk)
+        for framework in parsed.framework:
+            calls = {way: traced(framework, shared, packed, way) for way in ("shared", "packed")}
+            print(f"\n{framework}: file calls on the shared disk until the first step")
+            for way, ranks in calls.items():
+                for rank, counts in enumerate(ranks):
+                    print(
+                        f"  {way:8} rank {rank}  " + "  ".join(f"{n:,} {w}" for w, n in counts.most_common())
+                    )
+            times = timed(framework, shared, parsed.rounds)
+            ratios = {name: times.ratio("run", name) for name in IMPORTS[framework]}
+            print(
+                "  a run of one step takes "
+                + ", ".join(f"{r} of `import {n}`" for n, r in ratios.items())
+                + f". {times.said()}"
+            )
+            table = imported(framework, shared)
+            for name, (modules, seconds) in table.items():
+                print(f"  {name:24}{modules:>6} modules{1000 * seconds:>8.0f} ms")
+            found[framework] = {
+                "file_calls": calls,
+                "ratio_to_import": {name: round(ratio.median, 3) for name, ratio in ratios.items()},
+                "modules": table,
+            }
+    print(json.dumps(found))
+
+
+def prepare(shared: Path, disk: Path) -> dict[str, str]:
+    """Pack the environment, and unpack it on the "node's disk"; the variables of a job that uses it."""
+    (shared / "results").mkdir(parents=True)
+    code = shared / "code"
+    snapshot.take(ROOT, code, shared / "results")
+    key = archive.pack_code(code)
+    sys.path.insert(0, str(shared))  # where the callbacks are, which a configuration may name
+    packed = archive.pack(environment.read(Path(sys.prefix)), shared / "results")
+    top = disk / f"shared-{os.getuid()}"
+    variables = {
+        "TRAIN_PACKED": str(top / f"environment-{packed.parent.name}"),
+        "TRAIN_PACKED_CODE": str(top / f"code-{key}"),
+        "TRAIN_PYTHON": sys.executable,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "train_anywhere.slurm.packed.unpack",
+        str(packed),
+        str(code / archive.CODE),
+    ]
+    subprocess.run(command, cwd=code, env={**os.environ, **variables}, check=True)
+    return variables
+
+
+def new_run(framework: str, shared: Path, *words: str) -> Path:
+    """A run folder as a submission makes it."""
+    always = (f"framework={framework}", f"paths.results={shared}/results", "model=mlp")
+    config = load(compose(opened([*always, *words])))
+    return make_run(config, [], local_layout(config)).path
+
+
+def traced(framework: str, shared: Path, packed: Mapping[str, str], way: str) -> list[Counter[str]]:
+    """File calls of each rank. A first run, not counted, leaves compiled files, as the job before would."""
+    (shared / f"{framework}_mark.py").write_text(MARKS[framework])
+    counts: list[Counter[str]] = []
+    for tracing in (False, True):
+        mark = f"callbacks.mark._target_={framework}_mark.Mark"
+        run = new_run(framework, shared, f"trainer.devices={RANKS}", "trainer.max_steps=2", mark)
+        python = (
+            shared / "code" / "engine" / "train_anywhere" / "slurm" / "packed" / "python"
+            if way == "packed"
+            else sys.executable
+        )
+        command = [str(python), "-u", str(shared / "code" / "src" / "train.py"), "--run", str(run)]
+        traces = [shared / f"trace-{rank}" for rank in range(RANKS)]
+        processes = [
+            subprocess.Popen(
+                [*(strace(trace) if tracing else []), *command],
+                cwd=shared / "code",
+                env={
+                    **job_environment(rank, run),
+                    **packed,
+                    "PYTHONPATH": str(mark_folder(framework, shared, packed, way)),
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            for rank, trace in enumerate(traces)
+        ]
+        said = [p.communicate()[1] for p in processes]
+        if any(p.returncode for p in processes):
+            raise SystemExit(b"".join(said).decode())
+        counts = [count(trace, shared) for trace in traces] if tracing else []
+    return counts
+
+
+def mark_folder(framework: str, shared: Path, packed: Mapping[str, str], way: str) -> Path:
+    """Where the callback is, which is no part of what is measured: where the code is."""
+    if way == "shared":
+        return shared
+    folder = Path(packed["TRAIN_PACKED_CODE"])
+    shutil.copy2(shared / f"{framework}_mark.py", folder)
+    return folder
+
+
+def job_environment(rank: int, run: Path) -> dict[str, str]:
+    """The variables of a rank on this machine; the PATH of a job has no folders of this shell's."""
+    port = 20_000 + int(run.name.rpartition("-")[2], 16) % 10_000
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS}
+    return {
+        **os.environ,
+        **{name: str(value) for name, value in numbers.items()},
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
+
+
+def strace(trace: Path) -> list[str]:
+    """The words before a command whose file calls are written to a file."""
+    return ["strace", "-f", "-qq", "-y", "-e", "trace=%file", "-o", str(trace)]
+
+
+def count(trace: Path, shared: Path) -> Counter[str]:
+    """Calls that name a path on the shared disk, until the first step, by what is there."""
+    folders = {
+        "run folder": [shared / "results"],
+        "code": [shared, ROOT],
+        "environment": [sys.prefix, os.path.realpath(sys.prefix)],
+        "Python": [sys.base_prefix, os.path.realpath(sys.base_prefix)],
+        "home": [Path.home()],
+    }
+    counts = Counter[str]()
+    for line in trace.read_text(errors="replace").splitlines():
+        if STEP in line:
+            return counts
+        path = re.search(r'"((?:[^"\\]|\\.)*)"', line)
+        if path is None or not path[1] or "resumed>" in line:  # names no file, or is a second line of a call
+            continue
+        folder = re.search(r"\((?:AT_FDCWD|\d+)<([^>]*)>", line)
+        whole = Path(folder[1] if folder else "/", path[1])
+        what = (name for name, tops in folders.items() if any(whole.is_relative_to(top) for top in tops))
+        counts[next(what, "elsewhere")] += 1
+    raise SystemExit(f"{trace} has no first step")
+
+
+def timed(framework: str, shared: Path, rounds: int) -> Rounds:
+    """Seconds of a whole run of one step, and of each import alone."""
+    names = (*IMPORTS[framework], "run")
+    return in_turn(names, rounds, lambda name: elapsed(command_of(name, framework, shared)), unused=1)
+
+
+def command_of(name: str, framework: str, shared: Path) -> list[str]:
+    """An import alone, or a run."""
+    if name != "run":
+        return [sys.executable, "-c", f"import {name}"]
+    run = new_run(framework, shared, "trainer.fast_dev_run=true")
+    return [sys.executable, "-u", str(shared / "code" / "src" / "train.py"), "--run", str(run)]
+
+
+def elapsed(command: list[str]) -> float:
+    """Seconds of a command."""
+    began = time.monotonic()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    return time.monotonic() - began
+
+
+def imported(framework: str, shared: Path, most: int = 10) -> dict[str, tuple[int, float]]:
+    """The packages that a rank imports, those first that take longest: modules and their own seconds."""
+    command = command_of("run", framework, shared)
+    command[1:1] = ["-X", "importtime"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    modules, seconds = Counter[str](), Counter[str]()
+    for own, name in re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", said, re.M):
+        package = name.partition(".")[0]
+        modules[package] += 1
+        seconds[package] += int(own) / 1e6
+    return {name: (modules[name], round(taken, 3)) for name, taken in seconds.most_common(most)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""What a training step costs beside a loop written by hand: ours against peers, in one run, as ratios.
+
+    python engine/benchmarks/step.py [--rounds 3] [--side lightning|keras]
+
+A network of two layers (32 -> 32 -> 2), batches of 8 rows, plain SGD, one thread: next to nothing is computed, so what is seen is what
+the program around it costs. All take the same batches from the same loader; ours has everything on that a user gets by default
+(metrics, logs, progress, checkpoints, stop flag, learning rate, heartbeat). A process for each, in turn; of a process the median over
+stretches of 20 steps, without the first ones, so that a machine that is disturbed for a moment spoils little. The last line is one
+JSON object.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
+
+from benchmarks.rounds import Rounds, in_turn, number_of  # noqa: E402
+
+STRETCH = 20
+"""Steps between two looks at the clock, as many as between two rows of our metrics."""
+
+BATCH = 8
+STEPS = 4000
+DATA = ["data=synthetic", "data.height=4", "data.width=8", "data.channels=1", "data.classes=2"]
+WORDS = [
+    *DATA,
+    f"data.batch_size={BATCH}",
+    f"data.length={BATCH * STEPS}",
+    f"data.val_length={BATCH}",
+    "model=mlp",
+    "model.hidden=[32]",
+    "model.dropout=0.0",
+    "optimizer=sgd",
+    "optimizer.momentum=0.0",
+    "optimizer.weight_decay=0.0",
+    "trainer.max_epochs=1",
+    "trainer.devices=1",
+    "trainer.accelerator=cpu",
+    "schedule=constant",
+]
+SIDES = {
+    "lightning": ("hand", "ours", "trainer", "fabric"),
+    "keras": ("hand", "ours", "fit", "fit of 32"),
+}
+ABOUT = {
+    "hand": "a loop written by hand",
+    "ours": "src/train.py",
+    "trainer": "Lightning's Trainer by default, one self.log",
+    "fabric": "Lightning Fabric",
+    "fit": "Keras' fit",
+    "fit of 32": "Keras' fit, steps_per_execution=32",
+}
+
+
+class Clock:
+    """Seconds of a step: the median over stretches."""
+
+    def __init__(self) -> None:
+        self.marks: list[float] = []
+        self._steps = 0
+
+    def steps(self, count: int = 1, now: float | None = None) -> None:
+        """So many more are done, by now."""
+        before, self._steps = self._steps // STRETCH, self._steps + count
+        if self._steps // STRETCH > before:
+            self.marks.append(time.perf_counter() if now is None else now)
+
+    def seconds(self) -> float:
+        """Of one step."""
+        late = self.marks[len(self.marks) // 5 :]
+        stretches = [after - before for before, after in itertools.pairwise(late)]
+        return statistics.median(stretches) / (STRETCH * (self._steps // STRETCH) / len(self.marks))
+
+
+def batches(config: Any) -> Iterable[Any]:
+    """Those of the training, from our loader."""
+    from train_anywhere.distributed.topology import Topology
+    from train_anywhere.training.lightning.run import make
+
+    return make(config, Topology(rank=0, world_size=1)).parts.train.loader()
+
+
+def loaded(side: str) -> Any:
+    """The configuration of all of a side."""
+    from train_anywhere.config.compose import compose
+    from train_anywhere.config.load import load
+
+    return load(compose([*WORDS, f"framework={side}"]))
+
+
+def network() -> Any:
+    """That of all with torch."""
+    from src.models.lightning.mlp import mlp
+
+    return mlp((4, 8, 1), 2, [32], 0.0)
+
+
+def by_hand(clock: Clock) -> None:
+    """torch, and nothing else."""
+    import torch
+    from torch.nn import functional
+
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for batch in batches(loaded("lightning")):
+        rows, labels = batch.rows
+        loss = functional.cross_entropy(net(rows), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        clock.steps()
+
+
+def by_fabric(clock: Clock) -> None:
+    """Lightning's Fabric."""
+    import torch
+    from lightning.fabric import Fabric
+    from torch.nn import functional
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    net = network()
+    net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for batch in fabric.setup_dataloaders(batches(loaded("lightning"))):
+        rows, labels = batch.rows
+        loss = functional.cross_entropy(net(rows), labels)
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        clock.steps()
+
+
+def by_trainer(clock: Clock) -> None:
+    """Lightning's Trainer as it comes, with a logger that writes a file and one value logged."""
+    import lightning.pytorch as pl
+    import torch
+    from lightning.pytorch.loggers import CSVLogger
+    from torch.nn import functional
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+
+        def training_step(self, batch: Any) -> Any:
+            rows, labels = batch.rows
+            loss = functional.cross_entropy(self.network(rows), labels)
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def on_train_batch_end(self, *arguments: Any) -> None:
+            clock.steps()
+
+    with tempfile.TemporaryDirectory() as folder:
+        logger = CSVLogger(folder)
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, max_epochs=1, logger=logger, default_root_dir=folder
+        )
+        trainer.fit(Module(), batches(loaded("lightning")))
+
+
+def keras_batches() -> Any:
+    """Those of the training, from our loader: a tf.data.Dataset of (rows, labels)."""
+    import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    from train_anywhere.training.keras.position import Position
+    from train_anywhere.training.keras.run import open_task
+    from train_anywhere.training.keras.strategies.base import Strategy
+
+    _, loader, plan = open_task(loaded("keras"), Strategy())
+    return loader.training(plan, Position()).map(lambda rows, weight: rows)
+
+
+def keras_network() -> tuple[Any, Any]:
+    """That of all with Keras, and its optimizer."""
+    import keras
+
+    from src.models.keras.mlp import mlp
+
+    return mlp((4, 8, 1), 2, [32], 0.0), keras.optimizers.SGD(0.1)
+
+
+def by_hand_in_keras(clock: Clock) -> None:
+    """A tf.function for each step, and nothing else."""
+    data = keras_batches()
+    import tensorflow as tf
+
+    model, optimizer = keras_network()
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def step(iterator: Any) -> None:
+        rows, labels = next(iterator)
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(rows, training=True))
+            loss = tf.reduce_mean(losses)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    iterator = iter(data)
+    for _ in range(STEPS):
+        step(iterator)
+        clock.steps()
+
+
+def by_fit(clock: Clock, together: int = 1) -> None:
+    """`keras.Model.fit`."""
+    data = keras_batches()
+    import keras
+
+    class Ticks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            clock.steps(together)
+
+    model, optimizer = keras_network()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, jit_compile=False, steps_per_execution=together)
+    model.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[Ticks()])
+
+
+PROGRAMS: dict[tuple[str, str], Callable[[Clock], None]] = {
+    ("lightning", "hand"): by_hand,
+    ("lightning", "fabric"): by_fabric,
+    ("lightning", "trainer"): by_trainer,
+    ("keras", "hand"): by_hand_in_keras,
+    ("keras", "fit"): by_fit,
+    ("keras", "fit of 32"): lambda clock: by_fit(clock, 32),
+}
+
+
+def ours(side: str) -> float:
+    """Seconds of a step of src/train.py: the clock is looked at where it writes a row of metrics for TensorBoard."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(ROOT / "src" / "train.py"), *WORDS, f"framework={side}"]
+        subprocess.run([*command, f"paths.results={folder}"], check=True, stdout=subprocess.DEVNULL)
+        [events] = Path(folder).glob("*/*/tensorboard/events*")
+        rows = [event for event in EventFileLoader(str(events)).Load() if event.HasField("summary")]
+    marks = {row.step: row.wall_time for row in reversed(rows)}
+    clock = Clock()
+    for steps in range(STRETCH, STEPS, STRETCH):
+        clock.steps(STRETCH, marks[steps])
+    return clock.seconds()
+
+
+def measured(side: str, name: str) -> float:
+    """Seconds of a step of one of a side, in a process of its own."""
+    return number_of([__file__, "--one", side, name])
+
+
+def main() -> None:
+    """Run the rounds; print a table and the JSON line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--side", choices=[*SIDES])
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parsed = parser.parse_args()
+    if parsed.one:
+        side, name = parsed.one
+        if name == "ours":
+            print(ours(side))
+        else:
+            clock = Clock()
+            PROGRAMS[side, name](clock)
+            print(clock.seconds())
+        return
+    results: dict[str, dict[str, Any]] = {}
+    installed = [side for side in SIDES if importlib.util.find_spec(side)]
+    for side in [parsed.side] if parsed.side else installed:
+        found = in_turn(
+            SIDES[side],
+            parsed.rounds,
+            lambda name, side=side: measured(side, name),
+            lambda text, side=side: print(f"{side}: {text} ...", file=sys.stderr, flush=True),
+        )
+        results[side] = table(side, found)
+    print(json.dumps(results))
+
+
+def table(side: str, found: Rounds) -> dict[str, dict[str, Any]]:
+    """Print the medians of a side; returns them."""
+    print(f"\n{side:<44}  us a step  over hand (us)  ratio to hand, and its spread over rounds")
+    rows: dict[str, Any] = {}
+    for name in found.seconds:
+        ratio, middle, over = found.ratio(name, "hand"), found.middle(name), found.over(name, "hand")
+        print(f"{ABOUT[name]:<44}  {1e6 * middle:9.0f}  {1e6 * over:14.0f}  {ratio}")
+        rows[name] = {
+            "us": round(1e6 * middle, 1),
+            "over_us": round(1e6 * over, 1),
+            "ratio": round(ratio.median, 3),
+            "spread": [round(ratio.least, 3), round(ratio.most, 3)],
+        }
+    if found.disturbed:
+        print(found.said())
+    return {**rows, "disturbed_rounds": found.disturbed}
+
+
+if __name__ == "__main__":
+    main()

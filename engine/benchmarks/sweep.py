@@ -1,0 +1,110 @@
+"""What a further member of a sweep on this machine costs: ours, each in a process of its own, relative to Hydra's basic launcher.
+
+    python engine/benchmarks/sweep.py [--rounds 3] [--members 8] [--framework lightning]
+
+Hydra's basic launcher runs all members in one process, so that they share what is global. Both run the same training of one
+step with the same configurations; the cost of a further member is the time of all members less that of one, divided by the
+number of further ones. The last line is a JSON object.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+sys.path.insert(1, str(ROOT / "engine"))
+
+from benchmarks.rounds import in_turn  # noqa: E402
+from train_anywhere.distributed.packages import missing_framework  # noqa: E402
+
+BASIC = f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
+import hydra
+from train_anywhere.config.environment_values import plain
+from train_anywhere.launch.local import start
+
+@hydra.main(version_base="1.3", config_path={str(ROOT / "configs")!r}, config_name="train")
+def train(config):
+    assert start(plain(config), []) == 0
+
+train()
+"""
+STEP = (
+    "model=mlp",
+    "trainer.max_steps=1",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "monitor.progress=none",
+)
+
+
+def main() -> None:
+    """Run the rounds, print a table and the JSON line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--members", type=int, default=8)
+    frameworks = [f for f in ("lightning", "keras") if not missing_framework(f)]
+    parser.add_argument("--framework", nargs="+", default=frameworks)
+    parsed = parser.parse_args()
+    found = {f: measure(f, parsed.rounds, parsed.members) for f in parsed.framework}
+    for framework, row in found.items():
+        print(
+            f"{framework}: a further member takes {row['seconds']:.2f} s, {row['ratio']:.2f} of the basic launcher's"
+        )
+    print(json.dumps(found))
+
+
+def measure(framework: str, rounds: int, members: int) -> dict[str, float]:
+    """Return the seconds of a further member, and their ratio to those of Hydra's basic launcher."""
+    with tempfile.TemporaryDirectory(prefix="sweep-benchmark-") as folder:
+        basic = Path(folder) / "basic.py"
+        basic.write_text(BASIC)
+        programs = {
+            "ours": [str(ROOT / "src" / "train.py")],
+            "basic": [
+                str(basic),
+                "hydra/launcher=basic",
+                "hydra/sweeper=basic",
+                f"hydra.sweep.dir={folder}/hydra",
+            ],
+        }
+        names = [f"{way} {count}" for way in programs for count in (1, members)]
+
+        def seconds(name: str) -> float:
+            way, count = name.split()
+            seeds = "seed=" + ",".join(map(str, range(1, int(count) + 1)))
+            words = [seeds, f"framework={framework}", *STEP, f"paths.results={folder}/{way}", "-m"]
+            start = time.perf_counter()
+            done = subprocess.run([sys.executable, *programs[way], *words], capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(done.stdout + done.stderr)
+            return time.perf_counter() - start
+
+        result = in_turn(names, rounds, seconds, unused=1)
+        further = {
+            way: [
+                (result.seconds[f"{way} {members}"][n] - result.seconds[f"{way} 1"][n]) / (members - 1)
+                for n in result.kept()
+            ]
+            for way in programs
+        }
+        if result.disturbed:
+            print(result.said())
+    ratios = [ours / theirs for ours, theirs in zip(further["ours"], further["basic"], strict=True)]
+    return {
+        "seconds": round(statistics.median(further["ours"]), 3),
+        "ratio": round(statistics.median(ratios), 3),
+    }
+
+
+if __name__ == "__main__":
+    main()

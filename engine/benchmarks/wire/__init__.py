@@ -1,0 +1,64 @@
+"""What a training sends to other ranks, counted in two real ones on this machine: `src/train.py`'s, and a loop written by hand.
+
+A folder for each framework: `rank.py` is one rank, and its `__init__.py` names the strategies. `collectives.py` prints the
+table, and tests compare the two.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.distributed.packages import missing_framework
+from train_anywhere.launch.processes import free_port
+
+SIDES = sorted(folder.parent.name for folder in Path(__file__).parent.glob("*/__init__.py"))
+RANKS = 2
+STEPS = 20
+"""Steps for which is counted what they send."""
+
+Sent = dict[str, int]
+"""How often each operation was asked for, by its name, and "NAME bytes": what it was given, of this rank."""
+
+
+def strategies(side: str) -> list[str]:
+    """Those of a side that can be counted with what is installed."""
+    names: tuple[str, ...] = importlib.import_module(f"benchmarks.wire.{side}").STRATEGIES
+    if missing_framework(side):
+        return []
+    return [name for name in names if name != "horovod" or not horovod_problem(side)]
+
+
+def count(side: str, kind: str, strategy: str, *words: str) -> dict[str, Sent]:
+    """What a rank sends in `steps` (so many of them), and for a `row` of metrics; the same on each rank.
+
+    Args:
+        kind: "ours", or "raw" for the loop by hand.
+        words: more of the command line.
+
+    Raises:
+        RuntimeError: a rank fails, or the ranks do not agree.
+    """
+    program = Path(__file__).parent / side / "rank.py"
+    port = str(free_port())
+    shared = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(program), kind, strategy, *words],
+            env={**os.environ, **shared, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    said = [p.communicate(timeout=240) for p in processes]
+    if any(p.returncode for p in processes):
+        raise RuntimeError("\n".join(errors for _, errors in said))
+    found = [json.loads(output.splitlines()[-1]) for output, _ in said]
+    if any(other != found[0] for other in found):
+        raise RuntimeError(f"the ranks send other things: {found}")
+    return {part: {name: n for name, n in sent.items() if n} for part, sent in found[0].items()}

@@ -1,0 +1,209 @@
+"""One rank that counts what a training loop sends and waits for; `benchmarks.wire.count` starts it with torchrun's variables.
+
+    python rank.py ours|lightning|raw ddp|fsdp|horovod [WORD ...]
+
+Prints, as JSON, how often each collective and each wait of the host for a value occur in 20 more steps of an epoch, and the bytes:
+ours, with Lightning's signal flag, or in a loop by hand; and the same of one more row of metrics, which a loop by hand has not.
+"""
+
+import gc
+import json
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[4] / "engine"))
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from torch import distributed
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.wire import STEPS
+from src.tasks.lightning.classification import Classification
+from train_anywhere.config.compose import compose
+from train_anywhere.config.load import load
+from train_anywhere.config.schema import Config
+from train_anywhere.data.order import BatchOrder
+from train_anywhere.data.sets import open_splits
+from train_anywhere.data.torch_loader import Batches, torch_loader
+from train_anywhere.data.torch_samples import Reader
+from train_anywhere.distributed.discover import discover
+from train_anywhere.distributed.horovod_init import import_horovod, start_horovod
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.training.lightning import fast_loop
+from train_anywhere.training.lightning.callbacks import MetricsCallback
+from train_anywhere.training.lightning.module import TaskModule
+from train_anywhere.training.lightning.optim import make_optimizer
+from train_anywhere.training.lightning.strategies.blocks import shard
+from train_anywhere.training.lightning.strategies.make import make_strategy
+from train_anywhere.training.lightning.trainer import make_trainer
+from train_anywhere.training.network import build_network
+from train_anywhere.training.plan import make_plan
+from train_anywhere.training.progress import Progress
+from train_anywhere.training.stop import Stop
+
+SYNTHETIC = [
+    "data=synthetic",
+    "data.batch_size=8",
+    "data.height=8",
+    "data.width=8",
+    "data.channels=1",
+    "data.classes=10",
+]
+
+
+def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
+    """Our Trainer; with `flag`, it broadcasts the signal flag as Lightning does by itself."""
+    splits = open_splits(config.data, "lightning")
+    batches = len(loader(config, topology))
+    plan = make_plan(config, batches, 0, 0, topology.world_size)
+    task = Classification()
+    cpu, world_size = torch.device("cpu"), topology.world_size
+    strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
+    trainer = make_trainer(config, topology, cpu, strategy)
+    if flag:
+        fast_loop.unusual = lambda trainer: "Lightning's own loop asks for it"
+        theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
+        fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs
+    trainer.follow(plan)
+    trainer.callbacks.append(Watched())
+    trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan), task))
+    network = build_network(config, splits.facts)
+    trainer.fit(TaskModule(task, network, config, plan, world_size), loader(config, topology))
+
+
+def raw(config: Config, topology: Topology) -> None:
+    """The loop by hand."""
+    model = build_network(config, open_splits(config.data, "lightning").facts)
+    if config.strategy.name != "horovod" and not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    if config.strategy.name == "ddp":
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    elif config.strategy.name == "fsdp":
+        shard(model, torch.device("cpu"))
+    optimizer = make_optimizer(config, model)
+    if config.strategy.name == "horovod":
+        start_horovod(topology, hvd())
+        optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())
+    with watched():
+        for (image, label), weight in loader(config, topology):
+            optimizer.zero_grad()
+            (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
+            optimizer.step()
+
+
+def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
+    """This rank's batches."""
+    train = open_splits(config.data, "lightning").train
+    order = BatchOrder(8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True)
+    return torch_loader(Batches(Reader(train, 0, Classification().prepare), order, True))
+
+
+def hvd() -> Any:
+    """Horovod, with a count of what it is asked for."""
+    from horovod.torch import mpi_ops
+
+    library = mpi_ops.mpi_lib
+    for name in dir(library):
+        operation = re.match("horovod_torch_(grouped_)?(allreduce|allgather|broadcast|alltoall)_async", name)
+        function = getattr(library, name)
+        if operation and not hasattr(function, "counted"):
+
+            def counted(*arguments: Any, called: Any = function, name: str = operation[0]) -> Any:
+                given = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
+                asked.update({name: 1, f"{name} bytes": sum(tensor.nbytes for tensor in given)})
+                return called(*arguments)
+
+            counted.counted = True  # type: ignore[attr-defined]
+            setattr(library, name, counted)
+    return import_horovod("torch")
+
+
+asked: Counter[str] = Counter()
+
+
+def count(kind: str, strategy: str, steps: int, every: int, words: list[str]) -> Counter[str]:
+    """Collectives and waits in one epoch of so many steps; `every` so many there is a row of metrics."""
+    asked.clear()
+    config = load(
+        compose(
+            [
+                *SYNTHETIC,
+                f"data.length={8 * steps}",
+                f"strategy={strategy}",
+                "optimizer=sgd",
+                "trainer.max_epochs=1",
+                f"trainer.log_every_n_steps={every}",
+                "monitor.progress=none",
+                *words,
+            ]
+        )
+    )
+    topology = discover()
+    if kind == "raw":
+        raw(config, topology)
+    else:
+        with_trainer(config, topology, flag=kind == "lightning")
+    return Counter(asked)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Within it, whatever torch.distributed is asked for counts too. It holds on to weights, so that FSDP can't split them there."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        yield
+    for event in profiler.profiler.kineto_results.events():
+        name = event.name()
+        if name.startswith(("gloo:", "aten::_local_scalar_dense")):
+            asked[name] += 1
+        if name.startswith("gloo:"):
+            given = zip(event.shapes(), event.dtypes(), strict=True)
+            asked[f"{name} bytes"] += sum(math.prod(shape) * SIZES[kind] for shape, kind in given if shape)
+
+
+class Watched(pl.Callback):
+    """The training, from its first batch to the end of its last epoch."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """All is split, and in its place."""
+        self.stack = ExitStack()
+        self.stack.enter_context(watched())
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Nothing of the profiler may be left."""
+        self.stack.close()
+        gc.collect()
+
+
+SIZES = {"float": 4, "double": 8, "long int": 8, "int": 4, "unsigned char": 1, "bool": 1}
+"""Bytes of a number, by the profiler's name of its type."""
+
+
+def main(kind: str, strategy: str, *words: str) -> None:
+    """Print what 20 steps send more than others, and what one row more."""
+    torch.set_num_threads(1)
+    if strategy == "horovod":
+        hvd()
+    twenty, forty = (count(kind, strategy, steps, 1000, list(words)) for steps in (STEPS, 2 * STEPS))
+    row = count(kind, strategy, 2 * STEPS, STEPS, list(words)) if kind != "raw" else forty
+    print(json.dumps({"steps": less(forty, twenty), "row": less(row, forty)}))
+
+
+def less(more: Counter[str], fewer: Counter[str]) -> dict[str, int]:
+    """The difference, zeros too."""
+    return {name: more[name] - fewer[name] for name in sorted(more)}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,109 @@
+"""What is exported is read by the framework alone, and answers as the model does."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import numpy as np
+import pytest
+
+from src.data.digits import open_digits
+from train_anywhere.after import load_model
+from train_anywhere.errors import CheckpointError
+from train_anywhere.runs.folder import RunDir
+
+from .conftest import Evaluate
+
+Runs = dict[str, RunDir]
+Train = Callable[..., CompletedProcess[str]]
+
+
+def images(count: int = 3) -> np.ndarray:
+    return open_digits().test.read(np.arange(count), 0, False)[0]
+
+
+def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
+    import torch
+
+    model = load_model(runs["lightning"].path)
+    assert isinstance(model, torch.nn.Module) and not model.training
+    for file in (tmp_path / "weights.pt", tmp_path / "model.pt2"):
+        format = {".pt": "torch", ".pt2": "torch.export"}[file.suffix]
+        code, _, error = evaluated(runs["lightning"].path, "--export", format, "--to", file)
+        assert code == 0, error
+    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+    x = torch.from_numpy(images()).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        answer = torch.export.load(tmp_path / "model.pt2").module()(
+            x
+        )  # of another number of rows than the example
+        assert torch.allclose(answer, model(x), atol=1e-6)
+    code, _, error = evaluated(runs["lightning"].path, "--export", "torch", "--to", tmp_path / "weights.pt")
+    assert code == 2 and "is not overwritten" in error
+
+
+@pytest.mark.slow
+def test_onnxruntime_answers_as_the_model_does(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
+    import onnxruntime
+    import torch
+
+    file = tmp_path / "model.onnx"
+    code, _, error = evaluated(runs["lightning"].path, "--export", "onnx", "--to", file)
+    assert code == 0, error
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # with its weights
+    session = onnxruntime.InferenceSession(file)
+    x = np.moveaxis(images(), -1, 1)  # of another number of rows than the example
+    (answer,) = session.run(None, {session.get_inputs()[0].name: x})
+    with torch.no_grad():
+        assert np.allclose(answer, load_model(runs["lightning"].path)(torch.from_numpy(x)), atol=1e-6)
+
+
+def test_onnx_says_what_to_install(runs: Runs, evaluated: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)  # as if it were not there
+    code, _, error = evaluated(runs["lightning"].path, "--export", "onnx")
+    assert code == 2
+    assert "--export onnx needs onnxscript: pip install onnxscript" in error
+
+
+def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    model = load_model(runs["keras"].path)
+    assert isinstance(model, keras.Model)
+    for format, file in (("keras", tmp_path / "model.keras"), ("savedmodel", tmp_path / "served")):
+        code, _, error = evaluated(runs["keras"].path, "--export", format, "--to", file)
+        assert code == 0, error
+    expected = np.asarray(model(images(), training=False))
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert np.allclose(np.asarray(loaded(images())), expected, atol=1e-6)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    assert np.allclose(np.asarray(served.serve(images())), expected, atol=1e-6)
+
+
+def test_load_model_refuses_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="run folder"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(("framework", "format"), [("lightning", "torch.export"), ("keras", "keras")])
+@pytest.mark.slow
+def test_a_linear_model_trains_resumes_and_is_exported(
+    train: Train, evaluated: Evaluate, tmp_path: Path, framework: str, format: str
+) -> None:
+    """`model.hidden=[]` has no hidden layer."""
+    words = (
+        f"framework={framework}",
+        "model=mlp",
+        "model.hidden=[]",
+        "trainer.max_epochs=1",
+        f"paths.results={tmp_path}",
+    )
+    for arguments in (words, (f"resume={tmp_path}/latest", "trainer.max_epochs=2")):
+        done = train(*arguments, "monitor.progress=none")
+        assert done.returncode == 0, done.stderr
+    file = tmp_path / ("model" + {"keras": ".keras", "torch.export": ".pt2"}[format])
+    code, _, error = evaluated(tmp_path / "latest", "--export", format, "--to", file)
+    assert code == 0 and file.stat().st_size > 0, error

@@ -1,0 +1,64 @@
+"""`src/scaling.py` and `src/report.py`: grids that can't be, folders that hold no table, runs that are none."""
+
+from engine.tests.bad_inputs.row import Damage, Row, fifo, folder
+
+SAYS = {
+    "": "the following arguments are required",
+    "model=mlp": "nothing says what is to be compared",
+    "devices=": "'devices=' has an empty value; use devices=A,B",
+    "devices=0,1": "devices=0 is not a number of devices",
+    "devices=-1": "devices=-1 is not a number of devices",
+    "devices=1.5": "devices=1.5 is not a number of devices",
+    "devices=99999999999999999999": "devices=9+ is not a number of devices",
+    "devices=auto": "devices=auto is not a number of devices",
+    "'devices=\u0661'": "is not a number of devices",
+    "devices=1,2 strategy=hrovod": "strategy=hrovod does not exist. Did you mean 'horovod'",
+    "devices=1,2 framework=kers": "framework=kers does not exist",
+    "devices=1,2 launch=srn cluster=slurm": "launch=srn does not exist. Did you mean 'srun'",
+    "devices=1,2 launch=srun": "this is a run on this machine: leave it out",
+    "devices=2 strategy=single": "strategy=single is left out on 1 x 2 devices",
+    "nodes=1,2 devices=1": "2x1.*trainer.nodes=2 needs a cluster",
+    "devices=1,3 data.batch_size=64": "1x3.*can't be shared evenly by 3 devices",
+    "devices=1,2 resume={run}": "resume= can't be given for a timing table",
+    "devices=1,2 name=x": "name= can't be given",
+    "devices=1,2 trainer.total_devices=3": "trainer.total_devices= can't be given",
+    "devices=1,2 model=mpl": "model=mpl is not a choice. Did you mean 'mlp'",
+    "devices=1,2 trainer.max_epoch=2": "'trainer.max_epoch' is not a key.*trainer.max_epochs",
+    "devices=1,2 cluster=neuron": "neuron rejects jobs without comment",
+    "devices=1,2 --weka": "unrecognized arguments|ambiguous",
+    "devices=1,2 paths.results=/proc": "paths.results=/proc|can't be",
+    "{row}": "holds no timing table",
+    "{row}/none": "holds no timing table",
+    "{run}": "holds no timing table",
+    "{row} {run}": "nothing says what is to be compared|is not",
+}
+TABLES: dict[str, Damage] = {
+    "{": "{",
+    "of another kind": "[1]",
+    "cells that are none": '{"cells": [1], "scheduler": "none"}',
+    "a key too many": '{"cells": [{"nodes": 1, "x": 2}], "scheduler": "none"}',
+    "a folder": folder,
+    "a FIFO": fifo,
+}
+REPORTS = {
+    "{row}/none": "no run is called",
+    "20260101-000000-zzzz": "no run is called",
+    "{run} {run}": "unrecognized arguments",
+    "--results {row}/none": "there is no run in",
+}
+
+ROWS = [
+    *(Row(words, says, command="scaling") for words, says in SAYS.items()),
+    *(
+        Row(
+            "{row}",
+            "holds no timing table",
+            command="scaling",
+            files={"row/scaling.json": how},
+            name=f"scaling.json: {what}",
+        )
+        for what, how in TABLES.items()
+    ),
+    *(Row(words, says, command="report") for words, says in REPORTS.items()),
+    Row("{run}", "run.json is damaged", command="report", files={"{run}/run.json": "{"}),
+]

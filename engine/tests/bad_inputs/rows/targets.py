@@ -1,0 +1,90 @@
+"""Targets: what someone brings, misspelt."""
+
+from engine.tests.bad_inputs.row import Damage, Row
+
+MINE = """
+import lightning.pytorch as pl
+
+class LitModule(pl.LightningModule):
+    def __init__(self, hidden: int, dropout: float = 0.0): ...
+
+import keras
+
+class KerasModel(keras.Model):
+    def __init__(self, hidden: int, dropout: float = 0.0): ...
+
+def open_data(rows: int = 10): ...
+
+value = 3
+"""
+FILES: dict[str, Damage] = {"project/mine.py": MINE}
+OURS = "task._target_=mine.LitModule"
+WORDS = {
+    f"{OURS} task.hiden=3": r"'task.hiden' is not an argument of mine.LitModule. Did you mean 'task.hidden'\?",
+    OURS: "'task.hidden' is missing: mine.LitModule needs it.",
+    f"{OURS} task.hidden=many": "task.hidden='many' is not a whole number.",
+    f"{OURS} task.hidden=3 task.dropout=[1]": "task.dropout=.* is not a number.",
+    f"{OURS} task.hidden=3 task._partial_=true": "'task._partial_' is not a key of the configuration",
+    f"{OURS} task.hidden=3 checkpoint.monitor=quux": "checkpoint.monitor=quux may be better high or low.*add checkpoint.mode=max",
+    f"{OURS} task.hidden=3 framework=keras": "task._target_=mine.LitModule is for lightning, and this is framework=keras; use framework=lightning.",
+    "task._target_=mine.KerasModel": "task._target_=mine.KerasModel is for keras, and this is framework=lightning; use framework=keras.",
+    "task._target_=mine.LitModul": r"mine has no LitModul. Did you mean 'LitModule'\?",
+    "task._target_=mine": "mine is a module; name a class or function in it: .*LitModule",
+    "task._target_=zzq_nowhere.Name": "package 'zzq_nowhere' is not found in this project or its environment",
+    "task._target_=mine/LitModule": "'mine/LitModule' is a path; write the name with dots",
+    "task._target_=mine..LitModule": "has nothing before, after or between two of its dots",
+    "task._target_=3": "is not a dotted name|can't be a name",
+    "task=custom": "task._target_ is missing; give it a class or function",
+    "task=mine": "task=mine is not a choice",
+    "data._target_=mine.open_data data.row=3": r"'data.row' is not an argument of mine.open_data. Did you mean 'data.rows'\?",
+    "data._target_=mine.open_data data.rows=x": "data.rows='x' is not a whole number.",
+    "data._target_=mine.open_dat": r"mine has no open_dat. Did you mean 'open_data'\?",
+    "data._target_=mine.open_data data.batch_size=0": "data.batch_size=0 must be at least 1.",
+    "'model._target_={keras: mine.KerasModel}'": "model=custom has no target for framework=lightning, only for keras; use framework=keras",
+    "model.from_data.widht=3 model=mlp": "model.from_data.widht: src.models.*mlp.mlp has no argument 'widht'",
+    "callbacks.stop.patience=3": "callbacks.stop._target_ is missing",
+    "callbacks=learning_rat": r"callbacks=learning_rat is not a choice. Did you mean 'learning_rate'\?",
+    "callbacks=learning_rate framework=keras": "callbacks.learning_rate has no target for framework=keras, only for lightning",
+    "loggers=wanddb": r"loggers=wanddb is not a choice. Did you mean 'wandb'\?",
+    "loggers.mine=3": "loggers.mine='?3'? is not a section|loggers",
+    "checkpoint.monitor=val/mae": "checkpoint.monitor=val/mae is not a known metric; use one of train/loss, train/acc, val/loss, val/acc.",
+    "experiment=regression checkpoint.monitor=val/acc": "use one of train/loss, train/mae, train/r2, val/loss, val/mae, val/r2.",
+    "experiment=regression data.noise=-1": "data.noise=-1 must not be negative.",
+    "experiment=gpt_text model.heads=3": "model.heads=3 do not share model.width=128 evenly; use model.width=132.",
+    "experiment=gpt_text model.kv_heads=3": "model.kv_heads=3 are not shared evenly by model.heads=4; use model.kv_heads=2.",
+    "experiment=gpt_text model.layers=0": "model.layers=0 must be at least 1.",
+    "cluster=slurm task._target_=mine.LitModul": "mine has no LitModul",
+    "data=custom": r"data\._target_ is missing; give it a class or function",
+    "model=custom": r"model\._target_ is missing",
+    "optimizer=custom": r"optimizer\._target_ is missing",
+    "schedule=custom": r"schedule\._target_ is missing",
+    "data._target_=mine.open_data data.rows=null": r"data\.rows=null is not a whole number",
+    "data._target_=mine.open_data data.rows=[1]": r"data\.rows='\[1\]' is not a whole number",
+    "data.from_data=3": r"'data\.from_data' is not an argument of",
+    "model.from_data=3": r"model\.from_data='3' is not a section of keys",
+    "callbacks=3": "callbacks=3 is not a choice. Known: learning_rate",
+    "callbacks=[a]": "callbacks=a is not a choice",
+    "callbacks.a=null": r"callbacks\.a=null is not a section of keys",
+    "callbacks.a._target_=3": r"callbacks\.a\._target_=3 is not a dotted name",
+    "callbacks.a._target_=mine.nothing": "mine has no nothing",
+    f"callbacks.a.{OURS.partition('.')[2]}": r"'callbacks\.a\.hidden' is missing",
+    "loggers=[wandb,wandbb]": "loggers=wandbb is not a choice. Did you mean 'wandb'",
+    "loggers=wandb loggers.wandb.projct=x": r"'loggers\.wandb\.projct' is not an argument of .*Did you mean 'loggers\.wandb\.project'",
+    "loggers.a._target_=mine/x.Y": "is a path; write the name with dots",
+}
+BROKEN: list[tuple[dict[str, Damage], str]] = [
+    ({"project/mine.py": "class LitModule(:\n"}, r"mine.py is not valid Python \(line 1\)"),
+    ({"project/mine.py": b"x = '\xff'\n"}, "mine.py"),
+    ({"project/mine.py": ""}, "mine has no LitModule"),
+    ({"project/configs/task/mine.yaml": "name: mine\n"}, "task._target_ is missing"),
+    ({"project/configs/task/mine.yaml": "name: mine\n_target_: [a]\n"}, "is not a dotted name"),
+]
+ROWS = [
+    *(Row(words, says, files=FILES) for words, says in WORDS.items()),
+    *(
+        Row(
+            "task=mine" if "yaml" in next(iter(files)) else OURS, says, files=files, name=f"a broken mine {n}"
+        )
+        for n, (files, says) in enumerate(BROKEN)
+    ),
+]

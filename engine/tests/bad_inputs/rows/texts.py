@@ -1,0 +1,56 @@
+"""Texts that are none, and what is typed about them."""
+
+from engine.tests.bad_inputs.row import Row, fifo, folder, link, read_only, unreadable, with_mode
+
+FILES = {
+    "an empty folder": ({"row/texts": folder}, r"row/texts has no texts \(\*\.txt, \*\.md, \*\.jsonl\).*data\.files="),
+    "pictures alone": ({"row/texts/a.png": b"\x89PNG"}, r"row/texts has no texts"),
+    "hidden files alone": ({"row/texts/.a.txt": "text"}, r"row/texts has no texts"),
+    "empty files": ({"row/texts/a.txt": "", "row/texts/b.md": ""}, r"row/texts has only empty files"),
+    "a file that may not be read": ({"row/texts/a.txt": with_mode(0, b"text")}, r"a\.txt can't be read \(Permission denied\); allow it \(chmod u\+r\)"),
+    "a folder that may not be read": ({"row/texts/in/a.txt": "text", "row/texts/in": unreadable}, r"texts/in can't be listed \(Permission denied\)"),
+    "a pipe": ({"row/texts/a.txt": fifo}, r"a\.txt is a pipe or a device, not a text"),
+    "a link to nothing": ({"row/texts/a.txt": link("nothere")}, r"a\.txt, a link to nothere, can't be read"),
+    "a link to itself": ({"row/texts/a.txt": link("a.txt")}, r"a\.txt, a link to a\.txt, can't be read \(Too many levels"),
+    "a loop of folders": ({"row/texts/a.txt": "text", "row/texts/up": link("../texts")}, r"texts/up is a link to a folder that it is in, a loop; remove the link"),
+    "no JSON": ({"row/texts/a.jsonl": "text\n"}, r"a\.jsonl, line 1 is not JSON"),
+    "JSON over several lines": ({"row/texts/a.jsonl": '{\n"text": "a"\n}\n'}, r"a\.jsonl, line 1 is not JSON"),
+    "a list in JSON": ({"row/texts/a.jsonl": '["a"]\n'}, r"line 1 holds a list, not an object"),
+    "another key in JSON": ({"row/texts/a.jsonl": '{"body": "a"}\n'}, r"has no 'text', it has body; use data\.text_key=NAME"),
+    "a number in JSON": ({"row/texts/a.jsonl": '{"text": 1}\n'}, r"'text' holds a number, not a text"),
+    "nothing in JSON": ({"row/texts/a.jsonl": '{"text": null}\n'}, r"'text' holds null, not a text"),
+    "Latin in JSON": ({"row/texts/a.jsonl": b'{"text": "\xe9"}\n'}, r"a\.jsonl, line 1 is not UTF-8: byte 10 is 0xe9"),
+    "half a character in JSON": ({"row/texts/a.jsonl": '{"text": "\\udc00"}\n'}, r"half of a surrogate pair"),
+    "very deep JSON": ({"row/texts/a.jsonl": "[" * 200_000}, r"line 1 is not JSON"),
+}  # fmt: skip
+TYPED = {
+    "data.dir={row}/none": r"data\.dir: .*/none can't be read \(No such file",
+    "data.dir=/dev/zero": r"/dev/zero is a pipe or a device",
+    "data.dir=''": r"data\.dir='' is empty; use null for no value",
+    "data.dir=~nosuchuser": "~nosuchuser",
+    "data.dir={row}/" + "x" * 300: r"data\.dir: .*too long",
+    "data.cache={row}/closed/tokens": r"data\.cache: token files are to be made in .*you can't write to .*closed; use data\.cache=FOLDER",
+    "data.cache={row}/a-file": r"data\.cache: .*a-file is a file, not a folder",
+    "data.cache=null": r"data\.cache=null is not a string",
+    "data.files=[]": r"data\.files=\[\] must have at least one item",
+    "data.files='*.txt'": r"data\.files=.*is not a list",
+    "data.val_fraction=0": r"data\.val_fraction=0 must be above 0",
+    "data.val_fraction=0.7 data.test_fraction=0.3": r"data\.val_fraction=0\.7 and data\.test_fraction=0\.3 leave nothing to train on",
+    "data.test_fraction=1": r"data\.test_fraction=1 must be below 1",
+    "data.val_fraction=nan": r"data\.val_fraction=nan must be a finite number",
+    "data.vocabulary=256": r"data\.vocabulary=256 must be at least 320; 256 are the bytes",
+    "data.length=1": r"data\.length=1 must be at least 2",
+    "data.length=1e9": r"data\.length=",
+    "data.tokenizer=words": r"data\.tokenizer='words' is not one of bytes, bpe",
+    "data.documents=mixed": r"data\.documents='mixed' is not one of packed, apart",
+    "data.block_size=64": r"'data\.block_size' is not an argument of|'data\.block_size' is not a key",
+    "data.text_key=null": r"data\.text_key=null is not a string",
+}
+AROUND = {"row/a-file": "text\n", "row/closed": read_only}
+ROWS = [
+    *(
+        Row("data=text data.dir={row}/texts", says, files=files, name=f"texts: {what}")
+        for what, (files, says) in FILES.items()
+    ),
+    *(Row(f"data=text {words}", says, files=AROUND) for words, says in TYPED.items()),
+]

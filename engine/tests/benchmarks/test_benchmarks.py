@@ -1,0 +1,96 @@
+"""The benchmarks run, and end with one JSON object; what they find is for people to judge, not for a test."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import scale
+from benchmarks.__main__ import SUITES
+from benchmarks.goals import GOALS, rows, table
+from benchmarks.rounds import Program, Rounds, in_turn
+from train_anywhere.files import ROOT
+
+PARTS = {"__main__", "goals", "rounds"}
+"""Modules that measure nothing themselves."""
+
+
+def test_every_benchmark_is_in_the_list() -> None:
+    assert {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - PARTS <= {*SUITES}
+    assert {goal.suite for goal in GOALS} <= {*SUITES}
+
+
+def test_disturbed_rounds_are_told_apart() -> None:
+    """Made-up times: in the second round everything took twice as long, the fixed work too."""
+    found = Rounds({"hand": [1.0, 2.0, 1.0], "ours": [1.5, 6.0, 1.7]}, work=[1.1, 2.0, 1.2], best=1.0)
+    assert (found.kept(), found.disturbed) == ([0, 2], 1)
+    assert found.ratio("ours", "hand") == pytest.approx((1.6, 1.5, 1.7))
+    assert found.over("ours", "hand") == pytest.approx(0.6)
+    assert found.said().startswith("1 of 3 rounds were disturbed: fixed work took up to 2.0 times")
+    found.best = 0.5
+    assert found.kept() == [0, 1, 2] and "All are kept" in found.said()
+
+
+def test_each_program_takes_its_turn() -> None:
+    turns = []
+
+    def measure(name: str) -> float:
+        turns.append(name)
+        return float(len(turns))
+
+    found = in_turn(("hand", "ours"), 2, measure, unused=1)
+    assert turns == ["hand", "ours"] * 3
+    assert found.seconds == {"hand": [3.0, 5.0], "ours": [4.0, 6.0]} and len(found.work) == 2
+
+
+def test_a_program_waits_for_its_turn(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import sys\nprint('a warning', file=sys.stderr)\nfor n, _ in zip('12', sys.stdin): print(n, flush=True)\n1 / 0"
+    )
+    program = Program([str(file)])
+    assert [program.number(), program.number()] == [1.0, 2.0]
+    with pytest.raises(SystemExit, match="ZeroDivisionError"):
+        program.number()
+    program.end()
+
+
+def test_what_is_promised_stands_beside_what_was_found() -> None:
+    suites = {goal.suite for goal in GOALS}
+    assert rows({name: {"exit_code": 1} for name in suites}) == []
+    row, nothing = {"seconds": 1.0}, {name: {"exit_code": 1} for name in suites - {"scale"}}
+    [shown] = rows(
+        {
+            "scale": {"found": {"ranks": [row, row, {"seconds": 4.704}]}},
+            **nothing,
+        }
+    )
+    assert (shown["found"], shown["met"]) == (0.5, "yes")
+    [shown] = rows(
+        {
+            "scale": {"found": {"ranks": [row, row, {"seconds": 94.08}]}},
+            **nothing,
+        }
+    )
+    assert (shown["found"], shown["met"]) == (10.0, "no")
+    assert "10" in table([shown])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", scale.PARTS)
+def test_each_part_of_scale_measures_a_small_cluster(part: str) -> None:
+    found = scale.measured(part, 10)
+    assert found["seconds"] > 0 and found.keys() == {"seconds", "memory_mib", "bytes"}
+
+
+@pytest.mark.slow
+def test_a_quick_run_ends_with_json() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "sweep"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["machine"]["cores"] >= 1 and found["sweep"]["found"]["lightning"]["seconds"] > 0
+    assert [row["met"] for row in found["goals"]] in (["yes"], ["no"])
+    assert "further member" in done.stdout

@@ -1,0 +1,66 @@
+"""Whole commands on disks that refuse, and in run folders in which links, pipes and devices stand in the place of files.
+
+DISK_FAULTS and DISK_LINKS say how many file operations fail and how many files are replaced; the long form tries every kind of thing
+in the place of every file.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.confined import confined, works
+from train_anywhere.testing.frameworks import FRAMEWORKS
+
+PROGRAM = Path(__file__).with_name("disk.py")
+FAULTS, LINKS = int(os.environ.get("DISK_FAULTS", "8")), int(os.environ.get("DISK_LINKS", "12"))
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, require: Callable[[object, str], None]) -> Callable[..., int]:
+    """Run an experiment; returns how many commands it was. Nothing but its own folder can be written."""
+    require(shutil.which("cc"), "install a C compiler: apt install gcc")
+    require(os.getuid() == 0 and works(tmp_path), "run as root: the test writes in one folder only")
+
+    def run(*words: object) -> int:
+        environ = {**os.environ, "TMPDIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+        command = [sys.executable, str(PROGRAM), *map(str, words)]
+        done = confined(tmp_path, command, env=environ, timeout=3000)
+        assert done.stdout, done.stderr
+        result = json.loads(done.stdout.splitlines()[-1])
+        assert result["wrong"] == [], "\n".join(result["wrong"])
+        return int(result["commands"])
+
+    return run
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.slow
+def test_disks_that_refuse(framework: str, experiment: Callable[..., int]) -> None:
+    """Each run ends with an exit code that fits its state, and one message that names a file."""
+    assert experiment("faults", framework, FAULTS) >= FAULTS
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.slow
+def test_disks_that_are_too_small(framework: str, experiment: Callable[..., int]) -> None:
+    assert experiment("full", framework, 4) == 4
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.slow
+def test_something_else_in_the_place_of_a_file(framework: str, experiment: Callable[..., int]) -> None:
+    """`resume=` refuses it with one message or replaces it, and what a link leads to stays as it is."""
+    assert experiment("links", framework, LINKS) >= LINKS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("what, count", [("faults", 60), ("full", 8), ("links", 1000)])
+def test_more_of_both(framework: str, what: str, count: int, experiment: Callable[..., int]) -> None:
+    assert experiment(what, framework, count) >= min(count, 60)

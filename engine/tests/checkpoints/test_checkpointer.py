@@ -1,0 +1,266 @@
+"""Asynchronous checkpoints: the buffers are free soon, nothing is lost, disks may fill up."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
+from train_anywhere.checkpoints.disk import say
+from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.info import CheckpointInfo
+from train_anywhere.checkpoints.manifest import damage_of
+from train_anywhere.checkpoints.recovery import recover
+from train_anywhere.checkpoints.staging import Staging, staging_names
+from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.errors import CheckpointError
+from train_anywhere.files import ROOT
+from train_anywhere.runs.folder import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    return RunDir(tmp_path / "run")
+
+
+@pytest.fixture
+def store(run: RunDir) -> CheckpointStore:
+    return CheckpointStore(run.checkpoints, "max", keep_last=2)
+
+
+@pytest.fixture
+def staging(run: RunDir, tmp_path: Path) -> Staging:
+    return Staging((tmp_path / "node").joinpath(*staging_names(run)))
+
+
+def opened(
+    store: CheckpointStore, staging: Staging | None, tell: Callable[[str], None] = say
+) -> AsyncCheckpointer:
+    events = EventFileSync(staging, store.folder.with_name("tensorboard"), tell)
+    return AsyncCheckpointer(store, staging, events, tell)
+
+
+def text(step: int) -> Callable[[Path], None]:
+    return lambda folder: (folder / "model.ckpt").write_text(f"weights {step}") and None
+
+
+def save(checkpointer: AsyncCheckpointer, step: int, write: Callable[[Path], None] | None = None) -> None:
+    checkpointer.wait()
+    checkpointer.save(write or text(step), CheckpointInfo(step, 0, 0, {}, None, "mine"))
+
+
+def steps(store: CheckpointStore) -> list[int]:
+    assert all(damage_of(s.path) is None for s in store.all())
+    return [s.step for s in store.all()]
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_everything_is_published_at_the_end(store: CheckpointStore, staging: Staging, staged: bool) -> None:
+    with opened(store, staging if staged else None) as checkpointer:
+        for step in range(1, 6):
+            save(checkpointer, step)
+            checkpointer.check()
+    assert steps(store)[-1] == 5
+    assert checkpointer.newest is not None and checkpointer.newest.step == 5
+    assert not staging.folder.exists()
+
+
+def test_the_training_thread_waits_for_the_write_and_not_for_the_publication(
+    store: CheckpointStore, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, publishing = threading.Event(), threading.Event()
+
+    def publish(*arguments: Any) -> Any:
+        publishing.set()
+        assert slow.wait(30)
+        return CheckpointStore.publish(store, *arguments)
+
+    monkeypatch.setattr(store, "publish", publish)
+    checkpointer = opened(store, staging)
+    save(checkpointer, 1)
+    assert publishing.wait(30)
+    checkpointer.wait()  # returns though the publication hangs
+    assert not checkpointer.worker.in_use
+    slow.set()
+    checkpointer.close()
+    assert steps(store) == [1]
+
+
+def test_while_one_is_copied_the_next_is_written(store: CheckpointStore, staging: Staging) -> None:
+    """The buffers of the second are free before the first is in the run folder."""
+    seen: list[list[int]] = []
+    second = threading.Event()
+
+    def write_second(folder: Path) -> None:
+        seen.append(steps(store))
+        text(2)(folder)
+        second.set()
+
+    pause, submitted = CheckpointStore.publish, threading.Event()
+
+    def publish(source: Path, between: Callable[[], None]) -> Any:
+        assert submitted.wait(30)
+        return pause(store, source, between)
+
+    store.publish = publish  # type: ignore[method-assign]
+    checkpointer = opened(store, staging)
+    save(checkpointer, 1)
+    save(checkpointer, 2, write_second)
+    submitted.set()
+    checkpointer.close()
+    assert second.is_set() and seen == [[]]
+    assert steps(store) == [1, 2] or steps(store) == [2]
+
+
+def test_what_a_newer_one_replaced_is_not_published_but_the_best_is(
+    store: CheckpointStore, staging: Staging
+) -> None:
+    for step, value in [(1, 0.2), (2, 0.9), (3, 0.1), (4, 0.3)]:
+        staging.write(text(step), CheckpointInfo(step, 0, 0, {}, value, "mine"))
+    opened(store, staging).close()
+    assert steps(store) == [2, 4]
+
+
+def test_an_error_of_the_worker_is_raised_at_the_next_step(store: CheckpointStore, staging: Staging) -> None:
+    def broken(folder: Path) -> None:
+        raise TypeError("can't pickle this")
+
+    checkpointer = opened(store, staging, tell=lambda line: None)
+    save(checkpointer, 1, broken)
+    with pytest.raises(CheckpointError, match="can't pickle this") as caught:
+        for _ in range(3000):
+            checkpointer.check()
+            time.sleep(0.01)
+    assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(CheckpointError):
+        checkpointer.wait()
+
+
+@pytest.mark.needs_root
+def test_full_local_disk(store: CheckpointStore, small_disk: Path) -> None:
+    told: list[str] = []
+    big = lambda folder: (folder / "model.ckpt").write_bytes(b"x" * (2 << 20)) and None  # noqa: E731
+    with opened(store, Staging(small_disk / "digits" / "run"), tell=told.append) as checkpointer:
+        save(checkpointer, 1, big)
+        save(checkpointer, 2, big)
+    assert steps(store) == [1, 2]
+    assert len(told) == 1 and "No space left" in told[0]
+
+
+@pytest.mark.needs_root
+def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging) -> None:
+    told: list[str] = []
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (800 << 10))
+    store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
+    checkpointer = opened(store, staging, tell=told.append)
+    save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
+    while not told:
+        checkpointer.check()  # training continues
+        time.sleep(0.01)
+    assert "No space left" in told[0] and steps(store) == []
+    filler.unlink()
+    checkpointer.close()
+    assert steps(store) == [1]
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.quick("False")
+def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged: bool) -> None:
+    (small_disk / "filler").write_bytes(b"x" * (800 << 10))
+    store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
+    checkpointer = opened(store, staging if staged else None, tell=lambda line: None)
+    checkpointer.worker.patience_s = 1.5
+    save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
+    with pytest.raises(CheckpointError, match=r"No space left") as caught:
+        checkpointer.close()
+    assert (str(staging.folder / "00000001") in str(caught.value)) == staged
+    assert len(staging.complete()) == staged
+    assert not list(store.folder.glob(".0*"))
+
+
+@pytest.mark.needs_root
+def test_events_that_find_no_room_stay_on_the_node_until_there_is_some(
+    small_disk: Path, staging: Staging
+) -> None:
+    told: list[str] = []
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (800 << 10))
+    store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
+    with opened(store, staging, told.append) as checkpointer:
+        (checkpointer.events.open() / "events").write_bytes(b"y" * (400 << 10))
+        save(checkpointer, 1)
+    assert steps(store) == [1]  # it fits, and the run has ended well
+    assert str(staging.events) in told[-1] and staging.events.is_dir()
+    filler.unlink()
+    opened(store, staging).close()
+    assert (small_disk / "tensorboard" / "events").stat().st_size == 400 << 10
+    assert not staging.folder.exists()
+
+
+def test_another_error_is_not_hidden_by_a_full_disk(store: CheckpointStore, staging: Staging) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    told: list[str] = []
+    with (
+        pytest.raises(ZeroDivisionError),
+        opened(store, staging, told.append) as checkpointer,
+    ):
+        checkpointer.worker.patience_s = 0.0
+        save(checkpointer, 1, full)
+        raise ZeroDivisionError
+    assert "it is lost" in told[-1]
+
+
+KILLED = """
+import os, signal, sys, threading
+from pathlib import Path
+sys.path[:0] = [{root!r}, {root!r} + "/engine"]
+from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
+from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.info import CheckpointInfo
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.checkpoints.staging import Staging, write_record
+run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))
+store = CheckpointStore(run.checkpoints, "max", 2)
+store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
+write_record(run, staging, store.rule)
+checkpointer = AsyncCheckpointer(store, staging, EventFileSync(staging, run.tensorboard))
+checkpointer.wait()
+info = CheckpointInfo(7, 0, 0, {{}}, None, "mine")
+checkpointer.save(lambda folder: (folder / "w").write_text("7"), info)
+checkpointer.close()
+"""
+
+
+def test_after_a_kill_another_process_publishes(
+    run: RunDir, store: CheckpointStore, staging: Staging
+) -> None:
+    script = KILLED.format(root=str(ROOT), run=str(run.path), staging=str(staging.folder))
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -9
+    assert steps(store) == []
+    command = [sys.executable, "-m", "train_anywhere.checkpoints.recovery", str(run.path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "step 7" in done.stderr
+    assert steps(store) == [7]
+    assert recover(run) is None
+
+
+def test_nothing_to_recover(run: RunDir) -> None:
+    assert recover(run) is None
+    assert (
+        subprocess.run(
+            [sys.executable, "-m", "train_anywhere.checkpoints.recovery", str(run.path)], cwd=ROOT
+        ).returncode
+        == 0
+    )

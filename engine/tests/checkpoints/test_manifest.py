@@ -1,0 +1,75 @@
+"""Manifest, checksums and copies of a checkpoint's files."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.checkpoints.disk import CHUNK
+from train_anywhere.checkpoints.info import CheckpointInfo
+from train_anywhere.checkpoints.manifest import copy, damage_of, flush, load_manifest, sizes, write_manifest
+from train_anywhere.files import ROOT
+
+INFO = CheckpointInfo(7, 1, 2, {"val/acc": 0.5}, 0.5, "mine")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A checkpoint with an empty file, a nested one, and one of several chunks."""
+    folder = tmp_path / "source"
+    (folder / "shards").mkdir(parents=True)
+    (folder / "empty").touch()
+    (folder / "shards" / "small").write_bytes(b"weights")
+    (folder / "large").write_bytes(os.urandom(2 * CHUNK + 1))
+    write_manifest(folder, INFO, sizes(folder))
+    return folder
+
+
+def test_a_copy_is_checksummed_on_the_way(source: Path, tmp_path: Path) -> None:
+    target, pauses = tmp_path / "target", []
+    target.mkdir()
+    files = copy(source, target, lambda: pauses.append(1))
+    for name in ("empty", "shards/small", "large"):
+        data = (target / name).read_bytes()
+        assert data == (source / name).read_bytes()
+        assert files[name] == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert len(pauses) == 4
+    write_manifest(target, INFO, files)
+    assert flush(target) == files and damage_of(target) is None
+    assert load_manifest(target).metrics == {"val/acc": 0.5}
+
+
+def test_sizes_alone_say_when_a_file_is_cut(source: Path) -> None:
+    assert damage_of(source) is None
+    (source / "large").write_bytes(b"")
+    assert damage_of(source) == "large does not match its checksum"
+    (source / "large").unlink()
+    assert damage_of(source) == "large is missing"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": {}}', '{"files": 3, "step": 1}'])
+def test_a_file_that_is_not_a_manifest(source: Path, text: str) -> None:
+    (source / "manifest.json").write_text(text)
+    assert damage_of(source) == "no readable manifest.json"
+
+
+LIMITED = """
+import os, resource, sys
+sys.path[:0] = [{root!r}, {root!r} + "/engine"]
+from train_anywhere.checkpoints.disk import write_all
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+with open({file!r}, "wb", buffering=0) as file:
+    write_all(file.fileno(), memoryview(bytes(1500)))
+"""
+
+
+def test_a_write_of_which_only_a_part_fits_is_an_error(tmp_path: Path) -> None:
+    """The first call of write takes a part and says so, the next one fails."""
+    file = tmp_path / "file"
+    script = LIMITED.format(root=str(ROOT), file=str(file))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1 and "File too large" in done.stderr
+    assert file.stat().st_size == 1000

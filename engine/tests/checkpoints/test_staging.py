@@ -1,0 +1,169 @@
+"""A node's own disk: which one it is, what is trusted there, and that it is this user's."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere.checkpoints.info import CheckpointInfo
+from train_anywhere.checkpoints.retention import Retention
+from train_anywhere.checkpoints.staging import Staging, open_staging, read_record, staging_names, write_record
+from train_anywhere.files.marked import MARKER
+from train_anywhere.runs.folder import RunDir
+
+REST: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "mine"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    (tmp_path / "run").mkdir()
+    return RunDir(tmp_path / "run")
+
+
+@pytest.fixture
+def staging(run: RunDir, tmp_path: Path) -> Staging:
+    return Staging((tmp_path / "node").joinpath(*staging_names(run)))
+
+
+def write(folder: Path) -> None:
+    (folder / "model.ckpt").write_text("weights")
+
+
+def test_what_is_complete_comes_by_step(staging: Staging) -> None:
+    assert staging.complete() == []
+    for step in (20, 3, 100_000_000):
+        staging.write(write, CheckpointInfo(step=step, **REST))
+    assert [saved.step for saved in staging.complete()] == [3, 20, 100_000_000]
+    staging.drop(staging.complete()[0].path)
+    staging.clear()
+    assert not staging.folder.exists()
+
+
+def test_nothing_is_left_of_a_write_that_failed(staging: Staging) -> None:
+    def fails(folder: Path) -> None:
+        write(folder)
+        raise ValueError("no such layer")
+
+    with pytest.raises(ValueError, match="no such layer"):
+        staging.write(fails, CheckpointInfo(step=1, **REST))
+    assert [p.name for p in staging.folder.iterdir()] == [MARKER]
+
+
+def test_a_cut_file_is_not_complete(staging: Staging) -> None:
+    path = staging.write(write, CheckpointInfo(step=1, **REST))
+    (path / "model.ckpt").write_text("weigh")
+    assert staging.complete() == []
+
+
+def test_checkpoints_from_before_the_last_boot_are_not_trusted(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("train_anywhere.checkpoints.staging.boot", lambda: "earlier")
+        staging.write(write, CheckpointInfo(step=5, **REST))
+    assert staging.complete() == []
+
+
+def test_only_on_another_disk_than_the_run_folder(run: RunDir, tmp_path: Path, require: Any) -> None:
+    here, memory = str(tmp_path), "/dev/shm"
+    other = os.path.isdir(memory) and os.stat(memory).st_dev != os.stat(here).st_dev
+    require(other, "needs two disks: TMPDIR and /dev/shm")
+    assert open_staging(run, "auto", {"TRAIN_LOCAL_DISK": here}) is None
+    assert open_staging(run, None, {"TRAIN_LOCAL_DISK": memory}) is None
+    found = open_staging(run, "auto", {"TRAIN_LOCAL_DISK": "/nowhere", "SLURM_TMPDIR": memory})
+    assert found is not None and found.folder == Path(memory, f"{tmp_path.name}-{os.getuid()}", "run")
+    asked = open_staging(run, here, {"SLURM_TMPDIR": memory})
+    assert asked is not None and asked.folder.is_relative_to(here)
+
+
+def test_only_for_this_user(staging: Staging) -> None:
+    staging.write(write, CheckpointInfo(step=1, **REST))
+    assert staging.folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.needs_root
+def test_a_folder_of_another_user_is_not_used(staging: Staging, require: Any) -> None:
+    require(os.getuid() == 0, "run as root: the test gives a folder to another user")
+    staging.write(write, CheckpointInfo(step=1, **REST))
+    os.chown(staging.folder, 12345, 12345)
+    assert staging.complete() == []
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        staging.write(write, CheckpointInfo(step=2, **REST))
+
+
+def test_the_record_is_for_its_own_host(
+    run: RunDir, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_record(run) is None
+    rule = Retention("min", 3, 10)
+    write_record(run, staging, rule)
+    found = read_record(run)
+    assert found is not None and (found[0].folder, found[1]) == (staging.folder, rule)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    assert read_record(run) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"folder": "/etc"},
+        {"folder": "digits-0/run"},
+        {"folder": 7},
+        {"folder": "{node}/../{names}"},
+        {"folder": "{elsewhere}/{names}"},
+        {"rule": {"mode": "max", "keep_last": 0, "keep_every_n_epochs": None}},
+        {"rule": {"mode": "max", "keep_last": True, "keep_every_n_epochs": None}},
+        {"rule": {"mode": "best", "keep_last": 1, "keep_every_n_epochs": None}},
+        {"rule": {"mode": "max", "keep_last": 1, "keep_every_n_epochs": 1e9}},
+        {"rule": {"mode": "max", "keep_last": 1}},
+        {"rule": None},
+    ],
+)
+def test_a_record_that_this_run_did_not_write_is_ignored(
+    run: RunDir, staging: Staging, tmp_path: Path, changed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    staging.write(write, CheckpointInfo(step=1, **REST))
+    write_record(run, staging, Retention("max", 1))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.joinpath(*staging_names(run)).mkdir(parents=True)  # named as this run's, and it has not made it
+    (elsewhere.joinpath(*staging_names(run)) / "thesis.tex").touch()
+    record = run.checkpoints / "stage.json"
+    places = {"node": tmp_path / "node", "elsewhere": elsewhere, "names": "/".join(staging_names(run))}
+    changed = {k: v.format(**places) if isinstance(v, str) else v for k, v in changed.items()}
+    record.write_text(json.dumps({**json.loads(record.read_text()), **changed}))
+    assert read_record(run) is None
+    said = capsys.readouterr().err
+    assert (
+        said.startswith(f"{record} is ignored, and nothing that it names is touched: ")
+        and said.count("\n") == 1
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, '{"host": 3}'])
+def test_a_damaged_record_is_ignored(run: RunDir, text: str) -> None:
+    run.checkpoints.mkdir()
+    (run.checkpoints / "stage.json").write_text(text)
+    assert read_record(run) is None
+
+
+def test_a_link_in_its_place_is_not_used(run: RunDir, tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / run.id
+    mine.mkdir(parents=True)
+    (mine / "thesis.tex").touch()
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / staging_names(run)[0]).symlink_to(tmp_path / "mine")
+    staging = Staging((tmp_path / "node").joinpath(*staging_names(run)))
+    assert not staging.owned() and "is a symbolic link" in str(staging.problem())
+    with pytest.raises(PermissionError, match="is a symbolic link"):
+        staging.write(write, CheckpointInfo(step=1, **REST))
+    staging.clear()
+    assert [p.name for p in mine.iterdir()] == ["thesis.tex"]
+
+
+def test_what_can_not_be_removed_is_published_once(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = staging.write(write, CheckpointInfo(step=1, **REST))
+    (path / MARKER).write_text("of something else")
+    staging.drop(path)
+    assert path.is_dir() and staging.complete() == []

@@ -1,0 +1,81 @@
+"""Every public class and function of installed packages: what an import says is accepted, and no more is required."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from train_anywhere.config.signatures import read
+from train_anywhere.files import ROOT
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = {
+    "torch": [
+        "torch.optim",
+        "torch.optim.lr_scheduler",
+        "torch.nn",
+        "torchmetrics",
+        "torchmetrics.classification",
+    ],
+    "lightning": ["lightning.pytorch", "lightning.pytorch.callbacks", "lightning.pytorch.loggers"],
+    "keras": [
+        "keras",
+        "keras.optimizers",
+        "keras.callbacks",
+        "keras.layers",
+        "keras.losses",
+        "keras.metrics",
+    ],
+}
+
+FEWEST = {
+    "torch": 200,
+    "lightning": 20,
+    "keras": 200,
+}
+"""Signatures that are compared at least."""
+
+
+def differences(modules: list[str]) -> list[str]:
+    """For each name that would be refused wrongly, a line; the last line is the number of signatures compared."""
+    wrong, compared = [], 0
+    for module in map(importlib.import_module, modules):
+        public = {n: v for n, v in vars(module).items() if not n.startswith("_") and not inspect.ismodule(v)}
+        for name, value in public.items():
+            found = read(f"{module.__name__}.{name}")
+            if found.kind == "unreadable" or not callable(value):
+                continue
+            try:
+                real = inspect.signature(value).parameters.values()
+            except ValueError:  # compiled, and says nothing
+                continue
+            named = {
+                p.name: p.default is p.empty for p in real if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+            }
+            required = {p.name for p in found.parameters.values() if p.required}
+            rest = any(p.kind == p.VAR_KEYWORD for p in real)
+            compared += 1
+            if not (found.takes_any or named.keys() <= found.parameters.keys()):
+                wrong.append(f"{name} takes {named.keys() - found.parameters.keys()}")
+            if not rest and not required <= {n for n, needed in named.items() if needed}:
+                wrong.append(f"{name} does not require {required}")
+    return [*wrong, str(compared)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_an_import_says_is_accepted(package: str) -> None:
+    """In a process of its own: two frameworks are never in one."""
+    program = (
+        "from engine.tests.config.signatures.test_installed import differences\n"
+        f"print(*differences({PACKAGES[package]}), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    *wrong, compared = done.stdout.splitlines()
+    assert wrong == []
+    assert int(compared) > FEWEST[package]

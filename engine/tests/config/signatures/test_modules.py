@@ -1,0 +1,105 @@
+"""Files as modules: what is found, what can't be read, what is the project's own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.config.signatures import TargetError, read
+from train_anywhere.config.signatures.modules import Modules
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"x = 1\ndef f(\n", "mine.py is not valid Python (line 2): "),
+        (b"a = 1\n\n# \xff\n", "mine.py is not UTF-8 text (byte 10)."),
+        (b"# \xff\n", "mine.py is not text in UTF-8 or another encoding that it declares: "),
+        (b"# coding: nonsense\n", "mine.py is not text in UTF-8 or another encoding that it declares: "),
+        (b"def f(): ...\0", "mine.py is not valid Python"),
+        (b"x = " + b"(" * 1000, "mine.py is not valid Python"),
+    ],
+)
+def test_a_file_of_the_project_that_is_not_python(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "mine.py").write_bytes(content)
+    with pytest.raises(TargetError) as refused:
+        read("mine.f", [tmp_path])
+    assert words in str(refused.value)
+
+
+def test_the_same_file_of_another_package_is_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "foreign_package.py").write_text("def f(\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read("foreign_package.f", [tmp_path / "project"]).kind == "unreadable"
+
+
+def test_a_declared_encoding(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_bytes("# coding: latin-1\ndef f(a='é'): ...".encode("latin-1"))
+    assert read("mine.f", [tmp_path]).parameters["a"].default == "é"
+
+
+def test_compiled_files_are_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "old.pyc").write_bytes(b"")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "fast.abi3.so").write_bytes(b"")
+    assert read("old.f", [tmp_path]).kind == "unreadable"
+    assert read("pack.fast.f", [tmp_path]).kind == "unreadable"
+
+
+def test_a_folder_without_init_has_its_modules_only(tmp_path: Path) -> None:
+    (tmp_path / "space" / "inner").mkdir(parents=True)
+    (tmp_path / "space" / "inner" / "mine.py").write_text("def f(a): ...")
+    assert list(read("space.inner.mine.f", [tmp_path]).parameters) == ["a"]
+    with pytest.raises(TargetError, match="space has no other"):
+        read("space.other", [tmp_path])
+
+
+def test_the_project_comes_before_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("def mine(a): ...")
+    (tmp_path / "keras").mkdir()  # a folder of that name is no package
+    assert read("yaml.mine", [tmp_path]).file == tmp_path / "yaml.py"
+    assert read("keras.optimizers.Lion", [tmp_path]).kind == "class"
+
+
+def test_an_environment_inside_the_project_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / ".venv" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "foreign_inside.py").write_text("def f(\n")
+    monkeypatch.syspath_prepend(site)
+    (site / "foreign_space").mkdir()  # a folder without __init__.py
+    (site / "foreign_space" / "part.py").write_text("def f(\n")
+    assert read("foreign_inside.f", [tmp_path]).kind == "unreadable"
+    assert read("foreign_space.part.f", [tmp_path]).kind == "unreadable"
+
+
+def test_an_editable_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip puts a finder on sys.meta_path for those that a folder on sys.path can't stand for."""
+    import importlib.util
+
+    (tmp_path / "elsewhere.py").write_text("def f(a): ...")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> object:
+            if name == "editable_package":
+                return importlib.util.spec_from_file_location(name, tmp_path / "elsewhere.py")
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert list(read("editable_package.f", [tmp_path / "project"]).parameters) == ["a"]
+    assert "editable_package" not in sys.modules
+
+
+def test_submodules_and_top_names(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "part.py").write_text("")
+    modules = Modules([tmp_path])
+    pack = modules.find("pack")
+    assert pack and pack.submodules() == ["part"]
+    assert {"pack", "torch"} <= set(modules.top_names())
+    assert modules.find("pack.gone") is None

@@ -1,0 +1,124 @@
+"""The groups of the configuration, and the words of a command line as Hydra's grammar reads them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere.config import compose as composing
+from train_anywhere.config import diagnose as diagnosing
+from train_anywhere.config.compose import CONFIGS, compose, groups, quoted
+from train_anywhere.config.diagnose import diagnose
+from train_anywhere.config.load import load
+from train_anywhere.files import ROOT, with_engine
+
+
+def test_groups_are_the_folders() -> None:
+    known = groups()
+    assert {"data", "model", "optimizer", "schedule", "strategy", "cluster", "experiment"} <= set(known)
+    assert known["strategy"] == sorted(p.stem for p in (CONFIGS / "strategy").iterdir())
+
+
+def test_values_mean_what_the_shell_hands_over() -> None:
+    values = [
+        *(
+            "field=nlp;appl=pytorch",
+            "a b",
+            "it's",
+            'say "hi"',
+            "$(touch x) `id`",
+            "back\\slash",
+            "[open",
+            "a,b c;",
+        ),
+        *("größe", "/home/größe", "日本"),
+    ]
+    composed = [compose([quoted(f"cluster.comment={value}")]) for value in values]
+    assert [tree["cluster"]["comment"] for tree in composed] == values
+
+
+def test_hydra_grammar_is_left_alone() -> None:
+    arguments = ["seed=1,2,3", "model.hidden=[1,2]", "resume=null", "--cfg", "name=a-b.c", "+a.b=1"]
+    assert [quoted(argument) for argument in arguments] == arguments
+
+
+@pytest.fixture
+def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project's configs/, to which a test may add files."""
+    folder = shutil.copytree(CONFIGS, tmp_path / "configs")
+    for module in (composing, diagnosing):
+        monkeypatch.setattr(module, "CONFIGS", folder)
+    return folder
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "task": {"name": "mine", "_target_": "a.b"},
+    "data": {"name": "mine", "_target_": "a.b", "batch_size": 32, "workers": 0, "stage": False},
+    "model": {"name": "mine", "_target_": "a.b", "from_data": {}},
+    "optimizer": {"name": "mine", "_target_": "a.b", "lr": 0.001, "scale_lr": "none", "no_decay": []},
+    "schedule": {"name": "mine", "_target_": "a.b", "interval": "step"},
+    "callbacks": {"mine": {"_target_": "a.b"}},
+    "loggers": {"mine": {"_target_": "a.b"}},
+}
+
+
+@pytest.mark.parametrize("group", CHOICES)
+def test_a_choice_needs_only_a_target(configs: Path, group: str) -> None:
+    (configs / group / "mine.yaml").write_text("_target_: a.b\n")
+    assert compose([f"{group}=mine"])[group] == CHOICES[group]
+
+
+def test_a_new_process_completes_a_choice_too(configs: Path) -> None:
+    """Hydra looks for its plugins, and makes their classes anew, once in each process."""
+    (configs / "data" / "mine.yaml").write_text("_target_: a.b\n")
+    look = f"c.CONFIGS = c.ROOT / {str(configs)!r}; print(c.compose(['data=mine'])['data']['name'])"
+    code = f"import train_anywhere.config.compose as c; {look}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=with_engine(), capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("mine\n", 0), done.stderr
+
+
+def test_what_a_choice_says_or_inherits_stays(configs: Path) -> None:
+    (configs / "data" / "mine.yaml").write_text(
+        "_target_: a.b\nbatch_size: 7\ndata_dir: ${paths.data_dir}/x\n"
+    )
+    (configs / "data" / "more.yaml").write_text("defaults: [mine]\n_target_: a.c\n")
+    (configs / "callbacks" / "mine.yaml").write_text("_target_: a.b\n")
+    tree = compose(["data=more", "callbacks=[mine,learning_rate]"])
+    assert (tree["data"]["name"], tree["data"]["_target_"], tree["data"]["batch_size"]) == ("more", "a.c", 7)
+    assert tree["data"]["data_dir"] == f"{tree['paths']['data']}/x"
+    assert tree["paths"].keys() == {"results", "data"} and tree["name"] == "more"
+    assert tree["callbacks"].keys() == {"mine", "learning_rate"}
+
+
+def test_a_nested_key_may_be_named_like_a_group(configs: Path) -> None:
+    target = "{_target_: torch.optim.Adam, _partial_: true, lr: 0.001}"
+    (configs / "task" / "mine.yaml").write_text(f"_target_: builtins.dict\noptimizer: {target}\nmodel: 3\n")
+    config = load(compose(["task=mine"]))
+    assert config.task.arguments["optimizer"] == {
+        "_target_": "torch.optim.Adam",
+        "_partial_": True,
+        "lr": 0.001,
+    }
+    assert diagnose(["task=mine", "seed=x"], ValueError()).problems == ["seed='x' is not a whole number."]
+
+
+@pytest.mark.parametrize(
+    "file, content, says",
+    [
+        ("data/mine.yaml", "dir: x\n", "{} does not say what to use; write `_target_: package.name` into it."),
+        ("model/mine.yaml", "_target_: torch.nn.Linear\nbias: true\nin_features: 3\n",
+            "'model.out_features' is missing: torch.nn.Linear needs it ({} does not have it)."),
+        ("optimizer/mine.yaml", "name: sgd\n", "'optimizer.lr' is missing; give it a number ({} does not have it)."),
+    ],
+)  # fmt: skip
+def test_a_missing_key_of_a_choice_names_the_file(configs: Path, file: str, content: str, says: str) -> None:
+    (configs / file).write_text(content)
+    words = [f"{file.partition('/')[0]}=mine"]
+    with pytest.raises(Exception) as refused:
+        load(compose(words))
+    assert diagnose(words, refused.value).problems[0] == says.format(configs / file)

@@ -1,0 +1,112 @@
+"""The answer to a wrong command line: every problem in one message, exit code 2, nothing written, no traceback."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from train_anywhere.config.compose import groups
+from train_anywhere.config.diagnose import diagnose
+from train_anywhere.errors import ConfigError
+from train_anywhere.files import ROOT
+
+Train = Callable[..., "CompletedProcess[str]"]
+
+
+def refused(train: Train, tmp_path: Path, *arguments: str) -> list[str]:
+    done = train(*arguments, f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "results").exists()
+    lines = done.stderr.strip().splitlines()
+    return [
+        line.removeprefix("error: ").removeprefix("  - ") for line in lines if not line.endswith("problems:")
+    ]
+
+
+def test_everything_at_once(train: Train, tmp_path: Path) -> None:
+    wrong = (
+        "framework=keras strategy=ddp trainer.max_epochs=abc trainer.nodes=0 modell=cnn data.batch_size=0 foo"
+    )
+    found = refused(train, tmp_path, *wrong.split())
+    assert len(found) == 6
+    for part in (
+        "strategy=ddp does not work",
+        "max_epochs='abc'",
+        "trainer.nodes=0",
+        "'model'?",
+        "batch_size=0",
+        "'foo'",
+    ):
+        assert any(part in p for p in found), part
+
+
+def test_help_is_a_page_for_people(train: Train) -> None:
+    done = train("--help")
+    assert done.returncode == 0
+    for part in (
+        "Commands to try",
+        f"data: {', '.join(groups()['data'])}",
+        "max_epochs: 15",
+        "Exit codes",
+    ):
+        assert part in done.stdout
+    commands = [line for line in done.stdout.splitlines() if line.strip().startswith("python src/train.py")]
+    assert len(commands) >= 5
+
+
+def test_cfg_job_shows_the_overridden_value(train: Train) -> None:
+    done = train("--cfg", "job", "trainer.max_epochs=7")
+    assert "max_epochs: 7" in done.stdout
+
+
+def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
+    done = train("dry_run=true", "trainer.devices=2", f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 0
+    assert "batch per device  48" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_list_where_a_name_belongs() -> None:
+    found = diagnose(["data=[]"], ConfigError()).problems
+    assert f"data=[] is not a choice. Known: {', '.join(groups()['data'])}." in found
+
+
+@pytest.mark.parametrize(
+    "redirection, code, says",
+    [
+        (">/dev/full", 2, "error: standard output can't be written (No space left on device)."),
+        ("2>/dev/full seed=x", 2, ""),
+        ("<&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">&-", 0, ""),
+        ("| head -1", 0, ""),
+    ],
+)
+@pytest.mark.quick("| head -1-0-", "2>&--0-")
+def test_odd_streams(tmp_path: Path, redirection: str, code: int, says: str) -> None:
+    command = (
+        f"{sys.executable} {ROOT}/src/train.py dry_run=true paths.results={tmp_path}/größe {redirection}"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shell = ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.strip() == says
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_current_folder_that_was_deleted(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = f"cd {gone} && rmdir {gone} && {sys.executable} {ROOT}/src/train.py dry_run=true"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: the current folder was deleted: cd to one that exists.\n",
+    )

@@ -1,0 +1,81 @@
+"""Which errors are a refusal with one sentence, and which are a bug with a traceback."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.config.compose import compose, groups
+from train_anywhere.config.diagnose import diagnose
+from train_anywhere.config.refusal import LONGEST, refusal, shortened
+from train_anywhere.errors import ConfigError, DataError
+
+
+def raised(code: object) -> Exception:
+    assert callable(code)
+    try:
+        code()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_errors_of_the_disk_name_the_file(tmp_path: Path) -> None:
+    error = raised((tmp_path / "none").read_text)
+    assert refusal(error, []) == f"{tmp_path / 'none'}: No such file or directory."
+
+
+def test_errors_without_a_file_name_the_place() -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    assert (refusal(raised(full), []) or "").startswith("No space left on device (in test_refusal.py, line ")
+    broken = refusal(raised(lambda: json.loads("{")), []) or ""
+    assert broken.startswith("Expecting property name") and "decoder.py" in broken
+
+
+def test_bugs_keep_their_traceback() -> None:
+    assert refusal(raised(lambda: int(None)), []) is None  # type: ignore[call-overload]
+    assert refusal(raised(lambda: {}["a"]), []) is None
+    assert refusal(DataError("this is missing."), []) == "this is missing."
+
+
+@pytest.mark.parametrize(
+    "override, sentence",
+    [
+        ("name=${nothing}", "name: Interpolation key 'nothing' not found"),
+        (
+            "optimizer@trainer=sgd",
+            "Could not override 'optimizer@trainer'. Did you mean to override optimizer?",
+        ),
+        ("hydra/launcher=nope", "Could not find 'hydra/launcher/nope' Available options in 'hydra/launcher'"),
+        (
+            "data=null",
+            f"data=null: a run needs one of {', '.join(groups()['data'])}.",
+        ),
+        (
+            "+experiment=debug",
+            "'+experiment=debug': experiment is already in the configuration; write it without +.",
+        ),
+    ],
+)
+def test_hydra_s_errors_are_one_line(override: str, sentence: str) -> None:
+    message = refusal(raised(lambda: compose([override])), [override]) or ""
+    assert sentence in message
+    assert "\n" not in message
+
+
+def test_the_diagnosis_itself_can_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> list[str]:
+        raise RuntimeError("a bug in the diagnosis")
+
+    first = raised(lambda: compose(["seed=${nothing}"]))
+    monkeypatch.setattr("train_anywhere.config.diagnose._all_problems", broken)
+    assert str(diagnose(["seed=${nothing}"], first)) == "seed: Interpolation key 'nothing' not found"
+    assert str(diagnose(["a=1"], ConfigError("a is odd."))).startswith("2 problems:\n  - a is odd.")
+
+
+def test_a_long_value_does_not_hide_the_sentence() -> None:
+    short = shortened("name=" + "x" * 100_000 + " is too long.")
+    assert len(short) < LONGEST
+    assert short.endswith("x is too long.")

@@ -1,0 +1,72 @@
+"""The table of strategies: what it refuses, what `auto` means, and that the choices of `strategy=` are its rows."""
+
+from collections.abc import Callable
+
+import pytest
+
+from train_anywhere.config.compose import compose, groups
+from train_anywhere.config.load import load
+from train_anywhere.config.schema import Config
+from train_anywhere.config.strategies import LAUNCHERS, SUPPORTED, resolve_strategy, table
+from train_anywhere.errors import ConfigError
+from train_anywhere.files import ROOT
+
+Make = Callable[..., Config]
+
+
+def test_every_row_is_a_choice_and_every_choice_a_row() -> None:
+    rows = {name for cells in SUPPORTED.values() for name in cells}
+    assert {"auto", *rows} == set(groups()["strategy"])
+
+
+def test_launch_methods_are_known() -> None:
+    for cells in SUPPORTED.values():
+        for name, cell in cells.items():
+            assert cell.launch, name
+            assert set(cell.launch) <= set(LAUNCHERS), name
+
+
+AUTO = {
+    ("lightning", 1, 1): "single",
+    ("lightning", 4, 1): "ddp",
+    ("lightning", 8, 2): "ddp",
+    ("keras", 1, 1): "single",
+    ("keras", 4, 1): "mirrored",
+    ("keras", 8, 2): "multiworker_mirrored",
+}
+"""Framework, devices and nodes -> what strategy=auto is."""
+
+
+def test_auto() -> None:
+    assert {
+        (f, devices, nodes): resolve_strategy(f, "auto", devices, nodes) for f, devices, nodes in AUTO
+    } == AUTO
+    assert [name for (framework, *_), name in AUTO.items() if name not in SUPPORTED[framework]] == []
+
+
+REFUSED = {
+    "strategy=single trainer.nodes=2": "strategy=single works on one node only, but trainer.nodes=2; use strategy=ddp",
+    "framework=keras strategy=mirrored trainer.nodes=2": "but trainer.nodes=2; use strategy=multiworker_mirrored",
+    "strategy=dp trainer.nodes=2": "use strategy=ddp|fsdp|horovod",
+    "strategy=fsdp strategy.shard_within_node=true trainer.total_devices=3 trainer.nodes=2": "use trainer.total_devices=4, or",
+    "strategy=ddp strategy.static_graph=true trainer.accumulate_grad_batches=2": "do not go together",
+    "strategy=horovod trainer.sync_batchnorm=true": "use strategy=ddp, or trainer.sync_batchnorm",
+    "strategy=fsdp trainer.sync_batchnorm=true trainer.devices=2 trainer.accelerator=cpu": "trainer.sync_batchnorm=true needs GPUs",
+    "framework=keras trainer.sync_batchnorm=true trainer.compile=true": "use trainer.compile=false, or trainer.sync_batchnorm=false",
+}
+"""What does not go together, and what is said of it; engine/tests/bad_inputs/rows/together.py has more."""
+
+
+def test_refused_with_what_works() -> None:
+    wrong = {}
+    for words, says in REFUSED.items():
+        with pytest.raises(ConfigError) as caught:
+            load(compose(words.split()))
+        if says not in "\n".join(caught.value.problems):
+            wrong[words] = caught.value.problems
+    assert wrong == {}
+
+
+def test_the_page_shows_the_table() -> None:
+    """`python -m train_anywhere.config.strategies` prints what belongs there."""
+    assert table() in (ROOT / "docs" / "strategies.md").read_text()

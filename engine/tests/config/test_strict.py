@@ -1,0 +1,164 @@
+"""Trees become dataclasses, strictly; all problems are found, not just the first."""
+
+import datetime
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from train_anywhere.config.limits import Range
+from train_anywhere.config.strict import Choice, build, describe, did_you_mean
+
+
+@dataclass(frozen=True)
+class Red:
+    name: Literal["red"]
+    depth: int
+
+
+@dataclass(frozen=True)
+class Blue:
+    name: Literal["blue", "navy"]
+    pale: bool
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float
+    sizes: list[int]
+
+
+@dataclass(frozen=True)
+class Outer:
+    count: int | None
+    word: str
+    precision: Literal["32", "16"]
+    inner: Inner
+    colour: Annotated[Red | Blue, Choice(Red, Blue)]
+
+
+GOOD = {
+    "count": None,
+    "word": "a",
+    "precision": 32,
+    "inner": {"rate": 1, "sizes": [1, 2]},
+    "colour": {"name": "navy", "pale": True},
+}
+
+
+def problems_of(**changes: object) -> list[str]:
+    problems: list[str] = []
+    build(Outer, {**GOOD, **changes}, problems)
+    return problems
+
+
+def test_builds_and_converts() -> None:
+    problems: list[str] = []
+    made = build(Outer, GOOD, problems)
+    assert problems == []
+    assert made == Outer(None, "a", "32", Inner(1.0, [1, 2]), Blue("navy", True))
+    assert isinstance(made.inner.rate, float)
+
+
+def test_all_problems_at_once() -> None:
+    found = problems_of(count="x", precision="320", inner={"rate": "fast", "sizes": [1, "b"]}, wrod="a")
+    assert len(found) == 5
+    assert any("'wrod' is not a key of the configuration. Did you mean 'word'?" in p for p in found)
+    assert any("count='x' is not a whole number or null" in p for p in found)
+    assert any("precision='320' is not one of 32, 16. Did you mean '32'?" in p for p in found)
+    assert any("inner.rate='fast' is not a number" in p for p in found)
+    assert any("inner.sizes[1]='b' is not a whole number" in p for p in found)
+
+
+def test_missing_key_is_named() -> None:
+    tree = {k: v for k, v in GOOD.items() if k != "word"}
+    problems: list[str] = []
+    assert build(Outer, tree, problems) is None
+    assert problems == ["'word' is missing; give it a string."]
+
+
+def test_booleans_are_not_numbers() -> None:
+    assert problems_of(count=True) == ["count='True' is not a whole number or null."]
+    assert "pale='1' is not true or false" in problems_of(colour={"name": "blue", "pale": 1})[0]
+
+
+def test_choice_names_the_nearest() -> None:
+    assert problems_of(colour={"name": "bleu", "pale": True}) == [
+        "colour=bleu is not a choice. Did you mean 'blue'?"
+    ]
+    assert "Did you mean 'colour.pale'?" in problems_of(colour={"name": "blue", "pales": True})[0]
+
+
+def test_suggestions() -> None:
+    assert did_you_mean("kears", ["keras", "lightning"]) == ". Did you mean 'keras'?"
+    assert did_you_mean("zzz", ["a", "b"]) == ". Known: a, b."
+    assert did_you_mean("zzz", []) == "."
+    assert describe(int | None) == "a whole number or null"
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("", "word='' is empty."),
+        (" \t", "word=' \t' is empty."),
+        ("a\0b", "contains a character that names, paths and options can't have."),
+        ("\udcff", "word='\\udcff' contains a character that names"),
+        (datetime.date(2024, 1, 1), "word='2024-01-01' is not a string; put it in quotes."),
+        (b"word", "word='b'word'' is not a string."),
+        (["word"], "word='['word']' is not a string."),
+    ],
+)
+def test_what_is_not_a_string(word: object, says: str) -> None:
+    (problem,) = problems_of(word=word)
+    assert says in problem
+
+
+def test_a_list_of_unusable_values_names_each() -> None:
+    found = problems_of(inner={"rate": 1, "sizes": [None, [1], {}]})
+    assert [p.split("=")[0] for p in found] == ["inner.sizes[0]", "inner.sizes[1]", "inner.sizes[2]"]
+
+
+def test_an_unhashable_name_is_not_a_choice() -> None:
+    for name in ([], {}, None, [[]], 7):
+        (problem,) = problems_of(colour={"name": name, "pale": True})
+        assert problem.startswith("colour=") and "is not a choice" in problem
+
+
+@dataclass(frozen=True)
+class Limited:
+    rate: Annotated[float, Range(above=0)]
+    size: Annotated[int, Range(at_least=1, at_most=8)] | Literal["auto"] | None
+
+
+def test_rules_are_applied_and_an_allowed_value_takes_the_place() -> None:
+    problems: list[str] = []
+    made = build(Limited, {"rate": -1, "size": 9}, problems)
+    assert problems == ["rate=-1 must be above 0.", "size=9 must be at most 8."]
+    assert made == Limited(1.0, 1)
+    for size in ("auto", None, 8):
+        assert build(Limited, {"rate": 1, "size": size}, []) == Limited(1.0, size)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.dates()
+    | st.datetimes()
+)
+KEYS = st.sampled_from([*GOOD, "name", "rate", "sizes", "depth"]) | st.text() | st.integers() | st.none()
+TREES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(KEYS, TREES, max_size=6))
+def test_any_tree_is_built_or_refused_in_sentences(tree: dict[Any, Any]) -> None:
+    problems: list[str] = []
+    made = build(Outer, {**GOOD, **tree}, problems)
+    assert made is not None or problems
+    assert all(p.endswith((".", "?")) for p in problems)

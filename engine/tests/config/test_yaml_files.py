@@ -1,0 +1,152 @@
+"""YAML files that can't be used: one sentence, with file and line."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from train_anywhere.config.compose import CONFIGS
+from train_anywhere.config.diagnose import KEYS
+from train_anywhere.config.yaml_files import (
+    HEADER,
+    broken_files,
+    open_yaml,
+    problem_of_choice,
+    read_mapping,
+    refuse_unusable,
+    too_large,
+    yaml_sentence,
+)
+from train_anywhere.errors import ConfigError, ProjectError
+
+UNUSABLE = {
+    b"trainer:\n\tnodes: 1\n": "{}, line 2: a tab can't indent; use spaces.",
+    b"a:\n  b: 1\n   c: 2\n": "{}, line 3: mapping values are not allowed here.",
+    b"seed: 1\nseed: 2\n": "{}, line 2: found duplicate key seed.",
+    b"seed: *a\n": "{}, line 1: found undefined alias 'a'.",
+    b"name: gr\xf6\n": "{}, line 1: byte 0xf6 is not UTF-8; save the file as UTF-8.",
+    b"a\x00": "{}: special characters are not allowed.",
+    b"- a\n": "{} must contain keys, one `key: value` per line, but contains a list.",
+    b"": "{} must contain keys, one `key: value` per line, but contains nothing.",
+    b"text\n": "{} must contain keys, one `key: value` per line, but contains a single value.",
+    b"1: 2\n": "{}: 1 is not a key of the configuration.",
+    b"a: 1\n---\nb: 1\n": "{}, line 2: expected a single document in the stream, but found another document.",
+}
+
+
+def test_files_without_keys(tmp_path: Path) -> None:
+    path, said = tmp_path / "odd.yaml", {}
+    for content in UNUSABLE:
+        path.write_bytes(content)
+        with pytest.raises(ConfigError) as refused:
+            read_mapping(path)
+        [said[content]] = refused.value.problems
+    assert said == {content: sentence.format(path) for content, sentence in UNUSABLE.items()}
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.yaml can't be read: No such file or directory\."):
+        read_mapping(tmp_path / "none.yaml")
+
+
+def test_an_experiment_without_its_header_line(tmp_path: Path) -> None:
+    path = tmp_path / "experiment" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text("trainer:\n  nodes: 1\n")
+    assert problem_of_choice(path, KEYS) == (
+        f"{path} lacks the header line `{HEADER}`: without it its keys go below 'experiment'. Make that its first line."
+    )
+    path.write_text(f"{HEADER}\ntrainer:\n  nodes: 1\n")
+    assert problem_of_choice(path, KEYS) is None
+    path.write_text("")
+    assert "it is empty" in str(problem_of_choice(path, KEYS))
+    path.write_text(f"{HEADER}\ndefaults: 3\n")
+    assert "defaults must be a list" in str(problem_of_choice(path, KEYS))
+
+
+@pytest.mark.parametrize(
+    "group, content, lacks",
+    [
+        ("task", "_target_: a.b\noptimizer: {_target_: a.c}\nschedule: {a: 1}\n", False),
+        ("callbacks", "checkpoint: {_target_: a.b}\n", False),
+        ("task", "optimizer: {lr: 0.1}\n", True),
+        ("callbacks", "trainer: {max_epochs: 3}\n", True),
+        ("experiment", "_target_: a.b\n", True),
+    ],
+)
+def test_only_a_file_of_top_level_keys_needs_the_header_line(
+    tmp_path: Path, group: str, content: str, lacks: bool
+) -> None:
+    path = tmp_path / group / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(content)
+    assert ("lacks the header line" in str(problem_of_choice(path, KEYS))) == lacks
+
+
+def test_every_file_of_the_project_is_fine() -> None:
+    paths = [p for p in CONFIGS.rglob("*.yaml") if p.parent != CONFIGS]
+    assert len(paths) > 30
+    assert [problem for p in paths if (problem := problem_of_choice(p, KEYS))] == []
+
+
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.yaml")
+    with pytest.raises(ProjectError, match=r"mine\.yaml is a pipe or device: put a YAML file in its place"):
+        refuse_unusable(tmp_path)
+
+
+def test_an_empty_train_yaml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").touch()
+    with pytest.raises(ProjectError, match=r"train\.yaml is empty: restore it"):
+        refuse_unusable(tmp_path)
+
+
+def test_a_broken_default_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "train.yaml").write_text("defaults:\n  - model: cnn\n  - override hydra/sweeper: product\n")
+    (tmp_path / "model" / "cnn.yaml").write_text("- a\n")
+    (problem,) = broken_files(tmp_path, KEYS)
+    assert (
+        problem
+        == f"{tmp_path}/model/cnn.yaml must contain keys, one `key: value` per line, but contains a list."
+    )
+
+
+def test_a_file_among_its_own_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{HEADER}\ndefaults:\n  - mine\n  - _self_\n")
+    assert problem_of_choice(path, KEYS) == f"{path} names itself among its defaults; remove that line."
+
+
+def bomb(levels: int = 9) -> str:
+    """YAML of few lines that stands for 10**levels values."""
+    lines = ["a0: &a0 [" + ", ".join("x" * 10) + "]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+def test_aliases_of_aliases_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(bomb())
+    with pytest.raises(yaml.YAMLError) as refused:
+        open_yaml(str(tmp_path / "x.yaml"))
+    assert f"{tmp_path}/x.yaml, line 1: its aliases (*name) stand for more than 100,000" in yaml_sentence(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize("text", ["a: &a {b: 1}\nc: *a\n", "a: &a [1, *a]\n", "a: '*'\n", "a: [", bomb(3)])
+def test_other_aliases_are_not(text: str) -> None:
+    assert not too_large(text)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+
+    (tmp_path / "train.yaml").write_text("a: 1\n")
+    marked = tmp_path / "x.yaml"
+    marked.write_bytes("\ufeff# @package _global_\r\na: 1\r\n".encode())
+    refuse_unusable(tmp_path)
+    assert read_mapping(marked) == {"a": 1}
+    loaded = FileConfigSource("test", str(tmp_path)).load_config("x.yaml")
+    assert (loaded.header["package"], loaded.config) == ("_global_", {"a": 1})

@@ -1,0 +1,247 @@
+"""A staged data set is the data set: whole or absent, made once on a node, and nobody reads half a copy."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.tests.properties.cases import bounded
+from src.data.imagefolder import ImageFolder, open_imagefolder
+from src.data.mnist import open_mnist
+from train_anywhere.config.schema import Config
+from train_anywhere.data import stage as staging_of
+from train_anywhere.data.order import BatchOrder, batches_per_epoch
+from train_anywhere.data.sets import open_splits
+from train_anywhere.data.stage import stage, staging
+from train_anywhere.errors import DataError
+from train_anywhere.files import ROOT
+from train_anywhere.files.node_disk import shared
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """The disk of a node."""
+    return tmp_path / "disk"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def copies(disk: Path) -> set[str]:
+    return {p.name for p in shared(disk).path.iterdir() if p.is_dir()}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with sub-folders, links to the outside, to itself and to nothing, and a hidden file."""
+    folder = tmp_path / "source"
+    (folder / "train" / "cat").mkdir(parents=True)
+    (folder / "train" / "cat" / "größe.txt").write_text("1")
+    (folder / ".hidden").write_bytes(os.urandom(3_000_000))
+    (folder / "empty").touch()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "dog.txt").write_text("2")
+    (folder / "train" / "dog").symlink_to(tmp_path / "outside")
+    (folder / "train" / "loop").symlink_to(folder)
+    (folder / "nothing").symlink_to(tmp_path / "nothing")
+    return folder
+
+
+def test_a_folder_is_copied_once(source: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near = stage(source, disk, "1")
+    expected = {".hidden", "empty", "train/cat/größe.txt", "train/dog/dog.txt"}
+    assert set(content(near)) == expected and near.is_relative_to(disk)
+    assert all((near / name).read_bytes() == (source / name).read_bytes() for name in expected)
+    assert "to its own disk: done, 3.0 MB in 0 s.\n" in capsys.readouterr().err
+    assert stage(source, disk, "2") == near and capsys.readouterr().err == ""
+    assert stage(near, disk, "3") == near  # it is there already
+
+
+def test_a_change_is_seen_by_the_next_start_and_by_it_alone(source: Path, disk: Path) -> None:
+    near = stage(source, disk, "1")
+    (source / "empty").write_text("full")
+    assert stage(source, disk, "1") == near and (near / "empty").read_text() == ""
+    again = stage(source, disk, "2")
+    assert again != near and (again / "empty").read_text() == "full"
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tgz"])
+@pytest.mark.parametrize("inside", ["", "pictures/"])
+def test_an_archive_is_unpacked(picture_dir: Path, disk: Path, ending: str, inside: str) -> None:
+    archive = disk.with_name(f"pictures{ending}")
+    with tarfile.open(archive, "w:gz" if "z" in ending else "w") as tar:
+        for name in ("train", "val"):
+            tar.add(picture_dir / name, f"{inside}{name}")
+    near = stage(archive, disk, "1")
+    assert content(near) == {
+        f"{n}/{k}": v for n in ("train", "val") for k, v in content(picture_dir / n).items()
+    }
+    assert stage(archive, disk, "2") == near
+
+
+def test_an_archive_that_leads_out_or_is_broken_is_refused(tmp_path: Path, disk: Path) -> None:
+    evil = tmp_path / "evil.tar"
+    with tarfile.open(evil, "w") as tar:
+        tar.add(__file__, "../../escaped")
+    with pytest.raises(DataError, match=r"evil\.tar can't be unpacked here .*outside.*use data\.dir=FOLDER"):
+        stage(evil, disk, "1")
+    (tmp_path / "broken.tar").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"broken\.tar can't be unpacked here"):
+        stage(tmp_path / "broken.tar", disk, "1")
+    assert copies(disk) == set() and not (tmp_path / "escaped").exists()
+
+
+def test_without_room_the_source_is_read(
+    source: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stage(source, small_disk, "1") == source
+    said = capsys.readouterr().err
+    assert "source is read where it is, and not from the disk of this node" in said
+    assert "small has 1.0 MB free, and 3.0 MB are needed" in said
+    assert stage(source, small_disk, "1") == source and copies(small_disk) == set()
+
+
+def test_a_disk_that_fills_up_leaves_nothing(
+    source: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train_anywhere.files.node_disk.refuse_without_room", lambda *_: None)
+    assert stage(source, small_disk, "1") == source and copies(small_disk) == set()
+
+
+def test_what_is_written_otherwise_than_read_is_no_copy(
+    source: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = iter(range(10**6))
+    monkeypatch.setattr(staging_of.zlib, "crc32", lambda piece, before: next(sums))
+    assert stage(source, disk, "1") == source and copies(disk) == set()
+    assert "is not what was read from" in capsys.readouterr().err
+
+
+STAGE = (
+    "import sys; from pathlib import Path; from train_anywhere.data import stage\n"
+    "print(stage.stage(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), flush=True)\n"
+    "sys.stdin.readline()"
+)
+
+
+def begin(source: Path, disk: Path, start: str, program: str = STAGE) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", program, str(source), str(disk), start]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_copy_that_was_killed_is_made_again(source: Path, disk: Path) -> None:
+    """In its middle: one file is written, another one can't be read to its end, as from a disk that hangs."""
+    os.mkfifo(source / "hangs")
+    killed = begin(source, disk, "1", "import os; os.path.isfile = os.path.exists\n" + STAGE)
+    deadline = time.monotonic() + 30
+    while not [*shared(disk).path.glob(".data-*/data/train/dog/dog.txt")]:
+        assert time.monotonic() < deadline and killed.poll() is None
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    [half] = copies(disk)
+    assert half.startswith(".data-")
+    (source / "hangs").unlink()
+    near = stage(source, disk, "2")
+    assert len(content(near)) == 4
+    stage(source.parent / "outside", disk, "2")
+    assert {name[0] for name in copies(disk)} == {"d"}, "what the killed one left is gone"
+
+
+def test_two_processes_at_once_copy_once(source: Path, disk: Path) -> None:
+    both = [begin(source, disk, "1") for _ in range(2)]
+    said = [process.communicate("\n", timeout=60) for process in both]
+    assert len({out for out, _ in said}) == 1 and said[0][0].startswith(str(disk))
+    assert sorted(err.count("done") for _, err in said) == [0, 1]
+
+
+def test_room_is_made_by_what_no_process_reads(source: Path, tmp_path: Path, small_disk: Path) -> None:
+    (source / ".hidden").write_bytes(b"0" * 600_000)
+    other = tmp_path / "other"
+    shutil.copytree(source / "train" / "cat", other)
+    (other / "large").write_bytes(b"1" * 600_000)
+    reader = begin(source, small_disk, "1")
+    assert reader.stdout and reader.stdout.readline().startswith(str(small_disk))
+    assert stage(other, small_disk, "1") == other, "there is no room, and the first one is being read"
+    reader.communicate("\n", timeout=30)
+    near, _ = begin(other, small_disk, "2").communicate("\n", timeout=30)
+    assert near.startswith(str(small_disk)) and len(copies(small_disk)) == 1
+
+
+def test_each_data_set_reads_its_copy(mnist_dir: Path, tmp_path: Path, disk: Path) -> None:
+    near = open_mnist(str(mnist_dir), False, lambda path: stage(path, disk, "1"))
+    far = open_mnist(str(mnist_dir), False)
+    rows = np.arange(len(far.train))
+    for ours, theirs in zip(near.train.read(rows, 0, True), far.train.read(rows, 0, True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert len(copies(disk)) == 1
+
+
+def test_texts_are_read_from_a_copy_of_their_tokens(
+    make_config: Callable[..., Config], tmp_path: Path, disk: Path
+) -> None:
+    words = [
+        "data=text",
+        "task=language_model",
+        "model=gpt",
+        f"data.cache={tmp_path}/cache",
+        "data.stage=true",
+    ]
+    config = make_config(*words, f"cluster.local_disk={disk}")
+    splits = open_splits(config.data, "lightning", 0, staging(config))
+    plain = open_splits(config.data, "lightning", 0)
+    assert splits.facts["tokenizer"] == plain.facts["tokenizer"], (
+        "what is read after the training is not on a node"
+    )
+    rows = np.arange(5)
+    ours, theirs = splits.train.read(rows, 0, True), plain.train.read(rows, 0, True)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    assert len(copies(disk)) == 1
+
+
+@bounded(30)
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 2), st.booleans())
+def test_no_row_is_lost_or_read_twice_on_any_number_of_ranks(
+    opened: tuple[ImageFolder, ImageFolder], world_size: int, per_rank: int, epoch: int, train: bool
+) -> None:
+    """Each rank of an epoch reads the copy, or the source, as it comes: together they have read each row once."""
+    seen: list[bytes] = []
+    length, batch = 12, world_size * per_rank
+    for number in range(batches_per_epoch(length, batch)):
+        for rank in range(world_size):
+            order = BatchOrder(batch, 3, rank, world_size, train)
+            rows, weights = order.rows(length, epoch, number)
+            images, _ = opened[(rank + number) % 2].read(rows, 0, False)
+            seen += [i.tobytes() for i, w in zip(images, weights, strict=True) if w > 0]
+    whole, _ = opened[0].read(np.arange(length), 0, False)
+    assert sorted(seen) == sorted(image.tobytes() for image in whole)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> tuple[ImageFolder, ImageFolder]:
+    """The training split of a folder of pictures, staged and not."""
+    from PIL import Image
+
+    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for split in ("train", "val"):
+        for number in range(12):
+            path = folder / "source" / split / f"class{number % 3}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(256, size=(9, 9, 3), dtype=np.uint8)).save(path)
+    near = open_imagefolder(str(folder / "source"), 8, 3, 0, lambda path: stage(path, folder / "disk", "1"))
+    assert near.train.folder.is_relative_to(folder / "disk")
+    return near.train, open_imagefolder(str(folder / "source"), 8, 3, 0).train

@@ -1,0 +1,127 @@
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from src.data.digits import open_digits
+from src.data.imagefolder import open_imagefolder
+from train_anywhere.data import ahead
+from train_anywhere.data.order import BatchOrder
+from train_anywhere.data.torch_loader import Batches
+from train_anywhere.data.torch_loader import torch_loader as loader_of
+from train_anywhere.data.torch_samples import Reader
+from train_anywhere.errors import DataError
+
+
+def torch_loader(dataset: Any, order: BatchOrder, **options: Any) -> Any:
+    return loader_of(Batches(Reader(dataset, 0), order, order.train), **options)
+
+
+def test_batches_have_static_shapes_and_cover_the_set_once() -> None:
+    val = open_digits().val
+    batches = list(torch_loader(val, BatchOrder(64, seed=0), workers=0))
+    assert [tuple(image.shape) for (image, _), _ in batches] == [(64, 8, 8, 1)] * 3
+    for (image, label), weight in batches:
+        assert image.is_contiguous() and (image.dtype, label.dtype, weight.dtype) == (
+            torch.float32,
+            torch.int64,
+            torch.float32,
+        )
+    label, weight = torch.cat([b.rows[1] for b in batches]), torch.cat([b.weight for b in batches])
+    assert label[weight > 0].tolist() == val.labels.tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_and_workers_do_not_change_what_is_trained_on(picture_dir: Path, workers: int) -> None:
+    train = open_imagefolder(str(picture_dir), 16, 3, 0).train
+    whole = list(torch_loader(train, BatchOrder(8, seed=5, train=True)))
+    ranks = [
+        torch_loader(train, BatchOrder(8, seed=5, rank=r, world_size=2, train=True), workers=workers)
+        for r in (0, 1)
+    ]
+    for expected, *parts in zip(whole, *ranks, strict=True):
+        assert torch.equal(expected.weight, torch.cat([part.weight for part in parts]))
+        for k in range(2):
+            assert torch.equal(expected.rows[k], torch.cat([part.rows[k] for part in parts]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resuming_in_the_middle_of_an_epoch(workers: int) -> None:
+    train = open_digits().train
+    loader = torch_loader(train, BatchOrder(128, seed=1, train=True))
+    uninterrupted = []
+    for epoch in range(3):
+        loader.sampler.set_epoch(epoch)
+        uninterrupted += [label for (_, label), _ in loader]
+    resumed = torch_loader(
+        train, BatchOrder(128, seed=1, train=True), workers=workers, start_epoch=1, start_batch=4
+    )
+    assert len(resumed) == len(loader) == 10
+    rest = [label for (_, label), _ in resumed]
+    resumed.sampler.set_epoch(2)
+    rest += [label for (_, label), _ in resumed]
+    assert len(rest) == 16 and all(map(torch.equal, rest, uninterrupted[14:]))
+
+
+def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
+    loader = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True), workers=2)
+    list(itertools.islice(loader, 2))
+    loader.sampler.set_epoch(1)
+    expected = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True), start_epoch=1)
+    for got, wanted in zip(loader, expected, strict=True):
+        assert torch.equal(got.rows[0], wanted.rows[0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_picture_is_one_sentence_from_any_process(picture_dir: Path, workers: int) -> None:
+    train = open_imagefolder(str(picture_dir), 16, 3, 0).train
+    train.path(3).write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=rf"^{train.path(3)} is not a picture") as caught:
+        list(torch_loader(train, BatchOrder(4, seed=0, train=True), workers=workers))
+    assert "\n" not in str(caught.value) and "worker" not in str(caught.value)
+
+
+def test_impossible_batches_are_refused() -> None:
+    train = open_digits().train
+    with pytest.raises(DataError, match=r"data\.batch_size=2048"):
+        torch_loader(train, BatchOrder(2048, seed=0, train=True))
+    with pytest.raises(DataError, match="3 ranks"):
+        torch_loader(train, BatchOrder(64, seed=0, world_size=3, train=True))
+
+
+class Rows:
+    """Twelve rows, read as whole batches; it counts them."""
+
+    reads = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
+        self.reads += 1
+        return (indices,)
+
+
+class Samples:
+    """Twelve rows, read one by one; it counts them."""
+
+    reads = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        self.reads += 1
+        return index
+
+
+def test_samples_are_made_when_their_batch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set that makes them one by one may draw from what the training draws from too; others are read ahead."""
+    monkeypatch.setattr(ahead, "LONGEST_S", math.inf)
+    for dataset, reads in ((Rows(), 4), (Samples(), 3)):
+        next(iter(torch_loader(dataset, BatchOrder(3, seed=0))))
+        assert dataset.reads == reads

@@ -1,0 +1,110 @@
+"""The check of the installed Horovod, on environments made of metadata alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from train_anywhere.distributed.horovod_install import HOROVOD_VERSION, horovod_problem, horovod_version
+from train_anywhere.launch.local import local_problems
+
+NAMES = [
+    ("torch", "torch", "pytorch"),
+    ("tensorflow", "tf", "tensorflow"),
+]
+NAME, SHORT, KEY = NAMES[0]
+"""Of a package: its name, in the version of a build, and in Horovod's own notes."""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """An import path with nothing in it but what the test installs."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    def install(name: str, version: str, **built_for: str) -> None:
+        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        if built_for:
+            (tmp_path / "horovod").mkdir()
+            (tmp_path / "horovod/metadata.json").write_text(json.dumps(built_for))
+
+    return install
+
+
+def test_missing_horovod_says_what_to_type(installed):
+    installed(NAME, "2.13.0+cpu")
+    assert "make horovod" in horovod_problem()
+
+
+def test_matching_build_is_accepted(installed):
+    installed(NAME, "2.13.0+cpu")
+    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu.openmpi4.1.4", **{KEY: "2.13.0+cpu"})
+    assert horovod_problem(mpi=True) is None
+
+
+def test_a_package_of_pypi_notes_its_cuda_in_one_place_only(installed):
+    installed(NAME, "2.13.0")
+    installed("horovod", f"0.28.1+{SHORT}2.13.0", **{KEY: "2.13.0+cu130"})
+    assert horovod_problem() is None
+
+
+def test_a_changed_framework_is_found(installed):
+    installed(NAME, "2.14.0+cpu")
+    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
+    assert f"for {NAME} 2.13.0+cpu, but {NAME} 2.14.0+cpu is installed" in horovod_problem(NAME)
+
+
+def test_a_cuda_build_after_a_cpu_build_is_found(installed):
+    installed(NAME, "2.13.0+cu130")
+    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
+    assert "make horovod" in horovod_problem()
+
+
+def test_tensorflow_installed_after_torch_is_found_only_where_it_is_asked_for(installed):
+    installed("torch", "2.13.0+cpu")
+    installed("tensorflow", "2.21.0")
+    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
+    assert horovod_problem("torch") is None
+    assert "without tensorflow" in horovod_problem("tensorflow")
+
+
+@pytest.mark.parametrize(("asked", "word"), [("mpi", "mpicxx"), ("nccl", "nvcc")])
+def test_missing_flavour_is_found(installed, asked, word):
+    installed(NAME, "2.13.0+cpu")
+    installed("horovod", f"0.28.1+{SHORT}2.13.0.cpu", **{KEY: "2.13.0+cpu"})
+    assert word in horovod_problem(**{asked: True})
+
+
+def test_horovod_of_a_site_is_judged_by_its_own_note(installed):
+    installed(NAME, "2.1.2")
+    installed("horovod", "0.28.1", **{KEY: "2.1.2"})
+    assert horovod_problem(NAME, mpi=True, nccl=True) is None
+
+
+@pytest.mark.parametrize("built", ["2.13.0+cpu", "2.6.0a0+ecf3bae40a.nv25.01", "2.14.0.dev20261101+cu130"])
+def test_version_is_what_packaging_makes_of_it(built):
+    """pip writes the normalised version; ours must be equal to it letter by letter, or it would build
+    again.
+    """
+    version = horovod_version({NAME: built}, ("openmpi4.1.4", "nccl"))
+    assert str(Version(version)) == version
+    assert Version(version).public == HOROVOD_VERSION
+
+
+def test_a_run_on_this_machine_is_refused_without_it(make_config, request):
+    asked = make_config("strategy=horovod", "trainer.devices=2")
+    request.getfixturevalue("installed")(NAME, "2.13.0")
+    [problem] = [p for p in local_problems(asked) if "Horovod" in p]
+    assert problem.startswith("Horovod is not installed: run `make horovod`")
+    assert problem.endswith("Without Horovod: strategy=auto.")
+
+
+def test_check_imports_no_framework():
+    code = "import sys, train_anywhere.distributed.horovod_install as h; h.horovod_problem(); print(sorted(sys.modules))"
+    root = Path(__file__).resolve().parents[3]
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert not {f"'{NAME}'", "'horovod'", "'numpy'"} & set(run.stdout.strip("[]\n").split(", "))

@@ -1,0 +1,103 @@
+"""Host lists against what `scontrol show hostnames` printed for them, and against scontrol itself where it
+runs.
+"""
+
+import shutil
+import subprocess
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from train_anywhere.distributed.hostlist import expand_hosts, expand_tasks, first_host
+from train_anywhere.errors import TopologyError
+
+# As printed by Slurm 22.05.
+LISTS = {
+    "node1": ["node1"],
+    "node1,node10,login": ["node1", "node10", "login"],
+    "gpu[0012-0014,20]": ["gpu0012", "gpu0013", "gpu0014", "gpu20"],
+    "gpu[0099-0101]": ["gpu0099", "gpu0100", "gpu0101"],
+    "rack[1-2]node[3-4]": ["rack1node3", "rack1node4", "rack2node3", "rack2node4"],
+    "alvis2-08,alvis3-[01-02]": ["alvis2-08", "alvis3-01", "alvis3-02"],
+    "a[8-11],b[1,3]": ["a8", "a9", "a10", "a11", "b1", "b3"],
+}
+
+
+def test_expand():
+    assert {hosts: expand_hosts(hosts) for hosts in LISTS} == LISTS
+    assert {hosts: first_host(hosts) for hosts in LISTS} == {
+        hosts: names[0] for hosts, names in LISTS.items()
+    }
+
+
+def test_first_host_of_a_huge_list_is_found_without_expanding_it():
+    assert first_host("n[0000000001-9999999999]x[1-999999]") == "n0000000001x1"
+
+
+@pytest.mark.slurm
+def test_scontrol_says_the_same(require, tmp_path, monkeypatch):
+    require(shutil.which("scontrol"), "apt-get install slurm-client")
+    # No cluster is asked, but scontrol ends unless it finds a configuration that names one.
+    config = tmp_path / "slurm.conf"
+    config.write_text("ClusterName=none\nSlurmctldHost=localhost\n")
+    monkeypatch.setenv("SLURM_CONF", str(config))
+    for hosts, names in LISTS.items():
+        shown = subprocess.run(["scontrol", "show", "hostnames", hosts], capture_output=True, text=True)
+        assert shown.stdout.split() == names, shown.stderr
+
+
+def test_tasks():
+    expected = {"4": [4], "2,1": [2, 1], "2(x3),1": [2, 2, 2, 1], "7,1(x2)": [7, 1, 1]}
+    assert {tasks: expand_tasks(tasks) for tasks in expected} == expected
+
+
+# `scontrol show hostnames` refuses those with brackets too
+BAD = [
+    "",
+    "gpu[01-04",
+    "a,,b",
+    "gpu[]",
+    "gpu[a-b]",
+    "gpu]1[",
+    "n[5-3]",
+    "n[²]",
+    "n[٣]",
+    "n²",
+    "größe",
+    "n[1-2-3]",
+]
+BAD += ["n[-1]", "a b", "a;b", "a/b", "$(id)", "n[1,]", "n[ 1]", f"n[{'9' * 5000}]"]
+BAD_TASKS = ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000]
+
+
+def said(read, texts):
+    """Return the refusal of each text, without those that are not refused."""
+    found = {}
+    for text in texts:
+        try:
+            read(text)
+        except TopologyError as refused:
+            found[text] = str(refused)
+    return found
+
+
+def test_each_bad_list_gets_one_sentence():
+    for read, texts in ((expand_hosts, BAD), (first_host, BAD), (expand_tasks, BAD_TASKS)):
+        assert [text for text in texts if "such as" not in said(read, texts).get(text, "")] == []
+
+
+def test_a_list_longer_than_any_job_is_refused_at_once():
+    hosts = ["n[0-99999999999]", "n[1-300]x[1-300]", "n[1-65536],m", "a[1-9999][1-9999][1-9999]"]
+    tasks = ["2(x99999)", "999999", "1(x65536),1"]
+    found = said(expand_hosts, hosts) | said(expand_tasks, tasks)
+    assert [text for text in hosts + tasks if "no job has more than 65536" not in found.get(text, "")] == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="n[]-,x().0123456789²٣ ", max_size=12) | st.text(max_size=8))
+def test_any_text_is_a_list_or_a_sentence(text):
+    for read in (expand_hosts, expand_tasks, first_host):
+        with suppress(TopologyError):
+            assert read(text)

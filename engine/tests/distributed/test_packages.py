@@ -1,0 +1,25 @@
+"""An environment that was made for one framework: what is said when another is asked for."""
+
+from collections.abc import Callable
+
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed import packages
+from train_anywhere.distributed.packages import missing_framework
+from train_anywhere.launch.local import local_problems
+from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
+
+SAYS = f"framework={FIRST} needs zzq_none, which this environment does not have: `make setup FRAMEWORK={FIRST}` installs it"
+
+
+def test_one_that_is_installed_is_not_missing() -> None:
+    assert not missing_framework(FIRST) or len(FRAMEWORKS) > 1
+    assert not all(map(missing_framework, FRAMEWORKS))
+
+
+def test_what_to_type_is_said_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, make_config: Callable[..., Config]
+) -> None:
+    monkeypatch.setitem(packages.PACKAGES, FIRST, ("numpy", "zzq_none"))
+    assert [p for p in local_problems(make_config()) if p.startswith(SAYS)]

@@ -1,0 +1,46 @@
+"""The variable in which TensorFlow gets a topology."""
+
+import json
+import os
+
+import pytest
+
+from train_anywhere.distributed.tf_config import tf_config
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import TopologyError
+
+UNEVEN = Topology(
+    rank=3,
+    local_rank=1,
+    node_rank=1,
+    world_size=4,
+    local_world_size=2,
+    nodes=3,
+    coordinator_address="gpu01",
+    coordinator_port=10000,
+    launched_by="srun",
+    node_list="gpu[01-03]",
+    tasks_per_node="1,2,1",
+)
+
+
+def test_tf_config_lists_every_worker_once():
+    config = json.loads(tf_config(UNEVEN))
+    assert config["cluster"] == {"worker": ["gpu01:10000", "gpu02:10000", "gpu02:10001", "gpu03:10000"]}
+    assert config["task"] == {"type": "worker", "index": 3}
+    assert json.loads(tf_config(UNEVEN, first_port=500))["cluster"]["worker"][2] == "gpu02:501"
+
+
+def test_tf_config_of_one_node_has_a_port_for_each_rank():
+    t = Topology(rank=1, local_rank=1, world_size=2, local_world_size=2, coordinator_port=7000)
+    assert json.loads(tf_config(t))["cluster"]["worker"] == ["127.0.0.1:7000", "127.0.0.1:7001"]
+
+
+def test_tf_config_refuses_a_node_that_is_elsewhere_in_the_list():
+    here = os.uname().nodename.partition(".")[0]
+    hosts = f"{here},other"
+    t = Topology(
+        1, 0, 1, 2, 1, 2, "torchrun", launched_by="torchrun", node_list=hosts, tasks_per_node="1(x2)"
+    )
+    with pytest.raises(TopologyError, match=f"made {here} node 1, which is other"):
+        tf_config(t)

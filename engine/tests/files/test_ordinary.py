@@ -1,0 +1,248 @@
+"""Links are not followed, pipes are not waited for, and a full disk still takes what fits in place."""
+
+import ast
+import contextlib
+import errno
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.files import ROOT, ordinary
+from train_anywhere.files.ordinary import make_folder, open_file, overwrite, write_or_overwrite
+
+
+def link(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("two years of work\n")
+    path.symlink_to(tmp_path / "thesis.tex")
+
+
+def dangling(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "new.txt")
+
+
+def pipe(path: Path, tmp_path: Path) -> None:
+    os.mkfifo(path)
+
+
+def read_pipe(path: Path, tmp_path: Path) -> None:
+    """A pipe that someone reads: opening it to write would succeed."""
+    os.mkfifo(path)
+    os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+
+def unix_socket(path: Path, tmp_path: Path) -> None:
+    with contextlib.chdir(path.parent):  # the name of a socket is short
+        socket.socket(socket.AF_UNIX).bind(path.name)
+
+
+def device(path: Path, tmp_path: Path) -> None:
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+
+
+def folder(path: Path, tmp_path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("plant", [link, dangling, pipe, read_pipe, unix_socket, device, folder])
+def test_anything_but_an_ordinary_file_is_refused(
+    plant: Callable[[Path, Path], None], tmp_path: Path, require: Callable[[object, str], None]
+) -> None:
+    require(plant is not device or os.getuid() == 0, "run as root: the test makes a device")
+    run = tmp_path / "run"
+    run.mkdir()
+    plant(run / "steps", tmp_path)
+    for mode in ("rb", "rb+", "ab", "wb"):
+        with pytest.raises(FileExistsError, match=r"run/steps is a .*, not an ordinary file"):
+            open_file(run / "steps", mode)  # type: ignore[arg-type]
+    assert not (tmp_path / "new.txt").exists()
+    if plant is link:
+        assert (tmp_path / "thesis.tex").read_text() == "two years of work\n"
+
+
+@pytest.mark.parametrize("mode", ["rb+", "ab", "wb"])
+def test_a_second_name_keeps_its_content(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "user.csv").write_text("theirs\n")
+    (tmp_path / "user.csv").chmod(0o640)
+    os.link(tmp_path / "user.csv", tmp_path / "ours.csv")
+    with open_file(tmp_path / "ours.csv", mode) as file:  # type: ignore[arg-type]
+        file.write(b"new")
+    assert (tmp_path / "user.csv").read_text() == "theirs\n"
+    expected = {"rb+": "newirs\n", "ab": "theirs\nnew", "wb": "new"}
+    assert (tmp_path / "ours.csv").read_text() == expected[mode]
+    assert stat.S_IMODE((tmp_path / "ours.csv").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_a_folder_is_not_made_through_a_link(target: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "monitor").symlink_to(tmp_path / target)
+    with pytest.raises(FileExistsError, match="monitor is a link, not an ordinary folder"):
+        make_folder(tmp_path / "monitor")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "monitor").write_text("")
+    with pytest.raises(FileExistsError, match="monitor is not a folder"):
+        make_folder(tmp_path / "monitor")
+    make_folder(tmp_path / "other")
+    make_folder(tmp_path / "other")
+
+
+@pytest.mark.parametrize("text", ["a longer text than before\n", "short\n"])
+def test_overwriting_leaves_nothing_of_the_old_text(text: str, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("running 12345\n")
+    overwrite(tmp_path / "state", text.encode())
+    assert (tmp_path / "state").read_text() == text
+
+
+def test_a_full_disk_takes_what_fits_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.json"
+    file.write_text("{}\n")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    monkeypatch.setattr(ordinary, "write_atomic", full)
+    write_or_overwrite(file, '{"state": "failed"}\n')
+    assert file.read_text() == '{"state": "failed"}\n'
+    file.unlink()
+    with pytest.raises(OSError, match="No space left on device"):
+        write_or_overwrite(file, "{}\n")
+
+
+def test_what_does_not_fit_in_place_leaves_the_old_text(small_disk: Path) -> None:
+    file = small_disk / "run.json"
+    file.write_text('{"state": "running"}\n')
+    with suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+    write_or_overwrite(file, json.dumps({"state": "failed", "more": "x" * 2000}))
+    assert json.loads(file.read_text())["state"] == "failed"
+    with pytest.raises(OSError, match="No space left on device"):
+        write_or_overwrite(file, json.dumps({"state": "completed", "more": "x" * 9000}))
+    assert json.loads(file.read_text())["state"] == "failed"
+
+
+# --- nothing else writes ----------------------------------------------------------------------------------------------
+
+WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "truncate", "symlink_to", "hardlink_to"}
+OF_MODULES = {"open", "link", "symlink", "mkfifo", "copy", "copy2", "copyfile", "copytree", "mkstemp"}
+
+OUTSIDE = {
+    "engine/train_anywhere/files/atomic.py": "temporary files with O_EXCL; `link_atomic` makes results/latest",
+    "engine/train_anywhere/files/ordinary.py": "it is what the others call",
+    "engine/train_anywhere/files/marked.py": "folders entered name by name without links",
+    "engine/train_anywhere/files/node_disk.py": "the node's own disk, in a folder of mode 700",
+    "engine/train_anywhere/files/output.py": "/dev/null",
+    "engine/train_anywhere/checkpoints/disk.py": "a folder, to flush it",
+    "engine/train_anywhere/checkpoints/event_files.py": "the folders above the run's, and a file just opened",
+    "engine/train_anywhere/checkpoints/manifest.py": "folders in the new folder of a checkpoint",
+    "engine/train_anywhere/data/download.py": "the data's folder",
+    "engine/train_anywhere/data/stage.py": "the node's own disk",
+    "engine/train_anywhere/data/text/build.py": "the data's cache",
+    "engine/train_anywhere/data/text/cache.py": "the data's cache",
+    "engine/train_anywhere/distributed/programs.py": "/dev/null",
+    "engine/train_anywhere/distributed/build_horovod.py": "the cache of wheels",
+    "engine/train_anywhere/distributed/horovod_corrections.py": "Horovod's sources",
+    "engine/train_anywhere/monitor/heartbeat.py": "the node's memory, in a folder of mode 700",
+    "engine/train_anywhere/monitor/sampler.py": "a file just opened",
+    "engine/train_anywhere/monitor/stacks.py": "the node's memory, in a folder of mode 700",
+    "engine/train_anywhere/runs/debug.py": "O_EXCL; else a temporary file with a random name",
+    "engine/train_anywhere/runs/folder.py": "the new run folder itself",
+    "engine/train_anywhere/runs/lock.py": "O_EXCL",
+    "engine/train_anywhere/runs/trust.py": "the user's own state",
+    "engine/train_anywhere/search/here.py": "the folders above the run's",
+    "engine/train_anywhere/after/predictions.py": "a file that the user names, with O_EXCL",
+    "engine/train_anywhere/training/keras/checkpoint.py": "the new folder of a checkpoint, reached without links",
+    "engine/train_anywhere/training/keras/tensorboard.py": "O_EXCL",
+    "engine/train_anywhere/training/keras/buffers.py": "an entry of an archive",
+    "engine/train_anywhere/training/lightning/shards.py": "the new folder of a checkpoint, reached without links",
+    "engine/train_anywhere/training/lightning/buffers.py": "the new folder of a checkpoint, reached without links",
+    "engine/train_anywhere/launch/forkserver.py": "the null device",
+    "engine/train_anywhere/slurm/evaluation.py": "a new folder, which must not exist",
+    "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
+    "engine/train_anywhere/slurm/render.py": "a cache beside the templates",
+    "engine/train_anywhere/slurm/scaling/start.py": "the table of a scaling study, in a new folder",
+    "engine/train_anywhere/slurm/snapshot.py": "the new folder of a snapshot, reached without links",
+    "engine/train_anywhere/slurm/packed": "the environment's archive",
+    "engine/train_anywhere/slurm/testbed": "a Slurm on this machine, for tests",
+    "engine/train_anywhere/testing": "files of tests",
+}  # fmt: skip
+"""Who opens or makes files on its own, and why no link of a run folder can lead it astray."""
+
+
+def writes(source: str) -> list[str]:
+    """The calls in a Python source that write or make something."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        of_module = isinstance(owner, ast.Name) and owner.id in ("os", "shutil", "tempfile")
+        modes = [
+            a.value for a in [*node.args, *(k.value for k in node.keywords)] if isinstance(a, ast.Constant)
+        ]
+        opens = name == "open" and any(
+            isinstance(m, str) and set(m) & set("wax+") and len(m) < 4 for m in modes
+        )
+        if name in WRITES or (of_module and name in OF_MODULES) or opens:
+            found.append(f"{name} in line {node.lineno}")
+    return found
+
+
+def test_nothing_else_writes_into_run_folders() -> None:
+    sources = [
+        p
+        for top in ("src", "slurm", "hydra_plugins", "engine/train_anywhere")
+        for p in (ROOT / top).rglob("*.py")
+    ]
+    found = {str(p.relative_to(ROOT)): writes(p.read_text()) for p in sources}
+    known = tuple(OUTSIDE)
+    assert {name: calls for name, calls in found.items() if calls and not name.startswith(known)} == {}
+    assert [
+        name for name in known if not any(calls for n, calls in found.items() if n.startswith(name))
+    ] == []
+
+
+SEEN = """
+(run.path / 'steps').write_text('4')
+run.monitor.mkdir(exist_ok=True)
+open(run.jobs, 'a')
+run.jobs.open('ab')
+open(path, mode='w')
+os.open(path, os.O_WRONLY)
+os.truncate(path, 3)
+shutil.copyfile(a, b)
+"""
+
+
+def test_each_of_them_is_seen() -> None:
+    assert [line for line in SEEN.split("\n")[1:-1] if not writes(line)] == []
+    assert not writes("open(path); path.read_text(); open_file(path, 'ab'); open(path, 'rb'); file.open('r')")
+
+
+def test_a_disk_that_fails_in_the_middle_leaves_a_file_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, written = tmp_path / "run.json", []
+    file.write_text('{"state": "running"}')
+
+    def pwrite(number: int, content: bytes, place: int) -> int:
+        written.append(content)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(number, content) if os.lseek(number, place, os.SEEK_SET) == place else 0
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(OSError, match="No space left"):
+        overwrite(file, b'{"state": "completed", "step": 4}')
+    assert len(written) == 2 and json.loads(file.read_text()) == {"state": "running"}

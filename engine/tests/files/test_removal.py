@@ -1,0 +1,380 @@
+"""Only what is provably ours is removed; everything else stays, whatever a run folder or a link says."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from engine.tests.confined import confined, works
+from train_anywhere.files import ROOT, removal
+from train_anywhere.files.marked import MARKER, NotOurs, Place, adopt, check, make
+from train_anywhere.files.removal import remove, remove_file, temporary_name
+
+
+def place(root: Path, *names: str) -> Place:
+    return Place(root, names or ("group", "folder"), "folder of run 7")
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A folder of the user's."""
+    folder = tmp_path / "precious"
+    (folder / "papers").mkdir(parents=True)
+    (folder / "papers" / "thesis.tex").write_text("years of work")
+    (folder / "notes.txt").write_text("mine")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def precious_stays(precious: Path) -> Iterator[None]:
+    yield
+    assert listing(precious) == ["notes.txt", "papers", "papers/thesis.tex"]
+
+
+def test_what_was_made_here_is_removed(tmp_path: Path, precious: Path) -> None:
+    ours = place(tmp_path)
+    assert remove(ours)  # there is none
+    make(ours)
+    (ours.path / "a" / "b").mkdir(parents=True)
+    (ours.path / "a" / "b" / "file").write_text("x")
+    (ours.path / "link").symlink_to(precious)
+    make(ours)  # it is ours, so it may be there
+    assert remove(ours) and not ours.path.exists() and (tmp_path / "group").is_dir()
+
+
+def test_a_folder_without_a_marker_or_with_another_one_stays(
+    tmp_path: Path, precious: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = place(tmp_path, "precious")
+    assert not remove(theirs) and not remove(theirs)
+    assert (
+        capsys.readouterr().err == f"{precious} is not removed: {precious} has no marker of this project.\n"
+    )
+    with pytest.raises(NotOurs, match="has no marker of this project"):
+        make(theirs)
+    make(place(tmp_path, "other"))
+    assert not remove(Place(tmp_path, ("other",), "folder of run 8"))
+    assert "has the marker of another folder ('folder of run 7')" in capsys.readouterr().err
+
+
+def test_no_link_is_followed_wherever_it_is(
+    tmp_path: Path, precious: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(place(tmp_path, "real", "folder"))
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "link").symlink_to(precious)
+    for names in (("link", "folder"), ("real", "link"), ("link", "link")):
+        assert not remove(place(tmp_path, *names))
+        assert "is a symbolic link" in capsys.readouterr().err
+        with pytest.raises(NotOurs, match="is a symbolic link"):
+            make(place(tmp_path, *names))
+    assert (tmp_path / "real" / "folder" / MARKER).exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../precious", "group/folder"])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NotOurs, match="is not the name of a folder"):
+        check(place(tmp_path, name))
+    assert not remove(place(tmp_path, name))
+
+
+def test_a_marker_that_is_a_link_or_a_pipe_does_not_count(tmp_path: Path) -> None:
+    ours = place(tmp_path)
+    make(ours)
+    (ours.path / "file").write_text("x")
+    marker = ours.path / MARKER
+    for fake in (lambda: marker.symlink_to(tmp_path / "copy"), lambda: os.mkfifo(marker), marker.mkdir):
+        marker.rename(tmp_path / "copy") if marker.is_file() else None
+        fake()
+        assert not remove(ours) and (ours.path / "file").exists()
+        shutil.rmtree(marker) if marker.is_dir() and not marker.is_symlink() else marker.unlink()
+
+
+def test_a_kill_at_any_moment_leaves_something_that_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call that removes or renames is the last one of a process; the next process finishes."""
+    calls = {"unlink": os.unlink, "rmdir": os.rmdir, "rename": os.rename}
+    for moment in range(1, 12):
+        ours, left = place(tmp_path), [moment]
+        make(ours)
+        for name in ("one", "two"):
+            (ours.path / name).mkdir()
+            (ours.path / name / "file").write_text("x")
+
+        def last(call: Callable[..., None], left: list[int] = left) -> Callable[..., None]:
+            def counted(*arguments: object, **options: object) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+                call(*arguments, **options)
+
+            return counted
+
+        with monkeypatch.context() as killed:
+            for name, call in calls.items():
+                killed.setattr(os, name, last(call))
+            with suppress(KeyboardInterrupt):
+                remove(ours, ".hidden")
+        assert remove(ours) and remove(place(tmp_path, "group", ".hidden"))
+        assert listing(tmp_path / "group") == []
+
+
+@pytest.mark.parametrize("begun", ["", "folder of"])
+def test_a_kill_while_a_folder_is_made_leaves_one_that_is_ours(tmp_path: Path, begun: str) -> None:
+    ours = place(tmp_path)
+    ours.path.mkdir(parents=True)
+    if begun:
+        (ours.path / MARKER).write_text(begun)
+    check(ours)
+    make(ours)
+    assert (ours.path / MARKER).read_text() == "folder of run 7\n"
+    assert remove(ours)
+
+
+@pytest.mark.needs_root
+def test_folders_of_others_and_mounted_disks_stay(
+    tmp_path: Path,
+    small_disk: Path,
+    require: Callable[[object, str], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    require(os.getuid() == 0, "run as root: the test gives a folder to another user")
+    ours = place(tmp_path)
+    make(ours)
+    (ours.path / "inner").mkdir()
+    os.chown(ours.path / "inner", 12345, 12345)
+    assert not remove(ours)
+    assert f"{ours.path / 'inner'} belongs to another user" in capsys.readouterr().err
+    os.chown(ours.path, 12345, 12345)
+    with pytest.raises(NotOurs, match="belongs to another user"):
+        check(ours)
+    on_disk = place(tmp_path, "small")
+    (small_disk / MARKER).write_text("folder of run 7\n")
+    assert not remove(on_disk)
+    assert f"another disk is mounted on {small_disk}" in capsys.readouterr().err
+
+
+def test_a_private_folder_is_this_users_alone(tmp_path: Path) -> None:
+    ours = place(tmp_path)
+    make(ours, private=True)
+    assert [p.stat().st_mode & 0o777 for p in (ours.path, ours.path.parent)] == [0o700, 0o700]
+    ours.path.parent.chmod(0o777)
+    with pytest.raises(NotOurs, match="others may write in"):
+        make(ours, private=True)
+
+
+def test_a_folder_is_not_adopted_through_a_link(tmp_path: Path, precious: Path) -> None:
+    (tmp_path / "link").symlink_to(precious)
+    adopt(place(tmp_path, "link"))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "file").write_text("x")
+    adopt(place(tmp_path, "own"))
+    assert remove(place(tmp_path, "own"))
+
+
+def test_only_files_of_this_process_are_removed(tmp_path: Path, precious: Path) -> None:
+    mine = temporary_name(tmp_path / "run.json")
+    mine.write_text("x")
+    remove_file(mine)
+    remove_file(mine)
+    assert not mine.exists()
+    for name in ("notes.txt", ".notes.txt", f".notes.{os.getpid()}0"):
+        with pytest.raises(ValueError, match="not a temporary file of this process"):
+            remove_file(precious / name)
+    removal.remove_link(precious / "notes.txt")
+
+
+# --- nothing else removes or renames ----------------------------------------------------------------------------------
+
+REMOVES = {"rmtree", "unlink", "rmdir", "removedirs"}
+RENAMES = {"rename", "renames"}
+OF_MODULES = {"remove", "replace", "move"}  # also names of harmless methods
+SHELL = re.compile(r"(?:^|[\s;&|(`'\"])(rm|rmdir|unlink|shred|mv)\s+[-\"'$\w/.{]|\s(-delete)\b")
+
+OWNERS = {
+    "engine/train_anywhere/files/removal.py": REMOVES | RENAMES,
+    "engine/train_anywhere/files/atomic.py": RENAMES | {"replace"},
+    # the folder of a Slurm on this machine, for tests: marked by it, and with files of Slurm's own users
+    "engine/train_anywhere/slurm/testbed/cluster.py": {"rmtree"},
+    "engine/train_anywhere/distributed/build_horovod.py": {"replace"},  # in the cache of wheels
+}
+"""Who may remove or rename what it names itself; everybody else asks these."""
+
+
+def calls_that_remove(source: str) -> set[str]:
+    """Names of what removes or renames in a Python source, imported or called, and commands for a shell in its strings."""
+    found = {name for node in ast.walk(ast.parse(source)) for name in _named(node)}
+    return found | _commands(source)
+
+
+def _named(node: ast.AST) -> set[str]:
+    modules = {"os", "posix", "shutil"}
+    if isinstance(node, ast.ImportFrom) and node.module in modules:
+        return {a.name for a in node.names} & (REMOVES | RENAMES | OF_MODULES)
+    if isinstance(node, ast.Attribute):
+        of_module = isinstance(node.value, ast.Name) and node.value.id in modules
+        return {node.attr} & (REMOVES | RENAMES | (OF_MODULES if of_module else set()))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        one = len(node.args) == 1 and not node.keywords  # Path's; str's has two, that of dataclasses keywords
+        return {node.func.attr} & {"replace"} if one else set()
+    return (
+        {node.value} & (REMOVES | {"rm"})
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        else set()
+    )
+
+
+def _commands(text: str) -> set[str]:
+    lines = (line.split(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return {match[1] or match[2] for line in lines for match in SHELL.finditer(line)}
+
+
+def sources() -> list[Path]:
+    folders = ("src", "slurm", "hydra_plugins", "engine/train_anywhere")
+    found = []
+    for folder in folders:
+        for at, below, files in os.walk(ROOT / folder):
+            below[:] = [name for name in below if name != "__pycache__"]  # another process may be writing it
+            found += [Path(at, name) for name in files]
+    return [p for p in found if p.suffix in (".py", ".sh", ".j2", "")]
+
+
+def test_nothing_else_removes_or_renames() -> None:
+    read = {str(p.relative_to(ROOT)): p.read_text() for p in sources()}
+    assert (
+        len(read) > 100
+        and "slurm/templates/slurm.sh.j2" in read
+        and "engine/train_anywhere/slurm/ssh_by_srun/ssh" in read
+    )
+    found = {n: calls_that_remove(t) if n.endswith(".py") else _commands(t) for n, t in read.items()}
+    assert {
+        name: calls - OWNERS.get(name, set())
+        for name, calls in found.items()
+        if calls - OWNERS.get(name, set())
+    } == {}
+    assert {name for name, allowed in OWNERS.items() if not found[name] & allowed} == set()
+
+
+def test_the_reader_of_sources_sees_what_removes() -> None:
+    seen = [
+        ("import shutil\nshutil.rmtree(x)", "rmtree"),
+        ("from shutil import rmtree as gone\ngone(x)", "rmtree"),
+        ("import os\nos.remove(x)", "remove"),
+        ("def f(path):\n    path.unlink(missing_ok=True)", "unlink"),
+        ("f = path.rmdir", "rmdir"),
+        ("path.rename(other)", "rename"),
+        ("path.replace(other)", "replace"),
+        ("import os\nos.replace(a, b)", "replace"),
+        ("import shutil\nshutil.move(a, b)", "move"),
+        ("getattr(shutil, 'rmtree')(x)", "rmtree"),
+        ("run(['rm', '-rf', x])", "rm"),
+        ("run('rm -rf /tmp/x', shell=True)", "rm"),
+        ("run(f'find {x} -delete', shell=True)", "-delete"),
+    ]
+    assert [bad for bad, name in seen if name not in calls_that_remove(bad)] == []
+
+
+def test_the_reader_of_scripts_sees_what_removes() -> None:
+    lines = ['rm -rf -- "$RUN"', "  rm $x", "a && rmdir b", "find . -delete", "(mv a b)"]
+    assert [line for line in lines if not _commands(line)] == []
+    assert not _commands("srun --rm-something\n# rm -rf in a comment\nform -r\necho confirm")
+
+
+def test_what_only_looks_like_a_removal_is_not_reported() -> None:
+    harmless = "text.replace('a', 'b')\nreplace(job, run=1)\ndataclasses.replace(c, a=1)\nitems.remove(3)\nremove(place)"
+    assert calls_that_remove(harmless) == set()
+
+
+# --- the real command, where only one folder can be written -----------------------------------------------------------
+
+OPTIONS = [
+    "model=mlp",
+    "model.hidden=[8]",
+    "trainer.accelerator=cpu",
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=3",
+]
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory, require: Callable[[object, str], None]) -> Path:
+    folder = tmp_path_factory.mktemp("scratch")
+    require(
+        os.getuid() == 0 and works(folder),
+        "run as root, with unshare and mount: apt install util-linux mount",
+    )
+    return folder
+
+
+def train(scratch: Path, *arguments: str) -> str:
+    """Everything that the command printed; it must succeed."""
+    home = {
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *arguments, "monitor.progress=none"]
+    done = confined(scratch, command, env={**os.environ, **home})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def linked(scratch: Path) -> tuple[Path, str]:
+    """A run of one epoch, and what it said: on a disk that all share, somebody has made a link to the user's own results."""
+    results, shared = scratch / "results", scratch / "shared"
+    before = results / "digits" / "before"
+    (before / "checkpoints").mkdir(parents=True)
+    (before / "run.json").write_text("{}")
+    shared.mkdir()
+    (shared / "digits-0").symlink_to(results / "digits")
+    said = train(scratch, *OPTIONS, f"checkpoint.local={shared}", f"paths.results={results}")
+    return (results / "latest").resolve(), said
+
+
+@pytest.fixture
+def victim(scratch: Path, precious: Path) -> Path:
+    folder = scratch / "precious"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(precious, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_link_in_the_place_of_the_local_folder_is_not_followed(
+    scratch: Path, linked: tuple[Path, str]
+) -> None:
+    run, said = linked
+    assert listing(run.with_name("before")) == ["checkpoints", "run.json"]
+    assert (run / "run.json").exists() and list(run.glob("checkpoints/0*"))
+    assert f"{scratch / 'shared' / 'digits-0'} is a symbolic link); continuing without it." in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_folder_named_in_a_record_is_not_touched(linked: tuple[Path, str], victim: Path) -> None:
+    run, _ = linked
+    rule = {"mode": "max", "keep_last": 2, "keep_every_n_epochs": None}
+    record = run / "checkpoints" / "stage.json"
+    record.write_text(json.dumps({"host": socket.gethostname(), "folder": str(victim), "rule": rule}))
+    said = train(victim.parent, f"resume={run}", "trainer.max_epochs=2", "checkpoint.local=null")
+    assert listing(victim) == ["notes.txt", "papers", "papers/thesis.tex"]
+    assert (
+        f"{record} is ignored, and nothing that it names is touched: {victim} is not where this run puts checkpoints "
+        f"first, which is <local disk>/digits-0/{run.name}."
+    ) in said
+    assert "Traceback" not in said

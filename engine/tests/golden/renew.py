@@ -1,0 +1,138 @@
+"""The golden files: what each preset and each launch method becomes, and all keys with their defaults. A change shows as a diff.
+
+Twelve scripts differ in structure and are kept whole. Of all others `headers.txt` has the scheduler's lines, and the lines in
+which the rest differs from slurm.sh or pbs.sh.
+
+python engine/tests/golden/renew.py      # or: make golden; then read `git diff engine/tests/golden`
+"""
+
+import dataclasses
+import difflib
+import sys
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:1] = [str(HERE.parents[2]), str(HERE.parents[1])]
+
+from train_anywhere.config.compose import compose, groups  # noqa: E402
+from train_anywhere.config.flat import flatten  # noqa: E402
+from train_anywhere.config.load import load  # noqa: E402
+from train_anywhere.slurm.job import make_job  # noqa: E402
+from train_anywhere.slurm.render import render  # noqa: E402
+
+WHOLE = {
+    "slurm": "cluster=slurm",
+    "slurm-elastic": "cluster=slurm trainer.nodes=2-4 trainer.devices=2 data.batch_size=96 cluster.retries=2",
+    "slurm-packed": "cluster=slurm trainer.nodes=2 cluster.venv=/home/me/venv cluster.pack_env=true launch=mpirun",
+    "slurm-staged": "cluster=slurm trainer.nodes=2 data=imagefolder data.stage=true container=apptainer container.image=image.sif",
+    "slurm-sweep": "cluster=slurm cluster.max_running=2",
+    "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",
+    "pbs-torchrun": "cluster=pbs trainer.devices=2 launch=torchrun",
+    "neuron-mpirun": "cluster=neuron trainer.nodes=2 launch=mpirun",
+    "neuron-torchrun": "cluster=neuron trainer.nodes=2 launch=torchrun",
+    "technion-pyxis": "cluster=technion container=pyxis container.image='nvcr.io#nvidia/pytorch:25.09-py3'",
+    "technion-uneven-mpirun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=mpirun",
+    "trillium": "cluster=trillium cluster.account=def-pi cluster.chain=3",
+}
+"""Cases whose scripts differ in structure."""
+
+HEADERS = {
+    "alvis": "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
+    "fir": "cluster=fir cluster.account=def-pi",
+    "ibex": "cluster=ibex trainer.devices=8 cluster.conda=/ibex/me/env cluster.mail_user=me@kaust.edu.sa",
+    "ibex-apptainer": "cluster=ibex container=apptainer container.image=image.sif launch=mpirun trainer.devices=2",
+    "narval": "cluster=narval cluster.account=def-pi",
+    "neuron": "cluster=neuron trainer.nodes=4 cluster.comment='field=nlp;appl=pytorch'",
+    "neuron-srun": "cluster=neuron trainer.nodes=2 launch=srun",
+    "neuron-horovodrun": "cluster=neuron trainer.nodes=2 launch=horovodrun",
+    "nibi": "cluster=nibi cluster.account=def-pi",
+    "pbs-horovodrun": "cluster=pbs trainer.nodes=2 trainer.devices=2 launch=horovodrun",
+    "rorqual": "cluster=rorqual cluster.account=def-pi",
+    "slurm-cpu": "cluster=slurm trainer.accelerator=cpu trainer.devices=2 cluster.venv=/home/me/venv",
+    "sockeye": "cluster=sockeye cluster.account=st-alloc-1-gpu",
+    "sockeye_pbs": "cluster=sockeye_pbs trainer.nodes=2 cluster.account=st-alloc-1-gpu cluster.time=1:00:00",
+    "technion": "cluster=technion trainer.nodes=2",
+    "technion-pyxis-torchrun": "cluster=technion container=pyxis container.image=image.sqsh launch=torchrun trainer.nodes=2",
+    "technion-uneven-srun": "cluster=technion trainer.nodes=2 trainer.total_devices=3",
+    "technion-uneven-torchrun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=torchrun",
+}
+CASES = WHOLE | HEADERS
+
+
+@cache
+def script(name: str) -> str:
+    """The script of a case, with fixed folders and interpreter."""
+    overrides = [*CASES[name].split(), "paths.results=/scratch/me/project/results", "paths.data=/nowhere"]
+    run = "/scratch/me/project/results/digits/20261120-101502-a1b2"
+    job = make_job(load(compose(overrides)), run, f"{run}/code", range(4) if name.endswith("sweep") else None)
+    if job.python == sys.executable:
+        job = dataclasses.replace(job, python="/home/me/.venv/bin/python")
+    return render(job)
+
+
+def headers() -> str:
+    """Return the scheduler's lines of each case in `HEADERS`, and the other lines that differ from a plain script."""
+    lines: list[str] = []
+    for name, overrides in HEADERS.items():
+        base = "pbs" if "pbs" in name else "slurm"
+        (_, plain), (header, body) = split(script(base)), split(script(name))
+        differences = difflib.unified_diff(plain, body, n=0, lineterm="")
+        changed = [line for line in list(differences)[2:] if not line.startswith("@@")]
+        lines += [f"==== {name}: {overrides}", *header, f"---- besides {base}.sh", *changed, ""]
+    return "\n".join(lines)
+
+
+def split(text: str) -> tuple[list[str], list[str]]:
+    """Return the lines of a script up to the first empty one, and the others."""
+    header, _, body = text.partition("\n\n")
+    return header.splitlines(), body.splitlines()
+
+
+def options() -> str:
+    """Every key with its default, and those that a choice of a group has besides or otherwise."""
+    plain = keys()
+    lines = [f"{key}: {value}" for key, value in plain.items()]
+    names = (
+        "task",
+        "data",
+        "model",
+        "optimizer",
+        "schedule",
+        "strategy",
+        "callbacks",
+        "loggers",
+        "container",
+    )
+    choices = [f"{group}={choice}" for group in names for choice in groups().get(group, ())]
+    presets = sorted({words.split()[0] for words in CASES.values()})
+    for choice in [*choices, *presets]:
+        lines += ["", choice]
+        lines += [f"  {key}: {value}" for key, value in keys(choice).items() if plain.get(key, ...) != value]
+    return "\n".join(lines) + "\n"
+
+
+def keys(*overrides: str) -> dict[str, object]:
+    """All keys that can be typed, with their values."""
+    composed = flatten(compose([*overrides, "paths.results=results", "paths.data=data"]))
+    return {
+        key: value for key, value in composed.items() if "_target_" not in key and not key.endswith("_check_")
+    }
+
+
+def files() -> dict[str, str]:
+    """Return the name and the content of every golden file."""
+    scripts = {f"{name}.sh": script(name) for name in WHOLE}
+    return {**scripts, "headers.txt": headers(), "options.txt": options()}
+
+
+def main() -> None:
+    """Write all golden files, and remove those of cases that are gone."""
+    for path in HERE.glob("*.sh"):
+        path.unlink()
+    for name, content in files().items():
+        (HERE / name).write_text(content)
+
+
+if __name__ == "__main__":
+    main()

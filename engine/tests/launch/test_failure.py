@@ -1,0 +1,223 @@
+"""What stands in the log when a rank ends: the cause, in full and once; of a consequence a sentence that names its debug file."""
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import STOPPED
+from train_anywhere.files import ROOT
+from train_anywhere.launch.failure import leave_out, tell, watch_threads
+from train_anywhere.runs.debug import first, keep
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
+from train_anywhere.testing.pages import PAGES
+
+Train = Callable[..., "CompletedProcess[str]"]
+Capture = pytest.CaptureFixture[str]
+
+BASES = {
+    "lightning": "lightning.pytorch",
+    "keras": "keras.callbacks",
+}
+STRATEGIES = {
+    "lightning": ("ddp", pytest.param("fsdp", marks=pytest.mark.slow)),
+    "keras": ("multiworker_mirrored",),
+}
+TROUBLE = """
+import os, signal
+from {base} import Callback
+
+class Trouble(Callback):
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.batches = how, 0
+
+    def on_train_batch_end(self, *arguments, **more):
+        self.batches += 1
+        if self.batches < 3 or (self.how != "raise everywhere" and os.environ["RANK"] != "1"):
+            return
+        if self.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.how == "told to stop":
+            return os.kill(os.getppid(), signal.SIGTERM)
+        raise LookupError(f"nothing in row {{41 + int(os.environ['RANK'])}}")
+"""
+CELLS = [
+    pytest.param(f, *(s.values if hasattr(s, "values") else (s,)), marks=getattr(s, "marks", ()))
+    for f in FRAMEWORKS
+    for s in STRATEGIES[f]
+]
+
+
+@pytest.fixture
+def ended(train: Train, tmp_path: Path) -> Callable[[str, str, str], "CompletedProcess[str]"]:
+    """A run of two ranks in which that happens to rank 1, or to all, in the third step."""
+
+    def run(framework: str, strategy: str, how: str) -> "CompletedProcess[str]":
+        (tmp_path / "brought.py").write_text(TROUBLE.format(base=BASES[framework]))
+        words = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2", "model=mlp")
+        what = ("callbacks.trouble._target_=brought.Trouble", f"callbacks.trouble.how='{how}'")
+        quick = ("trainer.max_epochs=500", "trainer.accelerator=cpu", "monitor.tensorboard=false")
+        return train(
+            *words, *what, *quick, f"paths.results={tmp_path}/results", env={"PYTHONPATH": str(tmp_path)}
+        )
+
+    return run
+
+
+def details(sentence: str) -> str:
+    """The text of the debug file that a sentence names."""
+    return Path(sentence.rpartition(" Details: ")[2]).read_text()
+
+
+@pytest.mark.parametrize(("framework", "strategy"), CELLS)
+@pytest.mark.slow
+def test_a_rank_that_lost_another_one_says_a_sentence(
+    ended: Callable[..., "CompletedProcess[str]"], framework: str, strategy: str
+) -> None:
+    done = ended(framework, strategy, "killed")
+    assert done.returncode == 137
+    assert not PAGES.search(done.stdout + done.stderr), done.stderr
+    [said] = re.findall("error: rank 0 of 2 stops: the connection to another rank was lost .*", done.stderr)
+    assert "Traceback (most recent call last)" in details(said)
+    assert "rank 1 of 2 ended with signal SIGKILL" in done.stderr
+
+
+@pytest.mark.parametrize(("framework", "strategy"), CELLS)
+@pytest.mark.parametrize("how", ["raise", "raise everywhere"])
+@pytest.mark.slow
+def test_an_error_of_the_user_s_code_is_in_the_log_once_in_every_cell(
+    ended: Callable[..., "CompletedProcess[str]"], framework: str, strategy: str, how: str
+) -> None:
+    once(ended(framework, strategy, how), how)
+
+
+@pytest.mark.slow
+def test_an_error_of_the_user_s_code_is_in_the_log_once(
+    ended: Callable[..., "CompletedProcess[str]"],
+) -> None:
+    once(ended(FIRST, CELLS[0].values[1], "raise"), "raise")  # type: ignore[arg-type]
+
+
+def once(done: "CompletedProcess[str]", how: str) -> None:
+    """One traceback, that of the user's error, and a sentence of the other rank."""
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    assert re.search(r"brought.py\", line 18, in on_train_batch_end", done.stderr)
+    assert re.search(r"^(\[rank 1\] )?LookupError: nothing in row 4[12]$", done.stderr, re.MULTILINE)
+    others = re.findall(r"error: rank \d of 2 (?:failed where|stops: the connection).*", done.stderr)
+    assert len(others) == 1, done.stderr
+    assert "Traceback" in details(others[0])
+    if how == "raise everywhere":
+        assert re.search(r"failed where rank \d of 2 did \(LookupError: nothing in row 4\d\)", others[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "strategy"),
+    [
+        ("lightning", "ddp"),
+        ("keras", "multiworker_mirrored"),
+    ],
+)
+def test_a_planned_stop_is_a_summary(
+    ended: Callable[..., "CompletedProcess[str]"], tmp_path: Path, framework: str, strategy: str
+) -> None:
+    done = ended(framework, strategy, "told to stop")
+    assert done.returncode == STOPPED, done.stderr
+    assert "Stopped:       by SIGTERM" in done.stdout
+    assert not PAGES.search(done.stdout + done.stderr), done.stderr
+    assert not (tmp_path / "results" / "latest" / "debug").exists()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path)
+
+
+def test_a_rank_alone_has_its_traceback(run: RunDir, capsys: Capture) -> None:
+    for _ in range(2):
+        tell(run, Topology(), ZeroDivisionError("by nothing"))
+    assert capsys.readouterr().err.count("ZeroDivisionError: by nothing") == 2
+    assert not run.debug.exists()
+
+
+def test_what_no_disk_takes_is_in_the_log(
+    run: RunDir, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.debug.write_text("no folder")
+    file = leave_out(run, Topology(), ValueError("a"), "A sentence.")
+    assert file and file.parent != run.debug and "ValueError: a" in file.read_text()
+    monkeypatch.setattr("tempfile.mkstemp", no_disk)
+    assert leave_out(run, Topology(), ValueError("b"), "A sentence.") is None
+    said = capsys.readouterr().err
+    assert said.startswith(f"A sentence. Details: {file}\nA sentence.\n") and "ValueError: b" in said
+
+
+def no_disk(*arguments: str) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_nothing_that_was_kept_is_overwritten(run: RunDir) -> None:
+    files = {keep(run, "rank-1", text) for text in ("one", "two")}
+    [file] = files
+    assert file and re.search("one\n.*two", file.read_text(), re.DOTALL)
+
+
+def test_one_of_several_is_the_first(run: RunDir) -> None:
+    assert [first(run, "ValueError-1", f"rank {n}") for n in (2, 0, 2)] == ["rank 2"] * 3
+    assert first(run, "ValueError-2", "rank 0") == "rank 0"
+
+
+def test_an_error_of_an_earlier_start_hides_none_of_this_one(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in ("1795392794", "1795392795"):
+        monkeypatch.setenv("TRAIN_STARTED", start)
+        assert first(run, "ValueError-1", f"rank {start}") == f"rank {start}"
+
+
+class Writer(threading.Thread):
+    """Keeps its error for whoever uses it, as that of TensorBoard does."""
+
+    exception: Exception | None = None
+
+    def run(self) -> None:
+        """Fail."""
+        self.exception = OSError(28, "No space left on device")
+        raise self.exception
+
+
+def test_a_thread_that_hands_on_its_error_says_a_sentence(
+    run: RunDir, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    watch_threads(run, Topology())
+    for thread in (Writer(), threading.Thread(target=lambda: 1 / 0)):
+        thread.start()
+        thread.join()
+    said = capsys.readouterr().err
+    assert said.startswith("A thread ended: OSError: [Errno 28] No space left on device. Details: ")
+    assert said.count("Traceback") == 1 and "ZeroDivisionError" in said
+
+
+def test_a_sentence_of_ours_is_a_consequence_too(run: RunDir, tmp_path: Path) -> None:
+    """What libraries write from there on, to the descriptor itself, goes to the debug file."""
+    program = (
+        "import os; from pathlib import Path; from train_anywhere.distributed.topology import Topology\n"
+        "from train_anywhere.errors import LostRankError; from train_anywhere.launch.failure import tell\n"
+        "from train_anywhere.runs.folder import RunDir\n"
+        f"tell(RunDir(Path({str(tmp_path)!r})), Topology(1, world_size=2), LostRankError('rank 1 stops.'))\n"
+        "os.write(2, b'[E] frame #0: c10d\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: rank 1 stops. Details: ")
+    assert "LostRankError" in details(line) and details(line).endswith("frame #0: c10d\n")

@@ -1,0 +1,108 @@
+"""The efficiency of several ranks: by hand, and of real ranks of which one is slow."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.monitor.efficiency import EVERY_S, SETTLED, Efficiency, StepTime, step_time
+from train_anywhere.runs.folder import ATTEMPTS
+
+Train = Callable[..., SimpleNamespace]
+
+SLEEP_S = 0.1
+"""A hundred times what a step of the small model computes, so that a busy machine changes little."""
+
+LATE = """
+import os, time
+import {module} as library
+
+class Late(library.Callback):
+    def {hook}(self, *args, **kwargs):
+        time.sleep({sleep} * (os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1)))
+"""
+HOOKS = {
+    "lightning": ("lightning.pytorch", "on_train_batch_start"),
+    "keras": ("keras.callbacks", "on_train_batch_begin"),
+}
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize(
+    "framework, strategy",
+    [
+        ("lightning", "ddp"),
+        pytest.param("lightning", "horovod", marks=pytest.mark.slow),
+        pytest.param("keras", "multiworker_mirrored", marks=pytest.mark.slow),
+        pytest.param("keras", "horovod", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.slow
+def test_one_of_two_ranks_is_late(
+    framework: str,
+    strategy: str,
+    train: Train,
+    require: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 waits nearly the whole step for rank 1, which does not wait: together they use about half of their time."""
+    if strategy == "horovod":
+        require(not horovod_problem(framework), "run `make horovod`")
+    module, hook = HOOKS[framework]
+    (tmp_path / "late.py").write_text(LATE.format(module=module, hook=hook, sleep=SLEEP_S))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = train(
+        f"framework={framework}",
+        f"strategy={strategy}",
+        "callbacks.late._target_=late.Late",
+        "model=mlp",
+        "trainer.devices=2",
+        "trainer.accelerator=cpu",
+        "trainer.max_epochs=2",
+        "trainer.log_every_n_steps=5",
+        f"paths.results={tmp_path}",
+    )
+    assert done.returncode == 0, done.stderr
+    info = json.loads((tmp_path / "latest" / "run.json").read_text())
+    spent = step_time(info[ATTEMPTS])
+    assert spent.others is not None and spent.efficiency is not None
+    assert 0.4 < spent.efficiency < 0.7
+    assert spent.data < 0.2 * spent.whole
+    assert "<h2>A training step</h2>" in (tmp_path / "latest" / "report.html").read_text()
+
+
+def test_all_ranks_count_by_their_time() -> None:
+    efficiency = Efficiency()
+    assert efficiency.value is None
+    efficiency.measured(2.0, 0.5)
+    efficiency.measured(2.0, 9.0)  # clocks: no more than the whole
+    assert efficiency.numbers() == [4.0, 2.5]
+    efficiency.agree([10.0, 2.5])
+    assert efficiency.value == 0.75
+    efficiency.agree([0.0, 0.0])
+    assert efficiency.value is None
+
+
+def test_measured_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("train_anywhere.monitor.efficiency.time.monotonic", lambda: now[0])
+    efficiency = Efficiency()
+    assert not efficiency.due(SETTLED - 1) and efficiency.due(SETTLED)
+    efficiency.measured(1.0, 0.0)
+    assert not efficiency.due(100)
+    now[0] += EVERY_S
+    assert efficiency.due(100)
+
+
+def test_the_parts_of_all_attempts() -> None:
+    first = {"seconds": {"step": 100.0, "data": 10.0, "others": 30.0, "checkpoint": 5.0, "start": 50.0}}
+    second = {"seconds": {"step": 20.0, "data": 1.0, "others": 3.0, "checkpoint": 1.0}}
+    assert step_time([first, second, {}, {"seconds": "?"}]) == StepTime(76.0, 11.0, 33.0, 6.0)
+    assert step_time([first]).efficiency == pytest.approx(60 / 90)
+    alone = step_time([{"seconds": {"step": 10.0, "data": 1.0}}])
+    assert (alone.others, alone.efficiency, alone.compute) == (None, None, 9.0)
+    assert step_time([]).efficiency is None

@@ -1,0 +1,132 @@
+"""live.json, written by its real thread onto real disks; only what the training does is made up."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere.monitor import live as module
+from train_anywhere.monitor.live import Live, write
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds would make the tests as long."""
+    monkeypatch.setattr(module, "EVERY_S", 0.02)
+    monkeypatch.setattr(module, "RESTS", 1)
+
+
+def until(there: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def read(run: Path) -> dict[str, Any]:
+    """A reader never meets a half-written file; before the first one there is none."""
+    path = run / "monitor" / "live.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_it_follows_the_training_to_its_end(tmp_path: Path, quick: None) -> None:
+    state = {"step": 1}
+    live = Live(tmp_path, lambda: dict(state), time.monotonic, {"SLURM_JOB_ID": "7"})
+    live.start()
+    until(lambda: read(tmp_path).get("step") == 1)
+    assert read(tmp_path)["attempt"] == "7"
+    assert abs(read(tmp_path)["time"] - time.time()) < 5
+    for step in range(2, 30):
+        state["step"] = step
+        until(lambda: read(tmp_path)["step"] == state["step"])
+    state["step"] = 30
+    live.close()  # at once, not when it is due
+    assert read(tmp_path)["step"] == 30
+    assert [p.name for p in (tmp_path / "monitor").iterdir()] == ["live.json"]
+
+
+def test_what_does_not_move_is_not_written_again(tmp_path: Path, quick: None) -> None:
+    """The time is when the training moved last, so a training that hangs is seen to."""
+    moved, looks = time.monotonic() - 100, []
+    live = Live(tmp_path, lambda: looks.append(1) or {"step": 1}, lambda: moved, {})
+    live.start()
+    until(lambda: bool(read(tmp_path)))
+    before = (tmp_path / "monitor" / "live.json").stat().st_mtime_ns
+    assert read(tmp_path)["time"] == pytest.approx(time.time() - (time.monotonic() - moved), abs=1)
+    assert read(tmp_path)["attempt"] is None
+    seen = len(looks)
+    until(lambda: len(looks) > seen + 3)
+    live.close()
+    assert (tmp_path / "monitor" / "live.json").stat().st_mtime_ns == before
+
+
+def test_a_full_disk_is_done_without_until_there_is_room(
+    small_disk: Path, quick: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    filler = small_disk / "filler"
+    with open(filler, "wb", buffering=0) as file, pytest.raises(OSError):
+        while True:
+            file.write(bytes(4096))
+    state = {"step": 1, "long": "x" * 10_000}
+    live = Live(small_disk, lambda: dict(state), time.monotonic, {})
+    live.start()
+    time.sleep(0.3)
+    assert read(small_disk) == {}
+    filler.unlink()
+    until(lambda: read(small_disk).get("step") == 1)
+    live.close()
+    assert os.listdir(small_disk / "monitor") == ["live.json"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_something_else_in_its_place_stays(
+    tmp_path: Path, quick: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "monitor").write_text("mine")
+    live = Live(tmp_path, lambda: {"step": 1}, time.monotonic, {})
+    live.start()
+    time.sleep(0.1)
+    live.close()
+    assert (tmp_path / "monitor").read_text() == "mine"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_slow_disk_takes_a_thousandth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk of 50 ms a file, which is made up, is next written to after the longest rest; the end is written all the same."""
+    writes = []
+
+    def slow(path: Path, content: object) -> None:
+        time.sleep(0.05)
+        writes.append(content)
+
+    monkeypatch.setattr(module, "write", slow)
+    monkeypatch.setattr(module, "EVERY_S", 0.02)
+    steps = iter(range(1000))
+    live = Live(tmp_path, lambda: {"step": next(steps)}, time.monotonic, {})
+    live.start()
+    until(lambda: bool(writes))
+    time.sleep(0.3)
+    assert len(writes) == 1
+    live.close()
+    assert len(writes) == 2
+
+
+def test_a_disk_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, written = threading.Event(), threading.Event()
+    monkeypatch.setattr(module, "write", lambda *_: answers.wait() and written.set())
+    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    live = Live(tmp_path, lambda: {"step": 1}, time.monotonic, {})
+    live.start()
+    live.close()
+    assert not written.is_set()
+    answers.set()
+
+
+def test_nan_is_null(tmp_path: Path) -> None:
+    write(tmp_path / "monitor" / "live.json", {"metrics": {"train/loss": float("nan")}})
+    assert read(tmp_path) == {"metrics": {"train/loss": None}}

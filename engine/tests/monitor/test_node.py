@@ -1,0 +1,201 @@
+"""The side process: real ones, started on a run folder as the batch script and `engine/train_anywhere/launch/processes.py` start them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.files import ROOT
+from train_anywhere.launch.processes import beside
+from train_anywhere.monitor.node import NICE, look_after, node_name, parts_of
+from train_anywhere.runs.folder import RunDir
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+OFTEN = ("monitor.sample_seconds=0.2", "monitor.tensorboard=false")
+
+
+def command(run: RunDir, *more: str) -> list[str]:
+    return [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), *more]
+
+
+@pytest.fixture
+def side(make_run: MakeRun) -> Iterator[tuple[RunDir, "subprocess.Popen[bytes]"]]:
+    """A side process at work, with a pipe as its input."""
+    pipe = subprocess.PIPE
+    _, run = make_run(*OFTEN)
+    with subprocess.Popen(command(run), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        wait_for(lambda: lines(run) > 2)
+        yield run, process
+        process.kill()
+
+
+def lines(run: RunDir) -> int:
+    table = run.monitor / f"{node_name()}.csv"
+    return len(table.read_text().splitlines()) if table.exists() else 0
+
+
+def wait_for(there: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def test_it_writes_on_at_low_priority(side: tuple[RunDir, "subprocess.Popen[bytes]"]) -> None:
+    run, process = side
+    before = lines(run)
+    wait_for(lambda: lines(run) > before + 2)
+    assert psutil.Process(process.pid).nice() == min(19, os.nice(0) + NICE)
+
+
+def test_it_ends_with_its_input(side: tuple[RunDir, "subprocess.Popen[bytes]"]) -> None:
+    _, process = side
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+def test_it_ends_at_sigterm_and_at_no_other_signal_of_a_job(
+    side: tuple[RunDir, "subprocess.Popen[bytes]"],
+) -> None:
+    run, process = side
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP):
+        process.send_signal(number)
+    before = lines(run)
+    wait_for(lambda: lines(run) > before + 1)
+    process.terminate()
+    process.wait(timeout=30)  # its input is still open
+    out, err = process.communicate()
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+def test_it_ends_when_its_parent_is_gone(make_run: MakeRun) -> None:
+    """Its input stays open: another process holds it too."""
+    _, run = make_run(*OFTEN)
+    read, write = os.pipe()
+    script = (
+        f"import subprocess; print(subprocess.Popen({command(run)!r}, stdin={read}).pid, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        pass_fds=[read],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        assert parent.stdout
+        side = psutil.Process(int(parent.stdout.readline()))
+        wait_for(lambda: lines(run) > 1)
+        parent.kill()
+    wait_for(lambda: not side.is_running() or side.status() == psutil.STATUS_ZOMBIE, 30)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_parent_that_ended_before_is_noticed(make_run: MakeRun) -> None:
+    _, run = make_run(*OFTEN)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    done = subprocess.run(command(run, str(gone.pid)), cwd=ROOT, stdin=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0
+
+
+def test_what_it_can_t_read_ends_it_in_silence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(RunDir(tmp_path)), cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_without_psutil_the_rest_goes_on(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose image does not have it."""
+    monkeypatch.delitem(sys.modules, "train_anywhere.monitor.sampler", raising=False)
+    monkeypatch.delitem(sys.modules, "train_anywhere.monitor.machine", raising=False)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    config, run = make_run(*OFTEN)
+    assert [type(part).__name__ for part in parts_of(run, config)] == ["Watch"]
+    assert "psutil" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
+
+
+def test_it_starts_without_a_framework(make_run: MakeRun) -> None:
+    _, run = make_run(*OFTEN)
+    words = [sys.executable, "-X", "importtime", *command(run)[1:]]
+    done = subprocess.run(
+        words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "psutil" in loaded
+    assert not loaded & {
+        "torch",
+        "tensorflow",
+        "lightning",
+        "keras",
+        "numpy",
+        "scipy",
+        "hydra",
+        "tensorboard",
+    }
+
+
+class Part:
+    """A part of the side process that does as it is told, and counts."""
+
+    every_seconds = 0.01
+
+    def __init__(self, do: Callable[[], object]) -> None:
+        self.do, self.looks, self.closed = do, 0, False
+
+    def look(self, now: float) -> None:
+        assert abs(now - time.time()) < 5
+        self.looks += 1
+        self.do()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_a_part_that_fails_or_hangs_leaves_the_others(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusing disk is tried again; a bug ends its part, with the traceback in the run folder; a driver that hangs holds up nobody."""
+    monkeypatch.setattr("train_anywhere.monitor.node.CLOSING_S", 0.1)
+    _, run = make_run()
+    good, refused = Part(lambda: None), Part(lambda: fail(OSError("no space")))
+    broken, stuck = Part(lambda: fail(ValueError("a bug"))), Part(lambda: time.sleep(600))
+    look_after([broken, stuck, refused, good], lambda: time.sleep(0.01) or good.looks > 9, run)  # type: ignore[func-returns-value]
+    assert (broken.looks, stuck.looks) == (1, 1)
+    assert refused.looks > 2
+    assert all(part.closed for part in (good, refused, broken, stuck))
+    assert "ValueError: a bug" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.quick("False")
+def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:
+    config, run = make_run(*OFTEN)
+    with beside(run, config):
+        wait_for(lambda: lines(run) > 1)
+        for side in [
+            c for c in psutil.Process().children() if stuck and "train_anywhere.monitor.node" in c.cmdline()
+        ]:
+            side.suspend()
+    assert [c for c in psutil.Process().children() if "train_anywhere.monitor.node" in c.cmdline()] == []
+
+
+@pytest.mark.parametrize(
+    "overrides", [["monitor.sample_seconds=null", "monitor.hang_minutes=null"], ["trainer.fast_dev_run=true"]]
+)
+def test_a_run_that_wants_none_has_none(make_run: MakeRun, overrides: list[str]) -> None:
+    config, run = make_run(*overrides)
+    with beside(run, config):
+        assert [c for c in psutil.Process().children() if "train_anywhere.monitor.node" in c.cmdline()] == []

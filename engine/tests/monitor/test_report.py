@@ -1,0 +1,167 @@
+"""The report of real runs: complete, self-contained, and of any run folder that there may be."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from train_anywhere.files import ROOT
+from train_anywhere.monitor.facts import read_facts
+from train_anywhere.monitor.goodput import goodput
+from train_anywhere.monitor.report.figures import MOST_POINTS, thinned
+from train_anywhere.monitor.report.page import page
+from train_anywhere.runs.folder import open_run
+
+SMALL = ("model=mlp", "trainer.max_epochs=2", "trainer.log_every_n_steps=2", "trainer.accelerator=cpu")
+
+
+class Page(HTMLParser):
+    """Headings, and what the page would fetch."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.text = path.read_text()
+        self.fetched: list[str] = []
+        self.headings: list[str] = []
+        self._open = ""
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self._open = tag
+        asked = [v for k, v in attributes if k in ("src", "href", "xlink:href") and v]
+        self.fetched += [v for v in asked if not v.startswith(("#", "data:"))]
+
+    def handle_data(self, data: str) -> None:
+        if self._open in ("h1", "h2", "h3") and data.strip():
+            self.headings.append(data.strip())
+
+
+def report(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "src" / "report.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def trained(train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed once and went on."""
+    results = tmp_path_factory.mktemp("results")
+    options = (*SMALL, "checkpoint.every_n_steps=4", f"paths.results={results}")
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *options, "trainer.max_epochs=200"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    times = results / "latest" / "monitor" / "times.json"
+    until = time.monotonic() + 90
+    while not times.exists() or json.loads(times.read_text())["seconds"]["step"] < 2:
+        assert first.poll() is None and time.monotonic() < until
+        time.sleep(0.2)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    run = (results / "latest").resolve()
+    done = train(
+        f"resume={run}", "trainer.max_epochs=2", "trainer.max_steps=null", f"paths.results={results}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Report:        {run / 'report.html'}" in done.stdout
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_and_went_on(trained: Path) -> None:
+    shown = Page(trained / "report.html")
+    assert shown.fetched == []
+    wanted = ["Attempts and checkpoints", "Curves", "loss", "Configuration, where it is not the default"]
+    assert [h for h in wanted if h not in shown.headings] == []
+    assert "killed" in shown.text and "completed" in shown.text
+    for svg in re.findall(r"<svg.*?</svg>", shown.text, re.S):
+        ElementTree.fromstring(svg)
+
+
+def test_the_parts_are_the_whole(trained: Path) -> None:
+    """Beside the figures by hand: from the first to the last time in run.json."""
+    facts = read_facts(open_run(trained))
+    found = goodput(facts.attempts)
+    assert found is not None
+    for attempt in facts.attempts:
+        assert {"seconds", "until", "from_step", "step"} <= attempt.keys()
+    assert sum(found.seconds.values()) == pytest.approx(found.whole)
+    assert found.seconds["progress"] > 0
+    assert found.seconds["unknown"] <= 2.0  # times in run.json are whole seconds
+
+
+@pytest.mark.new_process
+def test_the_command_writes_it_again(trained: Path) -> None:
+    (trained / "report.html").unlink()
+    done = report(trained)
+    assert done.returncode == 0, done.stderr
+    assert (trained / "report.html").is_file()
+
+
+@pytest.mark.parametrize("damage", ["monitor", "metrics.csv", "checkpoints"])
+def test_of_what_is_missing_nothing_is_said(trained: Path, damage: str) -> None:
+    hidden = trained / f"{damage}.hidden"
+    (trained / damage).rename(hidden)
+    try:
+        done = report(trained)
+        assert done.returncode == 0, done.stderr
+    finally:
+        hidden.rename(trained / damage)
+
+
+@pytest.mark.slow
+def test_files_that_hold_something_else_are_no_error(trained: Path) -> None:
+    junk = [
+        "",
+        "\0\xff",
+        "[1, 2]",
+        '{"ranks": 5, "hang": 3, "slow": [7], "hangs": {}}',
+        "time,cpu_use_percent\nnow,much\n",
+    ]
+    folder = trained / "monitor"
+    for name in ("watch.json", "times.json", "vm.csv", "ranks-vm.json"):
+        for content in junk:
+            kept = (folder / name).read_bytes() if (folder / name).exists() else b""
+            (folder / name).write_text(content)
+            try:
+                assert "</html>" in page(open_run(trained), read_facts(open_run(trained)))
+            finally:
+                (folder / name).write_bytes(kept)
+
+
+@pytest.mark.parametrize("what", ["nothing/here", "."])
+def test_what_is_no_run_folder_is_one_sentence(what: str, tmp_path: Path) -> None:
+    done = report(tmp_path / what)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no run is called ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_hostile_name_is_text(trained: Path) -> None:
+    """A value of the configuration or a host's name is no HTML."""
+    info = trained / "run.json"
+    kept = info.read_text()
+    info.write_text(kept.replace('"strategy": "single"', '"strategy": "<script>alert(1)</script>"'))
+    done = report(trained)
+    info.write_text(kept)
+    assert done.returncode == 0
+    assert "<script>" not in (trained / "report.html").read_text()
+
+
+def test_long_curves_keep_their_end() -> None:
+    points = [(float(i), float(i)) for i in range(10 * MOST_POINTS + 3)]
+    assert len(thinned(points)) <= MOST_POINTS
+    assert thinned(points)[-1] == points[-1]
+    assert thinned(points[:5]) == points[:5]
+
+
+@pytest.mark.slow
+def test_without_a_report(train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    done = train(*SMALL, "trainer.max_epochs=1", "monitor.report=false", f"paths.results={tmp_path}")
+    assert done.returncode == 0
+    assert not (tmp_path / "latest" / "report.html").exists()

@@ -1,0 +1,159 @@
+"""The TensorBoard server of the first node: a real one, and what is said of how to reach it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import psutil
+import pytest
+
+from engine.tests.monitor.test_node import MakeRun, command, wait_for
+from train_anywhere.files import ROOT
+from train_anywhere.monitor.serve import is_first, lines, place
+from train_anywhere.runs.folder import RunDir
+
+
+def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
+    _, run = make_run("monitor.serve=true", "monitor.sample_seconds=0.2")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(run), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as side:
+        assert side.stdout
+        said = side.stdout.readline()
+        found = re.search(r"http://localhost:\d+/", said)
+        assert found, said
+        page = urllib.request.urlopen(found[0], timeout=60).read().decode()
+        assert "<title>TensorBoard</title>" in page
+        run.update(state="running")
+        wait_for(lambda: "tensorboard" in run.info())
+        run.update(step=1)
+        assert json.loads(run.info_file.read_text())["tensorboard"] == {"url": found[0], "tunnel": None}
+        board = psutil.Process(side.pid).children()[0]
+        listening = [c.laddr.ip for c in board.net_connections() if c.status == psutil.CONN_LISTEN]
+        assert listening == ["127.0.0.1"]
+        wait_for(lambda: any((run.tensorboard).glob("*/events*")))
+        wait_for(lambda: json.load(urllib.request.urlopen(f"{found[0]}data/runs", timeout=60)) != [])
+        out, err = side.communicate(timeout=60)
+    assert (out, err) == ("", "")
+    wait_for(lambda: not board.is_running())
+    assert "tensorboard" not in run.info()  # though the run still trains
+
+
+@pytest.mark.slow
+def test_a_killed_side_process_leaves_no_server(make_run: MakeRun) -> None:
+    _, run = make_run("monitor.serve=true")
+    with subprocess.Popen(command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as side:
+        assert side.stdout
+        side.stdout.readline()
+        board = psutil.Process(side.pid).children()[0]
+        side.send_signal(signal.SIGKILL)
+    wait_for(lambda: not board.is_running())
+
+
+@pytest.mark.slow
+def test_a_server_that_can_t_listen_is_said_and_nothing_else(make_run: MakeRun) -> None:
+    _, run = make_run("monitor.serve=true", "monitor.serve_address=203.0.113.7")
+    with subprocess.Popen(
+        command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as side:
+        assert side.stdout
+        assert "TensorBoard does not run on" in side.stdout.readline()
+        side.communicate(timeout=60)
+    assert "tensorboard" not in run.info()
+
+
+def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
+    """Any command that serves a page; here Python's own server, with a process of its own."""
+    serves = f'sh -c "{sys.executable} -m http.server --bind {{address}} {{port}}; true"'
+    _, run = make_run(f"monitor.dashboard={serves!r}", "monitor.sample_seconds=null")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(run), cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as side:
+        assert side.stdout
+        said = side.stdout.readline()
+        found = re.search(r"^dashboard: +(http://localhost:\d+/)$", said)
+        assert found, said
+        assert "Directory listing" in urllib.request.urlopen(found[1], timeout=60).read().decode()
+        run.update(state="running")
+        wait_for(lambda: run.info().get("dashboard") == {"url": found[1], "tunnel": None})
+        begun = psutil.Process(side.pid).children(recursive=True)
+        side.communicate(timeout=60)
+    assert len(begun) == 3  # the program that starts the command, the shell, the server
+    wait_for(lambda: not any(process.is_running() for process in begun))
+    assert "dashboard" not in run.info()
+
+
+def test_a_killed_side_process_leaves_no_dashboard(make_run: MakeRun) -> None:
+    _, run = make_run(f"monitor.dashboard='{sys.executable} -m http.server {{port}}'")
+    with subprocess.Popen(command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as side:
+        assert side.stdout
+        side.stdout.readline()
+        begun = psutil.Process(side.pid).children(recursive=True)
+        side.send_signal(signal.SIGKILL)
+    wait_for(lambda: not any(process.is_running() for process in begun))
+
+
+@pytest.mark.parametrize(
+    ("serves", "said"),
+    [
+        ("nvdashboard-of-nobody {port}", "nvdashboard-of-nobody is not installed there, or not on PATH"),
+        ("sh -c 'exit 3' {port}", r"it ended with exit code 3, see .*/monitor/dashboard\.log"),
+    ],
+)
+def test_a_dashboard_that_does_not_come(make_run: MakeRun, serves: str, said: str) -> None:
+    _, run = make_run(f"monitor.dashboard={serves!r}")
+    with subprocess.Popen(
+        command(run), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as side:
+        assert side.stdout
+        assert re.match(rf"dashboard does not run on \S+: {said}$", side.stdout.readline())
+        side.communicate(timeout=60)
+    assert "dashboard" not in run.info()
+
+
+def test_tunnels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    inside = place(4711, "gpu3", None, "login.site.org")
+    assert inside["tunnel"] == "ssh -N -L 4711:localhost:4711 -J me@login.site.org me@gpu3"
+    assert lines(inside, "TensorBoard")[1].endswith(str(inside["tunnel"]))
+    assert place(4711, "gpu3", "0.0.0.0", None)["tunnel"] == "ssh -N -L 4711:gpu3:4711 me@<login node>"
+    assert place(4711, "gpu3", "10.0.0.3", None)["tunnel"] == "ssh -N -L 4711:10.0.0.3:4711 me@<login node>"
+    assert lines(place(4711, "laptop", None, ""), "TensorBoard") == ["TensorBoard:   http://localhost:4711/"]
+
+
+def test_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_first(os.uname().nodename)
+    monkeypatch.setenv("TRAIN_HOSTS", "gpu3.site.org:2,gpu4:2")
+    assert is_first("gpu3") and not is_first("gpu4")
+
+
+def test_a_run_that_has_ended_has_no_server(make_run: MakeRun) -> None:
+    """Even where the side process was killed, and could not take the note back."""
+    _, run = make_run()
+    run.monitor.mkdir()
+    run.served("tensorboard").write_text('{"url": "http://localhost:1/", "tunnel": null}')
+    run.update(state="running")
+    assert run.info()["tensorboard"]["url"] == "http://localhost:1/"
+    run.update(state="completed")
+    assert "tensorboard" not in run.info()
+    assert "tensorboard" not in json.loads(run.info_file.read_text())
+
+
+def test_a_damaged_note_is_no_server(make_run: MakeRun) -> None:
+    _, run = make_run()
+    run.monitor.mkdir()
+    run.update(state="running")
+    for content in ("{", "[]", "{}", "\xff"):
+        run.served("tensorboard").write_text(content, encoding="latin-1")
+        assert isinstance(run, RunDir) and "tensorboard" not in run.info()
+
+
+def test_the_server_needs_no_tensorflow() -> None:
+    code = (
+        "import sys, io; sys.stdin = io.StringIO(); from train_anywhere.monitor.board import main; main(['/tmp', '127.0.0.1']);"
+        "print({'tensorflow', 'torch'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("set()\n"), done.stdout + done.stderr

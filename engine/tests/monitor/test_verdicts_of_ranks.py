@@ -1,0 +1,124 @@
+"""Verdicts made true on real ranks. Only the length of a run from which a rule speaks is shorter here than a minute.
+
+What this machine can't have is in test_verdicts.py: GPUs, a node of many CPUs. Slow and hung ranks: engine/tests/slurm/test_watch.py.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.monitor.test_efficiency import HOOKS, LATE, SLEEP_S
+from train_anywhere.config.strategies import SEVERAL
+from train_anywhere.files import ROOT
+from train_anywhere.monitor import verdicts as rules
+from train_anywhere.monitor.facts import read_facts
+from train_anywhere.runs.folder import open_run
+from train_anywhere.testing.frameworks import FRAMEWORKS
+
+Train = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SMALL = ("model=mlp", "trainer.max_epochs=3", "trainer.log_every_n_steps=5", "trainer.accelerator=cpu")
+
+SLOW_DATA = """
+import time
+from train_anywhere.data.base import Splits
+from src.data.digits import open_digits
+
+class Slow:
+    def __init__(self, rows):
+        self.rows, self.shape, self.classes = rows, rows.shape, rows.classes
+    def __len__(self):
+        return len(self.rows)
+    def read(self, indices, epoch, train):
+        time.sleep(0.1)
+        return self.rows.read(indices, epoch, train)
+
+def open_slow():
+    splits = open_digits()
+    return Splits(Slow(splits.train), splits.val, splits.test, splits.facts)
+"""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "SETTLED_S", 2.0)
+
+
+def said(results: Path) -> list[str]:
+    return rules.verdicts(read_facts(open_run(results / "latest")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_loss_of_nan(framework: str, train: Train, tmp_path: Path) -> None:
+    words = ["optimizer=sgd", "optimizer.lr=1000000", "schedule=constant"]
+    done = train(f"framework={framework}", *SMALL, *words, f"paths.results={tmp_path}")
+    assert done.returncode == 3, done.stderr
+    (sentence,) = [s for s in said(tmp_path) if "since step" in s]
+    assert sentence.startswith(("train/loss is nan since step 5:", "train/loss is inf since step 5:"))
+    assert sentence in done.stdout  # at the end of the log too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_data_that_is_late(framework: str, train: Train, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(SLOW_DATA)
+    words = [f"framework={framework}", "data._target_=late.open_slow", "data.batch_size=96", "data.workers=0"]
+    done = train(*SMALL, *words, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    (sentence,) = [s for s in said(tmp_path) if "for data" in s]
+    assert re.fullmatch(r"training waited [5-9]\d% .*\(now 0\).", sentence)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_rank_that_all_others_wait_for(framework: str, train: Train, tmp_path: Path) -> None:
+    """Of three ranks, two wait for most of each step."""
+    module, hook = HOOKS[framework]
+    (tmp_path / "late.py").write_text(LATE.format(module=module, hook=hook, sleep=SLEEP_S))
+    words = [
+        f"framework={framework}",
+        f"strategy={SEVERAL[framework][1]}",
+        "trainer.devices=3",
+        "callbacks.late._target_=late.Late",
+    ]
+    done = train(*SMALL, *words, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    (sentence,) = [s for s in said(tmp_path) if "each other" in s]
+    assert re.match(r"ranks waited [5-8]\d% ", sentence), sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_checkpoint_after_each_step(framework: str, train: Train, tmp_path: Path) -> None:
+    words = [f"framework={framework}", "checkpoint.every_n_steps=1", "trainer.max_epochs=15"]
+    done = train(*SMALL, *words, f"paths.results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    (sentence,) = [s for s in said(tmp_path) if "checkpoints" in s]
+    assert sentence.startswith("training stood still ")
+
+
+@pytest.mark.slow
+def test_steps_that_a_crash_lost(train: Train, tmp_path: Path) -> None:
+    """Killed without a checkpoint, and trained again."""
+    options = (*SMALL, "checkpoint.every_n_epochs=1000", f"paths.results={tmp_path}")
+    words = [sys.executable, str(ROOT / "src" / "train.py"), *options, "trainer.max_epochs=1000"]
+    first = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    times, until = tmp_path / "latest" / "monitor" / "times.json", time.monotonic() + 90
+    while not times.exists() or json.loads(times.read_text())["seconds"]["step"] < 3:
+        assert first.poll() is None and time.monotonic() < until
+        time.sleep(0.2)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    run = (tmp_path / "latest").resolve()
+    done = train(f"resume={run}", "trainer.max_epochs=2")
+    assert done.returncode == 0, done.stderr
+    (sentence,) = [s for s in said(tmp_path) if "crash" in s]
+    assert re.match(r"\d\d% ", sentence)

@@ -1,0 +1,154 @@
+"""Any host list, any environment: the place of a rank, or one sentence."""
+
+import re
+import shutil
+import string
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.tests.properties.cases import DIGITS, TEXT, bounded
+from train_anywhere.distributed.discover import discover
+from train_anywhere.distributed.hostlist import expand_hosts, expand_tasks, first_host
+from train_anywhere.distributed.launcher_env import job_port, number, train_hosts
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import TopologyError
+
+NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+
+
+@bounded(400)
+@given(
+    st.text(
+        DIGITS | st.sampled_from("na0123[]-,. \t\n²٣(x)") | st.characters(exclude_categories=["Cs"]),
+        max_size=9,
+    )
+)
+def test_any_text_is_a_list_of_hosts_or_refused(hosts: str) -> None:
+    try:
+        names = expand_hosts(hosts)
+        first = first_host(hosts)
+    except TopologyError as error:
+        assert "\n" not in str(error).replace(hosts, "")
+        return
+    assert names and first == names[0]
+    assert all(NAME.fullmatch(name) for name in names), names
+
+
+@bounded()
+@given(st.text(DIGITS | st.sampled_from("0123(x),-"), max_size=9))
+def test_any_text_is_a_list_of_tasks_or_refused(tasks: str) -> None:
+    try:
+        counts = expand_tasks(tasks)
+    except TopologyError:
+        return
+    assert tasks.isascii() and counts and all(c >= 0 for c in counts)
+
+
+@st.composite
+def host_lists(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """A list in Slurm's notation, and the names it means."""
+    parts, names = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        head = draw(st.text(string.ascii_lowercase, min_size=1, max_size=4))
+        spans = draw(
+            st.lists(st.tuples(st.integers(0, 120), st.integers(0, 3), st.integers(1, 4)), max_size=3)
+        )
+        numbers = [f"{n:0{width}}" for low, more, width in spans for n in range(low, low + more + 1)]
+        written = [f"{low:0{w}}" + (f"-{low + more:0{w}}" if more else "") for low, more, w in spans]
+        parts.append(head + (f"[{','.join(written)}]" if spans else ""))
+        names += [head + n for n in numbers] if spans else [head]
+    return ",".join(parts), names
+
+
+@bounded()
+@given(host_lists())
+def test_a_list_of_hosts_is_read_as_it_was_written(pair: tuple[str, list[str]]) -> None:
+    assert expand_hosts(pair[0]) == pair[1]
+    assert first_host(pair[0]) == pair[1][0]
+
+
+@pytest.mark.slurm
+def test_scontrol_reads_the_same(
+    require: Callable[[object, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(shutil.which("scontrol"), "apt-get install slurm-client")
+    config = tmp_path / "slurm.conf"
+    config.write_text("ClusterName=none\nSlurmctldHost=localhost\n")
+    monkeypatch.setenv("SLURM_CONF", str(config))
+
+    @bounded(20)
+    @given(host_lists())
+    def agrees(pair: tuple[str, list[str]]) -> None:
+        shown = subprocess.run(["scontrol", "show", "hostnames", pair[0]], capture_output=True, text=True)
+        assert shown.stdout.split() == pair[1], shown.stderr
+
+    agrees()
+
+
+VARIABLES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
+    "HOROVOD_CROSS_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_orte_num_nodes", "PMIX_SERVER_URI2", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID",
+    "SLURM_NODEID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST",
+    "SLURM_TASKS_PER_NODE", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "TRAIN_HOSTS", "PBS_JOBID", "PBS_NODEFILE", "PMI_SIZE", "PMI_RANK",
+)  # fmt: skip
+GROUPS = [
+    [v for v in VARIABLES if v.startswith(p)] for p in ("", "RANK", "LOCAL", "HOROVOD", "OMPI", "SLURM")
+]
+VALUES = (
+    st.sampled_from(["0", "1", "2", "1,1", "2(x2)", "n1:1,n2:1", "n[1-2]", "", "/", "²", "-1", "٣", "x"])
+    | TEXT
+)
+
+
+@bounded(300)
+@given(
+    st.sampled_from(GROUPS).flatmap(lambda g: st.fixed_dictionaries({}, optional=dict.fromkeys(g, VALUES))),
+    st.booleans(),
+)
+def test_any_environment_is_a_place_or_refused(env: dict[str, str], whole: bool) -> None:
+    if whole:  # all of a launcher's variables, so that they contradict each other
+        env = {**dict.fromkeys(GROUPS[1] + GROUPS[3] + GROUPS[4], "1"), **env}
+    try:
+        place = discover(env)
+    except TopologyError as error:
+        assert str(error)
+        return
+    assert 0 <= place.rank < place.world_size
+    assert 0 <= place.local_rank < place.local_world_size
+    assert 0 <= place.node_rank < place.nodes
+    assert isinstance(place, Topology)
+
+
+@bounded()
+@given(st.text(DIGITS | st.sampled_from("0123456789-+_. "), max_size=5))
+def test_a_variable_is_a_whole_number_or_refused(value: str) -> None:
+    try:
+        found = number({"RANK": value}, "RANK")
+    except TopologyError as error:
+        assert "RANK" in str(error)
+        return
+    assert re.fullmatch(r"[0-9]+", value) and found == int(value)
+
+
+@bounded()
+@given(st.text(DIGITS | st.sampled_from("ab:,01"), max_size=8), st.integers(1, 4))
+def test_train_hosts_are_pairs_or_refused(value: str, ranks: int) -> None:
+    try:
+        hosts, tasks = train_hosts({"TRAIN_HOSTS": value}, ranks)
+    except TopologyError as error:
+        assert "TRAIN_HOSTS" in str(error)
+        return
+    assert (hosts, tasks) == ("", "") or sum(expand_tasks(tasks)) == ranks
+
+
+@bounded()
+@given(st.integers(0, 10**12), st.integers(0, 10**4), st.integers(0, 100))
+def test_a_port_is_below_those_of_clients(job: int, step: int, restart: int) -> None:
+    assert 10000 <= job_port(job, step, restart) <= 30000 - 16

@@ -1,0 +1,267 @@
+"""Any text that stands for a range, a time, a command, a rank, a run or a search: a value, or one sentence. What is written is read."""
+
+import argparse
+import dataclasses
+import re
+import shlex
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
+from train_anywhere.commands.jobs import _rank
+from train_anywhere.config import checks
+from train_anywhere.config.compose import parse_override
+from train_anywhere.config.limits import Span, span
+from train_anywhere.config.load import load
+from train_anywhere.config.schema import Config
+from train_anywhere.data.text.tokenizer import MODEL, read_tokenizer, train_bpe
+from train_anywhere.errors import ConfigError, DataError, SubmitError
+from train_anywhere.monitor import heartbeat
+from train_anywhere.monitor.dashboard import PORT
+from train_anywhere.search.space import space_of
+from train_anywhere.slurm import begin, runs
+from train_anywhere.slurm.show_logs import rank_of
+
+MOST = 1000
+
+
+@cache
+def config() -> Config:
+    """A good configuration."""
+    return load(composed())
+
+
+@bounded(200)
+@given(st.text(DIGITS | st.sampled_from("0123456789- ,:."), max_size=8) | TEXT)
+def test_any_text_is_a_range_or_refused(text: str) -> None:
+    value, said = Span(MOST)(text)
+    least, most = span(value)  # what stands in for a refused one is a range too
+    assert 1 <= least <= most <= MOST
+    assert said or re.fullmatch("[0-9]+-[0-9]+", text, re.ASCII)
+
+
+@bounded()
+@given(st.integers(1, MOST), st.integers(1, MOST))
+def test_a_range_is_read_back(one: int, other: int) -> None:
+    least, most = sorted((one, other))
+    assert Span(MOST)(f"{least}-{most}") == (f"{least}-{most}", "")
+    assert span(f"{least}-{most}") == (least, most)
+    assert span(most) == (most, most)
+
+
+@bounded(200)
+@given(
+    st.sampled_from(["auto", 1, 2, 3, 8]),
+    st.none()
+    | st.integers(1, 64)
+    | st.tuples(st.integers(1, 64), st.integers(0, 64)).map(lambda t: f"{t[0]}-{t[0] + t[1]}"),
+    st.integers(1, 64)
+    | st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda t: f"{t[0]}-{t[0] + t[1]}"),
+)
+def test_devices_are_whole_nodes_or_refused(
+    devices: int | str, total: int | str | None, nodes: int | str
+) -> None:
+    trainer = dataclasses.replace(config().trainer, devices=devices, total_devices=total, nodes=nodes)
+    said = checks._devices(dataclasses.replace(config(), trainer=trainer))
+    least, most = trainer.span
+    assert said or 1 <= least <= most
+    if not said and isinstance(total, str) and isinstance(devices, int):
+        assert total == f"{least * devices}-{most * devices}"
+
+
+@bounded(200)
+@given(
+    st.text(DIGITS | st.sampled_from("0123456789:-+T now.hours"), max_size=20)
+    | TEXT
+    | st.datetimes().map(datetime.isoformat)
+)
+def test_any_text_is_a_time_to_begin_at_or_refused(text: str) -> None:
+    try:
+        assert begin.read(text) == text and text.isascii() and "\n" not in text
+    except ValueError as error:
+        assert "use " in str(error)
+
+
+@bounded()
+@given(
+    st.datetimes(datetime(1970, 1, 1), datetime(2999, 1, 1)).map(lambda t: t.replace(microsecond=0, fold=0))
+)
+def test_a_date_is_the_same_for_both_schedulers(when: datetime) -> None:
+    assert begin.read(when.isoformat()) == when.isoformat()
+    assert datetime.strptime(begin.of_pbs(when.isoformat()), "%Y%m%d%H%M.%S") == when
+
+
+WORDS = st.text(st.sampled_from("ab{port}'\"\\ $;\n") | st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@bounded(200)
+@given(WORDS)
+def test_a_command_is_told_its_port_or_refused(command: str) -> None:
+    if checks._dashboard(command):
+        return
+    first, *others = [word.replace(PORT, "4711") for word in shlex.split(command)]
+    assert any("4711" in word for word in others) and PORT not in first
+
+
+@bounded()
+@given(
+    st.lists(WORDS, min_size=1, max_size=3), st.sampled_from([PORT, f"--port={PORT}", f"http://h:{PORT}/"])
+)
+def test_any_words_and_a_port_are_a_command(words: list[str], port: str) -> None:
+    assert not checks._dashboard(shlex.join([*words, port])) or PORT in words[0]
+
+
+@bounded(200)
+@given(TEXT | st.ip_addresses().map(str) | st.text("0123456789.:ab", max_size=9))
+def test_an_address_is_one_to_listen_at_or_refused(text: str) -> None:
+    if checks._is_address(text):
+        assert text.isascii() and not re.search(r"[\s/@'\"$`]", text)
+
+
+@bounded()
+@given(st.ip_addresses())
+def test_every_address_is_one(address: object) -> None:
+    assert checks._is_address(str(address))
+
+
+@bounded(200)
+@given(st.text(st.sampled_from("ab-._=+/ ~") | st.characters(exclude_categories=["Cs"]), max_size=12))
+def test_a_name_is_one_of_a_folder_or_refused(name: str) -> None:
+    if not checks._name(dataclasses.replace(config(), name=name)):
+        assert Path("/results", name).parts == ("/", "results", name) and name.isascii() and name != "latest"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with a run and a member of a sweep."""
+    folder = tmp_path_factory.mktemp("results")
+    for name in ("20260101-000000-aaaa", "20260101-000000-bbbb-0"):
+        (folder / "digits" / name).mkdir(parents=True)
+        (folder / "digits" / name / "config.yaml").write_text("cluster: {scheduler: none}\n")
+    return folder
+
+
+ARGUMENT = st.text(
+    st.sampled_from("*?[]/.~0123456789_-ab") | st.characters(exclude_categories=["Cs"]), max_size=12
+)
+
+
+@bounded(150)
+@given(
+    name=ARGUMENT
+    | st.sampled_from(["20260101-000000-aaaa", "20260101-000000-bbbb", "/", "../digits", "~nobody"])
+)
+def test_any_word_is_a_run_or_refused(results: Path, name: str) -> None:
+    try:
+        found = runs.find(name, results)
+    except SubmitError as error:
+        assert str(error)
+        return
+    assert found and all(run.folder.path.parent == results / "digits" for run in found)
+
+
+@bounded()
+@given(content=st.binary(max_size=30) | st.text("0123456789_.[]\n", max_size=20).map(str.encode))
+def test_any_jobs_are_ids_or_refused(results: Path, content: bytes) -> None:
+    run = runs.RunDir(results / "digits" / "20260101-000000-aaaa")
+    run.jobs.write_bytes(content)
+    try:
+        assert all(re.fullmatch(r"\?|[\w.\[\]-]+", job) for job in runs.job_ids(run))
+    except SubmitError as error:
+        assert "jobs.txt" in str(error)
+    finally:
+        run.jobs.unlink()
+
+
+@bounded()
+@given(st.text(DIGITS | st.sampled_from("0123456789-+_. "), max_size=12))
+def test_any_text_is_a_rank_or_refused(text: str) -> None:
+    try:
+        assert _rank(text) == int(text)
+    except argparse.ArgumentTypeError as error:
+        assert "not a rank" in str(error)
+
+
+@bounded()
+@given(TEXT, st.integers(1, 10**6))
+def test_the_rank_of_a_line_is_read_back(line: str, rank: int) -> None:
+    assert rank_of(f"[rank {rank}] {line}") == rank
+    assert rank_of(f"[rank {'1' * 5000}] {line}") == 0
+
+
+WRITTEN = heartbeat._LAYOUT.size
+HEAD = heartbeat._LAYOUT.pack(1, heartbeat.VERSION, *[0] * 18)[:8]
+
+
+@bounded(100)
+@given(
+    content=st.binary(max_size=WRITTEN)
+    | st.binary(min_size=WRITTEN, max_size=WRITTEN).map(lambda b: HEAD + b[8:-4] + HEAD[:4])
+)
+def test_any_bytes_are_a_heartbeat_or_none(results: Path, content: bytes) -> None:
+    path = results / "rank-0"
+    path.write_bytes(content)
+    record = heartbeat.read(path)
+    assert record is None or (record.section in heartbeat.SECTIONS and record.place in heartbeat.PLACES)
+
+
+NUMBERS = st.sampled_from(["0", "1", "-1", "3", "0.5", "1e-4", "1e400", "nan", "inf", "a", ""])
+SWEEPS = st.recursive(
+    NUMBERS,
+    lambda inner: (
+        st.builds(
+            lambda name, values: f"{name}({','.join(values)})",
+            st.sampled_from(
+                ["interval", "range", "choice", "int", "float", "shuffle", "sort", "tag", "glob"]
+            ),
+            st.lists(inner | st.sampled_from(["log", "x", "step=2", "reverse=true"]), max_size=4),
+        )
+        | st.lists(inner, min_size=2, max_size=3).map(",".join)
+    ),
+    max_leaves=5,
+)
+
+
+@bounded(150)
+@given(SWEEPS | st.text("interval(),0123.tagchoe", max_size=12))
+def test_any_sweep_is_searched_or_refused(typed: str) -> None:
+    word = f"optimizer.lr={typed}"
+    if parse_override(word) is None:
+        return
+    try:
+        space = space_of(OverridesParser.create().parse_overrides([word]))
+    except ConfigError as error:
+        assert error.problems and all(p and "\n" not in p for p in error.problems)
+        return
+    for [end] in space.ends():
+        assert parse_override(end) is not None, end
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    """A small tokenizer."""
+    return train_bpe([f"text number {n} of some" for n in range(50)], 320, 10**5)
+
+
+@bounded(60)
+@given(st.data())
+def test_a_damaged_tokenizer_is_refused_or_still_one(
+    model: bytes, results: Path, data: st.DataObject
+) -> None:
+    at, cut = data.draw(st.integers(0, len(model) - 1)), data.draw(st.integers(0, len(model)))
+    damaged = model[:at] + data.draw(st.binary(max_size=4)) + model[at + data.draw(st.integers(0, 4)) :]
+    folder = results
+    (folder / MODEL).write_bytes(data.draw(st.sampled_from([damaged, model[:cut], b""])))
+    try:
+        tokenizer = read_tokenizer(folder, "bpe", 320)
+    except DataError as error:
+        assert MODEL in str(error)
+        return
+    assert isinstance(tokenizer.decode(np.arange(320)), str)

@@ -1,0 +1,152 @@
+"""Whether ranks that failed are started again: what the batch script is answered."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.errors import REFUSED, STOPPED
+from train_anywhere.runs import bad_nodes, replay
+from train_anywhere.runs.again import Failure, Nodes, decide, main
+from train_anywhere.runs.attempts import record_failure, record_first_step, record_start
+from train_anywhere.runs.debug import CAUSE, NODE, first, named
+from train_anywhere.runs.folder import RunDir, create
+from train_anywhere.runs.replay import BadLoss
+
+NONE = Nodes((), (), 1)
+JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:1,node2:1"}
+
+
+@pytest.fixture(autouse=True)
+def in_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TRAIN_STARTED", "1700000000")
+
+
+def new_run(folder: Path) -> RunDir:
+    run = create(folder, "a")
+    run.config.write_text("seed: 1\n")
+    return run
+
+
+def failing(run: RunDir, *steps: int) -> None:
+    for step in steps:
+        record_start(run, 2, JOB)
+        record_first_step(run, 0)
+        run.steps_done = lambda step=step: step  # type: ignore[misc]
+        record_failure(run)
+
+
+def asked(run: RunDir, retries: int, used: int = 0, *more: str) -> int:
+    return main([str(run.path), "--code", "1", "--retries", str(retries), "--used", str(used), *more])
+
+
+def test_as_often_as_retries_allow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = new_run(tmp_path)
+    failing(run, 5)
+    assert asked(run, 2) == 0
+    assert (
+        "again: the ranks failed after step 5: exit code 1; retry 1 of 2, from the newest checkpoint."
+        in capsys.readouterr().err
+    )
+    failing(run, 9)
+    assert asked(run, 2, 1) == 0
+    failing(run, 12)
+    assert asked(run, 2, 2) == 1
+    assert "cluster.retries=2 allows no more" in capsys.readouterr().err
+
+
+def test_a_failure_that_repeats_at_the_same_step_ends_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_run(tmp_path)
+    failing(run, 3, 5, 5)
+    first(run, CAUSE, "rank 1 of 2 on node2: LookupError: row 42")
+    assert asked(run, 9) == 1
+    said = capsys.readouterr().err
+    assert (
+        "not once more: the ranks failed after step 5: rank 1 of 2 on node2: LookupError: row 42, 2 times in a row"
+        in said
+    )
+
+
+def test_those_of_another_job_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path)
+    failing(run, 5)
+    monkeypatch.setitem(JOB, "SLURM_JOB_ID", "8")
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    failing(run, 5)
+    assert asked(run, 1) == 0
+
+
+def test_on_the_nodes_that_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = new_run(tmp_path)
+    failing(run, 5)
+    nodes = ["--hosts", "node1,node2,node3", "--answer", "node3,node1"]
+    assert asked(run, 0, 0, *nodes, "--fewest", "2") == 0
+    out, err = capsys.readouterr()
+    assert out == "node1\nnode3\n" and "node2 does not answer any more" in err
+    assert asked(run, 0, 0, *nodes, "--fewest", "3") == STOPPED
+    assert "2 left are fewer than 3: back to the queue" in capsys.readouterr().err
+
+
+def test_a_dead_node_explains_a_failure_at_the_same_step() -> None:
+    failure = Failure(137, 5, 2, "")
+    assert decide(failure, Nodes(("a", "b"), ("a",), 1), 0, 0, True).code == 0
+    assert decide(failure, NONE, 5, 0, True).code == 1
+
+
+def test_ranks_that_refused_would_refuse_again() -> None:
+    assert decide(Failure(REFUSED, 0, 1, ""), NONE, 5, 0, True).code == 1
+
+
+def test_a_node_that_fails_twice_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the queue where all nodes are needed, at once where fewer are enough."""
+    run = new_run(tmp_path)
+    for number, (node, step) in enumerate((("node2.cluster", 5), ("node1", 7), ("node2.cluster", 9))):
+        monkeypatch.setenv("TRAIN_STARTED", str(number))
+        failing(run, step)
+        first(run, NODE, node)
+    assert asked(run, 2, 2) == 1, "nothing requeues it"
+    assert asked(run, 3, 2, "--requeue") == 0 and bad_nodes.read(run) == []
+    assert asked(run, 2, 2, "--requeue") == STOPPED
+    said = "again: the ranks failed after step 9: exit code 1; not the first time on node2: back to the queue, without that node."
+    assert said in capsys.readouterr().err
+    assert (run.path / "bad_nodes").read_text() == "node2\n"
+    nodes = ["--hosts", "node[1-3]", "--answer", "node[1-3]", "--fewest", "2"]
+    assert asked(run, 0, 0, *nodes) == 0
+    out, err = capsys.readouterr()
+    assert out == "node1\nnode3\n" and "the ranks start on node1, node3." in err
+    bad_nodes.add(run, "node4")
+    assert (run.path / "bad_nodes").read_text() == "node2,node4\n"
+
+
+def test_a_loss_of_nan_is_computed_again_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, loss = new_run(tmp_path), BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",))
+    record_start(run, 2, JOB)
+    replay.record(run, loss)
+    record_failure(run)
+    assert asked(run, 0) == 0
+    assert (
+        "again: the steps up to 40 are computed again, from a checkpoint before." in capsys.readouterr().err
+    )
+    record_start(run, 2, JOB)
+    replay.judge(run, "repeated")
+    replay.record(run, replace(loss, verdict="repeated"))
+    record_failure(run)
+    assert asked(run, 9) == 1
+    assert "not once more: train/loss is nan or inf each time." in capsys.readouterr().err
+
+
+def test_exit_codes_in_words() -> None:
+    assert named(137) == "signal SIGKILL" and named(1) == "exit code 1"
+
+
+def test_a_damaged_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = new_run(tmp_path)
+    run.info_file.write_text("{")
+    assert asked(run, 1) == 1
+    assert capsys.readouterr().err.startswith("error: ")

@@ -1,0 +1,168 @@
+"""Run folders: unique, found again, run.json never half-written."""
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.errors import CheckpointError
+from train_anywhere.files.marked import MARKER
+from train_anywhere.runs import folder
+from train_anywhere.runs.folder import RunDir, create, discard, open_run, point_latest
+
+
+def test_many_at_once_get_different_folders(tmp_path: Path) -> None:
+    made = []
+    threads = [threading.Thread(target=lambda: made.append(create(tmp_path, "a").path)) for _ in range(40)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(set(made)) == 40
+    assert (tmp_path / "latest").resolve() in made
+
+
+def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    assert run.info() == {}
+    run.update(state="queued", step=0)
+    done = threading.Event()
+    torn = []
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                json.loads(run.info_file.read_text())
+            except ValueError:
+                torn.append(1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for step in range(200):
+        run.update(step=step, filler="x" * 20000)
+    done.set()
+    reader.join()
+    assert not torn
+    assert run.info()["state"] == "queued"
+    assert run.info()["step"] == 199
+    assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json", "state"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "script", "state"),
+    [
+        ("running", "failed\n", "failed"),
+        ("preempted", "queued\n", "queued"),
+        ("completed", "failed\n", "completed"),
+        ("completed", "running 7\n", "completed"),  # killed between the two files
+        ("running", "queued\n", "running"),
+        ("running", "cancelled\n", "running"),  # an earlier version has resumed the run since
+        ("running", "", "running"),
+        ("running", "\udcff", "running"),
+        ("running", None, "running"),  # a run folder of an earlier version
+    ],
+)
+def test_run_json_counts_except_for_what_a_batch_script_may_record(
+    tmp_path: Path, recorded: str, script: str | None, state: str
+) -> None:
+    run = create(tmp_path, "a")
+    run.update(state=recorded)
+    if script is None:
+        run.state_file.unlink()
+    else:
+        run.state_file.write_bytes(script.encode(errors="surrogateescape"))
+    assert run.info()["state"] == state
+    run.update(step=3)
+    assert json.loads(run.info_file.read_text()) == {"state": state, "step": 3}
+    assert run.state_file.read_text() == f"{state}\n"
+
+
+def test_a_pipe_in_the_place_of_the_state_is_not_waited_for(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    run.update(state="running")
+    run.state_file.unlink()
+    os.mkfifo(run.state_file)
+    assert run.info()["state"] == "running"
+
+
+def test_no_run_folder_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"is not a run folder \(it has no config.yaml\); name one like"
+    ):
+        open_run(tmp_path)
+
+
+def test_latest_opens_the_newest(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    run.config.write_text("name: a\n")
+    assert open_run(tmp_path / "latest").path == run.path
+
+
+def test_a_link_to_a_folder_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "results").symlink_to(tmp_path / "purged")
+    with pytest.raises(
+        CheckpointError, match=r"results is a link to .*purged, which does not exist; make that folder"
+    ):
+        create(tmp_path / "results", "a")
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        CheckpointError, match=r"no run folder can be made in .*file/a \(Not a directory\); name another"
+    ):
+        create(tmp_path / "file", "a")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
+def test_what_the_user_calls_latest_stays(
+    tmp_path: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "latest")
+    run = create(tmp_path, "a")
+    assert not (tmp_path / "latest").is_symlink()
+    said = f"{tmp_path / 'latest'} is not a link and stays as it is; the newest run is {run.path}.\n"
+    assert capsys.readouterr().err == said
+    point_latest(tmp_path, None)
+    assert (tmp_path / "latest").exists()
+
+
+def test_only_a_run_that_never_had_a_job_is_discarded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, used = create(tmp_path, "a"), create(tmp_path, "a")
+    mine = RunDir(tmp_path / "a" / "mine")
+    mine.path.mkdir()
+    mine.config.write_text("name: a\n")
+    (new.path / "code").mkdir()
+    (used.path / "jobs.txt").write_text("4711\n")
+    assert (discard(new), discard(used), discard(mine)) == (True, False, False)
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted([used.id, "mine"])
+    said = capsys.readouterr().err
+    assert "it has jobs.txt" in said and "mine has no marker of this project" in said
+
+
+def test_what_a_disk_refuses_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run that trains goes on, and reads its own newest values."""
+
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    run = create(tmp_path, "a")
+    run.update(state="queued", step=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "write_or_overwrite", full)
+        assert not run.note(state="running")
+        assert not run.note(step=4)
+        run.catch_up()
+        assert (run.info()["state"], run.info()["step"]) == ("running", 4)
+        with pytest.raises(OSError, match="No space left"):
+            run.update(step=5)
+    assert capfd.readouterr().err.count(f"{run.info_file} can't be written (No space left on device)") == 1
+    assert RunDir(run.path).info()["state"] == "queued"
+    run.catch_up()
+    read = RunDir(run.path).info()
+    assert (read["state"], read["step"], run.state_file.read_text()) == ("running", 4, "running\n")

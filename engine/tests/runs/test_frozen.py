@@ -1,0 +1,93 @@
+"""A damaged run folder is refused with all that is wrong with it, and nothing in it has changed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import CheckpointError
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.frozen import read_frozen, refuse_damaged
+from train_anywhere.runs.resume import saved_overrides
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> RunDir:
+    run = make_run("model=mlp")[1]
+    run.update(state="completed", parts=[{"started": "now"}])
+    return run
+
+
+def contents(run: RunDir) -> dict[str, bytes | None]:
+    return {p.name: p.read_bytes() if p.is_file() else None for p in run.path.iterdir()}
+
+
+def refusal(run: RunDir) -> str:
+    """What `resume=` says; it must leave everything as it is."""
+    before = contents(run)
+    with pytest.raises(CheckpointError) as caught:
+        saved_overrides([f"resume={run.path}", "trainer.max_epochs=9"])
+    assert contents(run) == before
+    return str(caught.value)
+
+
+def test_a_good_one_is_read(run: RunDir) -> None:
+    assert saved_overrides([f"resume={run.path}"])[0] == "model=mlp"
+    assert read_frozen(run)["name"] == "digits"
+
+
+DAMAGED = [
+    ("config.yaml", b"a: [1\nb: 2", "is damaged (no YAML in line 2); restore"),
+    ("config.yaml", b"\tname: x", "is damaged (no YAML in line 1); restore"),
+    ("config.yaml", b"\xff\xfe\x00", "is damaged (no"),
+    ("config.yaml", b"", "is damaged (no configuration)"),
+    ("config.yaml", b"- 1\n- 2\n", "is damaged (no configuration)"),
+    ("config.yaml", b"[" * 100_000, "is damaged (no YAML"),
+    ("overrides.txt", b"model=mlp\n\xff\xff\n", "is damaged (not UTF-8)"),
+    ("run.json", b"{", "is damaged (no JSON); rename it to continue without the history that it holds."),
+    ("run.json", b"\xff", "is damaged (not UTF-8); rename it"),
+    ("run.json", b"[1, 2]", "is not what this project writes there; rename it"),
+    ("run.json", b'{"parts": 5}', "is not what this project writes there; rename it"),
+    ("run.json", b"[" * 100_000, "is damaged (no JSON)"),
+]
+
+
+def test_a_damaged_file_is_named(run: RunDir) -> None:
+    for name, content, said in DAMAGED:
+        before = (run.path / name).read_bytes()
+        (run.path / name).write_bytes(content)
+        message = refusal(run)
+        assert message.startswith(f"{run.path / name} ") and said in message
+        (run.path / name).write_bytes(before)
+
+
+def test_all_that_is_wrong_is_said_at_once(run: RunDir) -> None:
+    run.overrides.unlink()
+    run.info_file.write_text("{")
+    message = refusal(run)
+    assert (
+        "overrides.txt can't be read (No such file or directory)" in message
+        and "run.json is damaged" in message
+    )
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "metrics.csv", "run.json"])
+def test_a_link_that_leads_out_of_the_run_folder_is_refused(run: RunDir, tmp_path: Path, name: str) -> None:
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).symlink_to(tmp_path)
+    assert f"{run.path / name} is a link to {tmp_path}" in refusal(run)
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(run: RunDir) -> None:
+    run.checkpoints.write_text("")
+    assert f"{run.checkpoints} is not a folder; move it away." in refusal(run)
+
+
+def test_a_folder_that_can_not_be_written_is_refused(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, how: False)  # as root every folder can be
+    with pytest.raises(CheckpointError, match="can't be written"):
+        refuse_damaged(run)

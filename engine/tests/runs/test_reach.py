@@ -1,0 +1,252 @@
+"""A run folder from someone else sends nothing, listens nowhere, reads no variable and writes nowhere before someone has said so."""
+
+import shutil
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from train_anywhere.after.opening import read_config
+from train_anywhere.config.compose import compose
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.resume import resumed, saved_overrides
+from train_anywhere.runs.trust import reaches
+from train_anywhere.search.here import Here
+
+Make = Callable[..., tuple[Config, RunDir]]
+Train = Callable[..., "CompletedProcess[str]"]
+
+
+def handed_over(run: RunDir) -> RunDir:
+    """The folder that a colleague gives to this user, who has never run it there."""
+    return RunDir(Path(shutil.copytree(run.path, run.path.with_name("handed-over"))))
+
+
+def resume(run: RunDir, *typed: str) -> dict[str, object]:
+    """The configuration that src/train.py continues with."""
+    overrides = [*saved_overrides([f"resume={run.path}", *typed]), f"resume={run.path}", *typed]
+    return resumed(compose(overrides), run, overrides)
+
+
+def asked(run: RunDir, *typed: str) -> list[str]:
+    """What the refusal names: keys, or whole lines of overrides.txt."""
+    with pytest.raises(ConfigError) as refused:
+        resume(run, *typed)
+    start = f"the run folder {run.path} brings "
+    assert all(
+        p.startswith(start) and p.endswith("add trust=true to run it.") for p in refused.value.problems
+    )
+    return sorted(p.removeprefix(start).partition("=")[0] for p in refused.value.problems)
+
+
+WANDB = ("loggers=wandb", "loggers.wandb.offline=true")
+REACHING = {
+    "another server": (
+        ["loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9"],
+        ["loggers.mlflow.tracking_uri"],
+    ),
+    "settings of a logger": (
+        [*WANDB, "++loggers.wandb.settings.base_url=http://127.0.0.1:9"],
+        ["loggers.wandb.offline", "loggers.wandb.settings.base_url"],
+    ),
+    "online": (["loggers=wandb", "loggers.wandb.offline=false"], ["loggers.wandb.offline"]),
+    "another account": (["loggers=wandb", "loggers.wandb.entity=evil"], ["loggers.wandb.entity"]),
+    "a port": (["monitor.serve=true"], ["monitor.serve"]),
+    "a port for all": (
+        ["monitor.serve=true", "monitor.serve_address=0.0.0.0"],
+        ["monitor.serve", "monitor.serve_address"],
+    ),
+    "a folder for checkpoints": (["checkpoint.local=/tmp/x"], ["checkpoint.local"]),
+    "a variable in a folder": (["checkpoint.local=$HOME/x"], ["checkpoint.local"]),
+    "a folder for downloads": (["data=mnist", "data.dir=/tmp/x"], ["data.dir"]),
+    "a folder for all data": (["data=mnist", "paths.data=/tmp/x"], ["data.dir"]),
+    "a folder for tokens": (["data=text", "task=language_model", "model=gpt", "data.cache=/tmp/x"], ["data.cache"]),
+    "a folder on nodes": (["cluster.local_disk=/home"], ["cluster.local_disk"]),
+    "mail": (
+        ["cluster=slurm", "cluster.mail_user=a@b.c", "cluster.mail_type=ALL"],
+        ["cluster.mail_type", "cluster.mail_user"],
+    ),
+    "a comment for the site": (["cluster=slurm", "cluster.comment=x"], ["cluster.comment"]),
+    "a place for the packed environment": (["cluster=slurm", "cluster.pack_env=true"], ["cluster.pack_env", "paths.results"]),
+    "arguments of a callback": (
+        ["callbacks=learning_rate", "callbacks.learning_rate.logging_interval=epoch"],
+        ["callbacks.learning_rate.logging_interval"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REACHING)
+@pytest.mark.quick("a folder on nodes")
+def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, name: str) -> None:
+    words, keys = REACHING[name]
+    _, own = make_run(*words)
+    resume(own)  # this user's own run needs no word
+    run = handed_over(own)
+    assert asked(run) == keys
+    assert resume(run, "trust=true")["trust"] is True
+    if "paths.results" not in keys:  # can't be typed
+        resume(run, *[f"++{w}" if w.startswith(("loggers.", "callbacks.", "data.")) else w for w in words])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model=mlp", "model.hidden=[64]", "optimizer=sgd", "trainer.max_epochs=3", "checkpoint.local=null"],
+        ["data=imagefolder", "data.dir=/data/imagenet", "data.workers=8", "model=resnet18"],
+        ["loggers=[wandb,mlflow]", "name=mine"],
+        ["cluster=neuron", "cluster.time=60", "cluster.account=abc", "trainer.devices=2"],
+        ["data=text", "task=language_model", "model=gpt", "data.dir=/texts"],
+        ["experiment=regression", "callbacks=learning_rate"],
+        ["data.stage=false", "strategy=ddp", "monitor.serve=false", "monitor.hang=requeue"],
+    ],
+)
+@pytest.mark.quick("words4", "words6")
+def test_a_foreign_run_that_reaches_nowhere_else_is_not_asked_for(
+    make_run: Make, words: Sequence[str]
+) -> None:
+    resume(handed_over(make_run(*words)[1]))
+
+
+@pytest.mark.parametrize("line", ["data.dir=${oc.env:A_SECRET}", "++loggers.mlflow.tags.a=${oc.env:A_SECRET}",
+                                  '++task.x="${oc.${y}:A_SECRET}"', "seed=${now:%S}"])  # fmt: skip
+@pytest.mark.parametrize("secret", ["hunter2", None])
+@pytest.mark.quick("hunter2-seed=${now:%S}")
+def test_no_variable_is_read_for_the_overrides_of_a_foreign_run(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch, line: str, secret: str | None
+) -> None:
+    run = handed_over(make_run("loggers=mlflow", "monitor.serve=true")[1])
+    run.overrides.write_text(f"loggers=mlflow\nmonitor.serve=true\n{line}\n")
+    if secret:
+        monkeypatch.setenv("A_SECRET", secret)
+    with pytest.raises(ConfigError) as refused:
+        saved_overrides([f"resume={run.path}"])
+    first, *others = refused.value.problems
+    assert first.startswith(
+        f"the run folder {run.path} brings {line!r} in overrides.txt, which would read your environment"
+    )
+    assert ["monitor.serve=True" in other for other in others] == [True]  # everything at once
+    assert "hunter2" not in str(refused.value)
+    for words in ([f"++resume={run.path}"], [f"+resume={run.path}", "trust=false"]):
+        with pytest.raises(ConfigError, match="would read your environment"):
+            saved_overrides(words)
+    with pytest.raises(ConfigError, match="would read your environment"):
+        resumed({"trust": False}, run, [])  # resume: in a file of configs/
+    assert line in saved_overrides([f"resume={run.path}", "trust=true"])
+    assert line in saved_overrides([f"resume={run.path}", line])  # typed by oneself
+
+
+def test_one_s_own_run_reads_its_variables_again(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_FOLDER", "/data/mnist")
+    _, run = make_run(
+        "data=mnist",
+        "++data.dir=${oc.env:A_FOLDER}",
+        "loggers=mlflow",
+        "++loggers.mlflow.tags.a=${oc.env:HOME}",
+    )
+    assert resume(run)["data"]["dir"] == "/data/mnist"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${oc.env:A_SECRET}",
+        "x${oc.env:A_SECRET}",
+        ["a", {"b": "${oc.env:A_SECRET}"}],
+        "$A_SECRET/x",
+        "\\${oc.env:A_SECRET}",
+    ],
+)
+def test_a_variable_in_config_yaml_is_found_wherever_it_is(value: object) -> None:
+    assert reaches({"model.anything": value}, training=False) == {
+        "model.anything": "would read your environment"
+    }
+    assert not reaches({"model.anything": "a\\$b", "name": "a$ b"})
+
+
+def test_own_code_with_other_arguments_is_asked_for(make_run: Make) -> None:
+    flat = {"model._target_": "mine.Net", "model.name": "custom", "model.hidden": [64, 64], "model.lr": 0.1}
+    assert [*reaches({**flat, "model.weights": "http://evil", "model.pretrained": True})] == [
+        *("model.weights", "model.pretrained", "model._target_")
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", ["2026-01-01", "[{2026-01-01: x}]", "&a [*a]", "!!set {a}", "!!binary aGk=", ".nan"]
+)
+@pytest.mark.quick("!!set {a}", "[{2026-01-01: x}]")
+def test_whatever_yaml_holds_is_shown(make_run: Make, value: str) -> None:
+    run = handed_over(make_run("loggers=wandb")[1])
+    run.config.write_text(run.config.read_text().replace("entity: null", f"entity: {value}"))
+    assert asked(run) == ["loggers.wandb.entity"]
+
+
+def test_a_search_goes_on_only_with_trials_of_its_own(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(
+        Here, "_start", lambda self, run, config: started.append(run.path.name) or "process 1"
+    )
+    _, own = make_run(
+        "loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9", "monitor.serve=true"
+    )
+    here = Here(1)
+    here.again(own)
+    with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
+        here.again(handed_over(own))
+    assert started == [own.path.name]
+
+
+def test_an_evaluation_asks_only_for_what_it_uses(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (
+        "data=mnist",
+        "data.dir=/tmp/x",
+        "loggers=mlflow",
+        "loggers.mlflow.tracking_uri=http://127.0.0.1:9",
+        "monitor.serve=true",
+    )
+    _, own = make_run(*words)
+    read_config(own, [])
+    run = handed_over(own)
+    with pytest.raises(ConfigError, match=r"brings data\.dir='/tmp/x'") as refused:
+        read_config(run, [])
+    assert len(refused.value.problems) == 1
+    assert read_config(run, ["data.dir=/tmp/y"]).data.arguments["dir"] == "/tmp/y"
+    read_config(run, ["trust=true"])
+    run.config.write_text(run.config.read_text().replace("http://127.0.0.1:9", "${oc.env:HOME}"))
+    with pytest.raises(ConfigError, match="would read your environment"):
+        read_config(run, ["data.dir=/tmp/y"])
+
+
+def test_nothing_is_sent_or_written(
+    make_run: Make, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command as it is typed, and a server that nobody calls."""
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        _, own = make_run(
+            *(
+                "loggers=mlflow",
+                f"loggers.mlflow.tracking_uri={address}",
+                "loggers.mlflow.tags={a: '${oc.env:A_SECRET}'}",
+            ),
+            *(f"checkpoint.local={tmp_path}/local", "trainer.max_epochs=1", "trainer.limit_train_batches=1"),
+        )
+        run = handed_over(own)
+        run.overrides.write_text("".join(s for s in run.overrides.open() if "oc.env" not in s))
+        before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+        refused = train(f"resume={run.path}", env={"MLFLOW_TRACKING_TOKEN": "hunter2"})
+        with pytest.raises(TimeoutError):
+            server.accept()
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    for key in ("loggers.mlflow.tracking_uri", "loggers.mlflow.tags.a", "checkpoint.local"):
+        assert f"brings {key}=" in refused.stderr
+    assert "hunter2" not in refused.stderr
+    assert before == {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    assert not (tmp_path / "local").exists()

@@ -1,0 +1,44 @@
+"""Clients of Slurm for tests: shell scripts that answer as a test says."""
+
+from pathlib import Path
+
+from train_anywhere.config.compose import compose
+from train_anywhere.launch.ahead import data_problems, refuse_unreadable_run
+from train_anywhere.slurm.launch import start
+
+INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+
+
+class Fakes:
+    """Clients of Slurm that do as their script says; what they were asked is in `asked`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._asked = folder / "bin", folder / "asked"
+        self.queue, self.results = folder / "queue", folder / "results"
+        self.folder.mkdir()
+        self.queue.touch()
+        self("squeue", f"cat {self.queue}; [ -s {self.queue} ] || {{ {INVALID}; }}")
+        self("sbatch", 'echo "error: a test says what sbatch does" >&2; exit 9')
+        self("scancel", f"for i; do sed -i s/^$i.*/$i\\|CANCELLED/ {self.queue}; done")
+
+    def __call__(self, name: str, script: str) -> None:
+        (self.folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{self._asked}\n{script}\n')
+        (self.folder / name).chmod(0o755)
+
+    def chain(self, last: str, good: int = 1) -> None:
+        """Sbatch accepts `good` jobs, 4001 and so on, and then does as `last` says."""
+        count = f"n=$(grep -c ^sbatch {self._asked})"
+        accept = f"echo $((4000 + n))\\|PENDING >>{self.queue}; echo $((4000 + n)); exit 0"
+        self("sbatch", f"{count}\nif [ $n -le {good} ]; then {accept}; fi\n{last}")
+
+    def asked(self, name: str) -> list[str]:
+        """What a client was asked, without its name."""
+        lines = self._asked.read_text().splitlines() if self._asked.exists() else []
+        return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
+
+    def runs(self) -> list[Path]:
+        return sorted(p.parent for p in self.results.glob("*/*/config.yaml"))
+
+    def submit(self, *words: str) -> None:
+        words = ("cluster=slurm", f"paths.results={self.results}", *words)
+        start([compose(words)], [words], data_problems, refuse_unreadable_run)

@@ -1,0 +1,126 @@
+"""The project's commands as typed on the login node of a testbed, and what their jobs leave; a tool of several tests."""
+
+import csv
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from train_anywhere.files import ROOT
+from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.testing.weights import info
+
+SMALL = ("trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.ranks=true")
+"""A training of seconds whose ranks say where they are."""
+
+EACH_STEP = ("model=mlp", "trainer.max_epochs=1000", "trainer.log_every_n_steps=1")
+"""A training that `trainer.max_steps` ends; each step has its row in metrics.csv and its point in TensorBoard."""
+
+
+class Login:
+    """A person on the login node.
+
+    Args:
+        testbed: the cluster.
+        folder: on storage that every node sees; run folders are made below its `results`.
+        root: folder of the project.
+    """
+
+    def __init__(self, testbed: Testbed, folder: Path, root: Path = ROOT) -> None:
+        self.testbed, self.folder, self.root = testbed, folder, root
+        self.results = folder / "results"
+        folder.mkdir(exist_ok=True)
+
+    def command(self, program: str, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """`python src/<program>.py words...`"""
+        command = [sys.executable, str(self.root / "src" / f"{program}.py"), *words]
+        environ, where = {**self.testbed.env(), "OMP_NUM_THREADS": "1"}, self.folder
+        return subprocess.run(
+            command, env=environ, cwd=where, capture_output=True, text=True, timeout=timeout
+        )
+
+    def train(self, *words: str) -> str:
+        """What `python src/train.py words...` prints, with run folders below `results`."""
+        in_quotes = "'" + str(self.results).replace("'", "\\'") + "'"
+        done = self.command("train", *words, f"paths.results={in_quotes}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def submit(self, *words: str) -> tuple[str, Path]:
+        """Submit; returns the job id (of a chain: the first one) and the run folder (of a sweep: its first member's)."""
+        said = self.train(*words)
+        found = re.match(r"Submitted job (\d+)", said)
+        assert found, said
+        of_the_job = {found[1], f"{found[1]}_0"}
+        runs = [p.parent for p in self.results.glob("*/*/jobs.txt") if of_the_job & {*p.read_text().split()}]
+        assert len(runs) == 1, said
+        return found[1], runs[0]
+
+    def result(self, *words: str, timeout: float = 240) -> Path:
+        """Submit and wait for a job that must be COMPLETED; returns the run folder."""
+        job, run = self.submit(*words)
+        assert self.testbed.wait_job(job, timeout) == "COMPLETED", log(run)
+        return run
+
+    def jobs(self, *words: str) -> str:
+        """What `python src/jobs.py words...` prints."""
+        done = self.command("jobs", *words, "--results", str(self.results))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def log(run: Path) -> str:
+    """Everything that the jobs of a run printed."""
+    return "\n".join(p.read_text() for p in sorted(run.glob("slurm-*.*")))
+
+
+def steps(run: Path) -> list[int]:
+    """The steps in metrics.csv, in the order of its rows."""
+    if not (run / "metrics.csv").exists():
+        return []
+    with open(run / "metrics.csv") as file:
+        return [int(row["step"]) for row in csv.DictReader(file)]
+
+
+def check_curve(run: Path, last: int) -> None:
+    """Each step from the first to the last is there, in this order, in metrics.csv and in TensorBoard's files as a whole."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rows = steps(run)
+    assert rows == sorted(rows) and {*rows} == {*range(1, last + 1)}, rows
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, last + 1))
+
+
+def trained(run: Path, part: int = 0) -> int:
+    """Steps that a part of a run (0: the first) has logged so far; 0 before it trains."""
+    begun = [p["from_step"] for p in info(run).get("parts", [])[part:] if "from_step" in p]
+    return max(steps(run), default=0) - begun[0] if begun else 0
+
+
+def set_step_seconds(shared_dir: Path, seconds: str) -> None:
+    """How long a step takes that is made slow; ranks read it at each step, so it is replaced in one rename."""
+    new = shared_dir / "step_seconds.new"
+    new.write_text(seconds)
+    new.replace(shared_dir / "step_seconds")
+
+
+def hosts(run: Path) -> dict[int, str]:
+    """Host of each rank, as the ranks said at their start with `monitor.ranks=true`."""
+    return {int(r): h for r, h in re.findall(r"rank (\d+) of \d+: .* on node \d+ \((\S+)\)", log(run))}
+
+
+def per_host(run: Path) -> list[int]:
+    """Ranks on each host, most first."""
+    found = list(hosts(run).values())
+    return sorted((found.count(h) for h in set(found)), reverse=True)
+
+
+def wait_for(there: Callable[[], bool], run: Path, seconds: float) -> None:
+    """Wait until something is true of a run's job."""
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, f"not within {seconds} s:\n{log(run)}"
+        time.sleep(0.1)

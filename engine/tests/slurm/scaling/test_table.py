@@ -1,0 +1,70 @@
+"""The figures of a timing table, worked out by hand."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.errors import SubmitError
+from train_anywhere.slurm.scaling.grid import Cell
+from train_anywhere.slurm.scaling.start import Table
+from train_anywhere.slurm.scaling.table import Row, as_csv, as_text, compared, open_table, plot, write
+
+ONE, TWO, FOUR = (Cell(1, n, "a", "single" if n == 1 else "horovod", "auto") for n in (1, 2, 4))
+OTHER = Cell(1, 4, "b", "horovod", "srun")
+
+ROWS = compared(
+    [
+        Row(FOUR, "completed", 30.0, 300.0, "images", waiting=0.2),
+        Row(ONE, "completed", 100.0, 100.0, "images"),
+        Row(TWO, "running"),
+        Row(OTHER, "completed", 5.0, 50.0, "images"),
+    ]
+)
+
+
+TEXT = """\
+nodes x devices  framework  strategy  launch  time     rate          speed-up  efficiency  waiting  state
+1 x 4            a          horovod   -       30.0 s   300 images/s  3.00      75%         20%      completed
+1 x 1            a          single    -       100.0 s  100 images/s  1.00      100%        -        completed
+1 x 2            a          horovod   -       -        -             -         -           -        running
+1 x 4            b          horovod   srun    5.0 s    50 images/s   1.00      100%        -        completed"""
+
+
+def test_speed_up_is_beside_the_fewest_devices_of_the_same_framework() -> None:
+    assert [(r.speedup, r.efficiency) for r in ROWS] == [(3.0, 0.75), (1.0, 1.0), (None, None), (1.0, 1.0)]
+
+
+def test_the_table_in_columns() -> None:
+    assert as_text(ROWS) == TEXT
+
+
+def test_numbers_for_other_programs() -> None:
+    rows = [*csv.DictReader(io.StringIO(as_csv(ROWS)))]
+    assert rows[0]["speedup"] == "3" and rows[0]["efficiency"] == "0.75" and rows[0]["waiting"] == "0.2"
+    assert rows[2] == {**dict.fromkeys(rows[0], ""), "nodes": "1", "devices": "2", "framework": "a", "strategy": "horovod",
+                       "launch": "auto", "unit": "samples", "state": "running"}  # fmt: skip
+
+
+def test_a_curve_begins_at_the_single_device() -> None:
+    (drawn,) = plot(ROWS)
+    assert drawn.names == ("a horovod", "linear")
+    assert plot([r for r in ROWS if r.cell is OTHER]) == []
+
+
+def test_what_holds_no_table_is_refused(tmp_path: Path) -> None:
+    for content in (None, "{", "[]", '{"cells": [{"nodes": 1}]}'):
+        if content is not None:
+            (tmp_path / "scaling.json").write_text(content)
+        with pytest.raises(SubmitError, match="holds no timing table"):
+            open_table(tmp_path)
+
+
+def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
+    table, page = write(Table(tmp_path, [r.cell for r in ROWS], "none"), ROWS)
+    assert table.read_text() == as_csv(ROWS)
+    text = page.read_text()
+    assert text.rstrip().endswith("</html>") and text.count("<svg") == 1
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", text) and "75%" in text

@@ -1,0 +1,118 @@
+"""What a person reads; the reports are made up, real ones are read in engine/tests/test_jobs.py."""
+
+from pathlib import Path
+
+from train_anywhere.slurm.status.page import duration, page, table
+from train_anywhere.slurm.status.pending import Pending
+from train_anywhere.slurm.status.report import Checkpoint, Progress, Report, differing
+
+PATH = Path("/shared/results/digits/20260101-000000-aaaa")
+
+RUNNING = Report(
+    id=PATH.name,
+    path=PATH,
+    state="running",
+    written="running",
+    where="job 7 on slurm",
+    hosts=("node1", "node2"),
+    progress=Progress(
+        3,
+        10,
+        230,
+        900,
+        "train",
+        1234.4,
+        "images",
+        200.0,
+        2.0,
+        0.04,
+        {"lr": 0.1, "val/loss": None, "val/acc": 0.5},
+        0.91,
+    ),
+    nodes={"node1": {"sample": {"cpu_use_percent": 45}}, "node2": {}},
+    verdicts=("rank 1 takes 1.52 times as long as the others",),
+    checkpoint=Checkpoint(200, PATH / "checkpoints" / "00000200", 300.0),
+    attempts=2,
+    steps_lost=1,
+    resumed="resumed 1 time, 1 step lost",
+    logs=(PATH / "slurm-7.out",),
+    tensorboard={"url": "http://node1:6006", "tunnel": "ssh -L 6006:node1:6006 login"},
+    next=("jobs.py logs", "jobs.py cancel"),
+)
+
+TEXT = """\
+20260101-000000-aaaa  running  job 7 on slurm  epoch 3/10, step 230/900  resumed 1 time, 1 step lost  val/loss nan  val/acc 0.5000
+Run folder:  /shared/results/digits/20260101-000000-aaaa
+Nodes:       node1, node2
+Now:         train, 1234 images/s, 3 min left, waits for data 4 % of the time, efficiency 91 %, last moved 2 s ago
+node1:       CPUs 45 %
+Note:        rank 1 takes 1.52 times as long as the others
+Checkpoint:  step 200, 5 min ago, 30 steps since
+Log:         /shared/results/digits/20260101-000000-aaaa/slurm-7.out
+TensorBoard: http://node1:6006  ssh -L 6006:node1:6006 login
+Next:        jobs.py logs
+             jobs.py cancel"""
+
+
+def test_a_page_has_all_that_is_known() -> None:
+    assert page(RUNNING) == TEXT
+
+
+def test_what_is_not_known_has_no_row() -> None:
+    assert (
+        page(Report("gold", PATH, state="lost", where="job 7 on None"))
+        == f"gold  lost  job 7 on None\nRun folder:  {PATH}"
+    )
+
+
+def test_why_a_job_waits() -> None:
+    waiting = Report("a", PATH, state="pending", pending=Pending("Resources", "2026-11-22T12:00:00"))
+    assert "Waits:       Resources; expected to start 2026-11-22T12:00:00" in page(waiting)
+    assert "Waits:       no reason is given" in page(Report("a", PATH, state="pending", pending=Pending()))
+
+
+def member(number: int, state: str, **overrides: str) -> Report:
+    metrics = Progress(step=5, epoch=1, metrics={"val/acc": number / 10})
+    return Report(
+        f"s-{number}",
+        PATH,
+        state=state,
+        where="job",
+        progress=metrics,
+        overrides={"model": "mlp", **overrides},
+    )
+
+
+def test_members_of_a_sweep_have_columns_for_what_differs() -> None:
+    sweep = [member(0, "completed", seed="1"), member(1, "failed", seed="20"), member(2, "running")]
+    assert differing(sweep) == ["seed"]
+    assert table(sweep).splitlines() == [
+        "run  state      where  seed  progress         metrics",
+        "s-0  completed  job    1     epoch 1, step 5  val/acc 0.0000",
+        "s-1  failed     job    20    epoch 1, step 5  val/acc 0.1000",
+        "s-2  running    job    -     epoch 1, step 5  val/acc 0.2000",
+    ]
+
+
+def test_who_may_still_train() -> None:
+    alive = [
+        ("running", "running"),
+        ("resizing", "running"),
+        ("", "queued"),
+    ]  # resizing: one of Slurm's rarer ones
+    over = [
+        ("", "completed"),
+        ("lost", "running"),
+        ("unknown", "running"),
+        ("preempted", "preempted"),
+        ("node_fail", "running"),
+    ]
+    states = [
+        (s, written) for s, written in alive + over if Report("a", PATH, state=s, written=written).alive
+    ]
+    assert states == alive
+
+
+def test_durations() -> None:
+    texts = {0.2: "0 s", 89: "89 s", 91: "2 min", 5000: "83 min", 5400: "1 h 30 min", 172800: "2 d 0 h"}
+    assert {seconds: duration(seconds) for seconds in texts} == texts

@@ -1,0 +1,52 @@
+"""The page of a sweep, from the folders of its members."""
+
+import re
+from pathlib import Path
+
+from engine.tests.slurm.status.test_page import RUNNING
+from train_anywhere.files.plain_json import dumps
+from train_anywhere.slurm.runs import find
+from train_anywhere.slurm.status.sweep_page import MOST_CURVES, comparison, write_sweep
+
+SWEEP = "20260101-000000-aaaa"
+
+
+def sweep(folder: Path, members: int) -> None:
+    """As a submission and its jobs leave it; the last member has failed at its start."""
+    base = folder / "digits" / SWEEP
+    base.mkdir(parents=True)
+    (base / "job.sbatch").touch()
+    for number in range(members):
+        run = base.with_name(f"{SWEEP}-{number}")
+        run.mkdir()
+        (run / "config.yaml").write_text("cluster: {scheduler: slurm}\n")
+        (run / "overrides.txt").write_text(f"seed={number}\nmodel=<b>\n")
+        failed = number == members - 1
+        state = (
+            {"state": "failed"}
+            if failed
+            else {"state": "completed", "step": 20, "metrics": {"val/loss": number / 8}}
+        )
+        (run / "run.json").write_text(dumps(state))
+        if not failed:
+            (run / "metrics.csv").write_text(f"step,epoch,val/loss,lr\n10,1,0.5,0.1\n20,2,{number / 8},0.1\n")
+
+
+def test_a_row_for_each_member_and_a_curve_in_each_drawing(tmp_path: Path) -> None:
+    sweep(tmp_path, 3)
+    written = write_sweep(find(SWEEP, tmp_path))
+    assert written == tmp_path / "digits" / SWEEP / "report.html"
+    text = written.read_text()
+    assert re.findall(r"<th>(.*?)</th>", text) == ["run", "seed", "state", "progress", "val/loss"]
+    cells = re.findall(r"<td>(.*?)</td>", text)
+    assert cells[:5] == [f"{SWEEP}-0", "0", "completed", "epoch ?, step 20", "0"]
+    assert cells[10:13] == [f"{SWEEP}-2", "2", "failed"]
+    assert text.count("<svg") == 2 and text.index("<h3>val/loss") < text.index("<h3>lr")
+    assert "0 seed=0</li>" in text and "1 seed=1</li>" in text and "2 seed=2" not in text
+    assert "<b>" not in text
+
+
+def test_a_large_sweep_keeps_a_drawing_that_can_be_read() -> None:
+    many = comparison("sweep", [RUNNING] * (MOST_CURVES + 5))
+    assert len(many.rows) == MOST_CURVES + 5
+    assert many.figures == []  # nothing was measured

@@ -1,0 +1,242 @@
+"""Jobs on a real Slurm whose ranks are started again in the same allocation: on fewer nodes, or after a failure."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.login import EACH_STEP, Login, check_curve, log, set_step_seconds, trained, wait_for
+from engine.tests.training import poisoned
+from engine.tests.training.test_replay import STEP, WORDS
+from train_anywhere.testing.weights import final_weights, info, largest_difference
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+KEPT = (
+    "checkpoint.every_n_epochs=1000",
+    "checkpoint.every_n_steps=20",
+    "data.batch_size=24",
+    "optimizer=sgd",
+    "model.dropout=0",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_again")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["strategy=ddp", "launch=srun"],
+        ["strategy=ddp", "launch=torchrun"],
+        ["strategy=horovod", "launch=horovodrun"],
+        ["framework=keras", "strategy=multiworker_mirrored", "launch=srun"],
+    ],
+    ids=lambda words: "-".join(w.split("=")[1] for w in words),
+)
+def test_a_job_goes_on_without_the_node_that_died(
+    login: Login, slow_steps: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2-4 nodes three are there at its start, and two in the end; no queue, and the rows and weights of a run on two alone."""
+    size = ["trainer.devices=1", "trainer.max_steps=160"]
+    data = ["data._target_=brought.open_recorded", bring(login, monkeypatch, RECORDED)]
+    same = ["cluster=slurm", *words, *EACH_STEP, *KEPT, *size, *data]
+    login.testbed.kill_node("node4")
+    login.testbed.machines.wait_for(
+        lambda: "down" in login.testbed.run(["sinfo", "-hN", "-nnode4", "-o%T"]).stdout, "node4 is not down"
+    )
+    job, run = login.submit(*same, "trainer.nodes=2-4", slow_steps)
+    wait_for(lambda: trained(run) > 50, run, 300)
+    assert info(run)["hosts"] == ["node1", "node2", "node3"]
+    login.testbed.kill_node("node3")
+    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    before, after = info(run)["parts"]
+    assert after["hosts"] == ["node1", "node2"] and before["job"] == after["job"]
+    assert 0 <= before["step"] - after["from_step"] <= 20 + 5
+    assert "again: node3 does not answer any more: the ranks start on node1, node2" in log(run)
+    assert info(run)["restarts"] == 1 and "requeue" not in log(run)
+    check_curve(run, 160)
+    set_step_seconds(login.folder, "0")
+    whole = login.result(*same, "trainer.nodes=2")
+    assert largest_difference(final_weights(run), final_weights(whole)) < 1e-5
+    on_three, on_two = rows_of_batches(login.folder, job)
+    (alone,) = rows_of_batches(login.folder, info(whole)["parts"][0]["job"])
+    assert on_three[: before["step"]] == alone[: before["step"]]
+    assert on_two[: 160 - after["from_step"]] == alone[after["from_step"] : 160]
+
+
+RECORDED = """
+import os
+from pathlib import Path
+
+from train_anywhere.data.base import Splits
+from src.data.digits import open_digits
+
+class Recorded:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def read(self, indices, epoch, train):
+        if train and len(indices) > 1:  # not a look at one row
+            start = f"{os.environ['SLURM_JOB_ID']}-{os.environ['TRAIN_STARTED']}"
+            with open(Path(__file__).with_name(f"rows-{start}-{os.uname().nodename}-{os.getpid()}"), "a") as file:
+                print(*indices, file=file)
+        return self.rows.read(indices, epoch, train)
+
+def open_recorded():
+    splits = open_digits()
+    return Splits(Recorded(splits.train), splits.val, splits.test, splits.facts)
+"""
+
+
+def rows_of_batches(folder: Path, job: str) -> list[list[list[int]]]:
+    """The rows that the ranks have read together, sorted, of each batch in its order; for each start of the ranks."""
+    starts: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob(f"rows-{job}-*")):
+        starts.setdefault(file.name.split("-")[2], []).append(file)
+    return [
+        [
+            sorted(int(row) for line in lines for row in line.split())
+            for lines in zip(*(file.read_text().splitlines() for file in files), strict=False)
+        ]
+        for _, files in sorted(starts.items())
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_again")
+def test_a_node_that_is_back_is_taken_in_by_the_next_requeue(login: Login, slow_steps: str) -> None:
+    """Three nodes, then two, then three again: one run, one job, one curve."""
+    size = ["trainer.nodes=2-3", "trainer.devices=1", "trainer.max_steps=200"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
+    wait_for(lambda: trained(run) > 30, run, 300)
+    died = info(run)["hosts"][-1]
+    login.testbed.kill_node(died)
+    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    login.testbed.boot_node(died)
+    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert [part["world_size"] for part in info(run)["parts"]] == [3, 2, 3]
+    assert "on 3, then 2, then 3 nodes" in login.jobs("status", run.name)
+    check_curve(run, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_again")
+def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps: str) -> None:
+    """Slurm alone would keep it RUNNING, with nothing in it, until its time limit."""
+    size = ["trainer.nodes=2-4", "trainer.devices=1", "trainer.max_steps=120"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
+    wait_for(lambda: trained(run) > 30, run, 300)
+    assert info(run)["hosts"][0] == "node1"
+    login.testbed.kill_node("node1")
+    wait_for(lambda: len(info(run)["parts"]) == 2, run, 400)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    (said,) = (run / "debug").glob("*-script.txt")
+    assert (
+        "node1, on which the batch script ran, does not answer any more: the job goes back"
+        in said.read_text()
+    )
+    assert info(run)["hosts"] == ["node2", "node3", "node4"]
+    check_curve(run, 120)
+
+
+@pytest.mark.slow
+def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) -> None:
+    """Twice at different steps: the run completes; a third time is one too often."""
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=300"]
+    job, run = login.submit("cluster=slurm", "cluster.retries=2", *EACH_STEP, *KEPT, *size, slow_steps)
+    for part in range(2):
+        wait_for(lambda part=part: trained(run, part) > 30, run, 300)
+        kill_rank(login, info(run)["hosts"][part])
+        wait_for(lambda part=part: len(info(run)["parts"]) == part + 2, run, 120)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    *failed, last = (part["ended_by"] for part in info(run)["parts"])
+    assert {*failed} <= {"killed", "failed"} and last == "completed"
+    assert len(re.findall(r"again: .*retry \d of 2", log(run))) == 2, log(run)
+    check_curve(run, 300)
+
+
+@pytest.mark.slow
+def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cause is named, though five retries were allowed."""
+    words = ["callbacks.trouble._target_=brought.Trouble", bring(login, monkeypatch, BROUGHT)]
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=60", "cluster.retries=5"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
+    assert login.testbed.wait_job(job, 300) == "FAILED", log(run)
+    said = re.findall("again: .*", log(run))
+    assert len(said) == 2 and "retry 1 of 5" in said[0], log(run)
+    assert re.search(
+        r"not once more: .* after step 34: rank 1 of 2 on node2: LookupError: row 42, 2 times", said[1]
+    ), said
+
+
+@pytest.mark.slow
+def test_a_loss_that_the_machine_spoilt_is_computed_again(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same job; the node is named, and the weights are those of a machine without a fault."""
+    brought = bring(login, monkeypatch, Path(poisoned.__file__).read_text())
+    target = "data._target_=brought.open_poisoned"
+    words = ["cluster=slurm", *WORDS, target, brought, "trainer.nodes=2", "trainer.devices=1"]
+    once = f"+data.once={login.folder / 'read'}"
+    job, run = login.submit(*words, once)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert f"step {STEP}, first on rank 1 on node2, and is a number now" in log(run)
+    before, after = info(run)["parts"]
+    assert before["job"] == after["job"] and before["nan"]["hosts"] == ["node2"]
+    assert (run / "bad_nodes").read_text() == "node2\n"
+    whole = login.result(*words, once)
+    assert largest_difference(final_weights(run), final_weights(whole)) == 0
+
+
+@pytest.mark.slow
+def test_a_job_comes_back_without_the_node_that_fails(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rank fails at two steps, and no retry is left; Slurm gives the job another node."""
+    words = ["callbacks.trouble._target_=brought.Trouble", bring(login, monkeypatch, DEFECTIVE)]
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=60", "cluster.retries=1"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    assert "not the first time on node2" in log(run)
+    *before, last = [part["hosts"] for part in info(run)["parts"]]
+    assert before == [["node1", "node2"]] * 2 and "node2" not in last
+    assert "node2 failed more than once" in login.jobs("status", run.name)
+
+
+DEFECTIVE = """
+import pathlib
+import socket
+
+import lightning
+
+class Trouble(lightning.Callback):
+    def on_train_batch_start(self, trainer, module, batch, index):
+        fails = pathlib.Path(__file__).with_name(f"failed-{trainer.global_step}")
+        if trainer.global_step in (34, 47) and socket.gethostname() == "node2" and not fails.exists():
+            fails.touch()
+            raise RuntimeError("the GPU has fallen off the bus")
+"""
+
+BROUGHT = """
+import lightning
+
+class Trouble(lightning.Callback):
+    def on_train_batch_start(self, trainer, module, batch, index):
+        if trainer.global_step == 34 and trainer.global_rank == 1:
+            raise LookupError("row 42")
+"""
+
+
+def bring(login: Login, monkeypatch: pytest.MonkeyPatch, code: str) -> str:
+    """A module `brought`, as a user has it on the shared disk; what tells the job where."""
+    monkeypatch.setenv("PYTHONPATH", str(login.folder))
+    (login.folder / "brought.py").write_text(code)
+    return f"cluster.setup=['export PYTHONPATH={login.folder}']"
+
+
+def kill_rank(login: Login, node: str) -> None:
+    """kill -9 of the ranks of a node."""
+    assert login.testbed.run(["pkill", "-KILL", "-f", "train.py --run"], node=node).returncode == 0

@@ -1,0 +1,199 @@
+"""The whole loop on a real Slurm: the command line submits, nodes run the ranks, the job ends, the metrics are there."""
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.monitor.nvidia import fake_nvidia_smi
+from engine.tests.slurm.login import SMALL, Login, log, per_host
+from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.testing.weights import info
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+SAMPLED = (*SMALL, "monitor.sample_seconds=0.5")
+COMMENT = "cluster.comment='field=nlp;appl=pytorch'"
+ELSEWHERE = "cluster.site.submit_below=[]"  # tests are not below /scratch
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.new_process
+def test_neuron_with_four_nodes(testbed_for: Callable[..., Testbed], shared_dir: Path, devices: int) -> None:
+    neuron = Login(testbed_for("neuron"), shared_dir)
+    fake = fake_nvidia_smi(shared_dir / "bin")  # the testbed has no GPU
+    watched = [f'cluster.setup=["export PATH={fake}:$PATH"]']
+    job, run = neuron.submit(
+        "cluster=neuron",
+        "trainer.nodes=4",
+        f"trainer.devices={devices}",
+        COMMENT,
+        ELSEWHERE,
+        *SAMPLED,
+        *watched,
+    )
+    assert neuron.testbed.job_states(job) != ["COMPLETED"]  # it did not wait
+    assert neuron.testbed.wait_job(job, 240) == "COMPLETED", log(run)
+    assert per_host(run) == [devices] * 4
+    ranks = 4 * devices
+    assert of_rank(neuron, ranks - 1) == [f"[rank {ranks - 1}] rank {ranks - 1} of {ranks}"]
+    assert info(run)["state"] == "completed"
+    assert info(run)["world_size"] == ranks
+    with open(run / "metrics.csv") as file:
+        assert any(row["test/acc"] for row in csv.DictReader(file))
+    check_samples(run, nodes=4, gpus=devices)
+
+
+def sampled(run: Path) -> list[str]:
+    """The nodes that have rows of samples."""
+    return sorted(table.stem for table in (run / "monitor").glob("*.csv"))
+
+
+def check_samples(run: Path, nodes: int, gpus: int) -> None:
+    """Each node has rows of what its CPUs and the job's GPUs did, and the log says nothing of it."""
+    assert sampled(run) == sorted(info(run)["hosts"]) and len(sampled(run)) == nodes
+    for table in (run / "monitor").glob("*.csv"):
+        with open(table) as file:
+            rows = [*csv.DictReader(file)]
+        assert len(rows) > 1 and float(rows[-1]["cpu_use_percent"]) >= 0, table.read_text()
+        assert {n for n in rows[0] if n.endswith("_power_w")} == {f"gpu{i}_power_w" for i in range(gpus)}
+        newest = json.loads(table.with_suffix(".json").read_text())
+        assert newest["sample"]["time"] in [float(row["time"]) for row in rows[-2:]]
+        assert newest["gpus"][0] == {"index": 0, "name": "NVIDIA A100-SXM4-80GB", "memory_gib": 80.0}
+    assert "train_anywhere.monitor" not in log(run) and "srun:" not in log(run)
+
+
+def test_neuron_itself_refuses_what_our_rule_refuses(
+    testbed_for: Callable[..., Testbed], shared_dir: Path
+) -> None:
+    """The rule is the site's: Slurm says no to a script without the comment."""
+    neuron = Login(testbed_for("neuron"), shared_dir)
+    done = neuron.command(
+        "train", "cluster=neuron", ELSEWHERE, "cluster.site.comment=null", f"paths.results={neuron.results}"
+    )
+    assert done.returncode == 2
+    assert "sbatch refused the job" in done.stderr
+    assert "comment" in done.stderr
+    assert list(neuron.results.glob("*/*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["torchrun", "mpirun"])
+def test_other_launch_methods(login: Login, launch: str) -> None:
+    run = login.result("cluster=slurm", "trainer.nodes=2", "trainer.devices=2", f"launch={launch}", *SAMPLED)
+    assert per_host(run) == [2, 2]
+    assert sampled(run) == sorted(info(run)["hosts"])
+    assert f"started by {launch}" in log(run)
+    assert info(run)["state"] == "completed"
+    assert of_rank(login, 3) == ["[rank 3] rank 3 of 4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launch",
+    [
+        pytest.param("srun", marks=pytest.mark.slow),
+        "torchrun",
+        pytest.param("mpirun", marks=pytest.mark.slow),
+    ],
+)
+def test_technion_trains_three_ranks_on_two_nodes(
+    testbed_for: Callable[..., Testbed], shared_dir: Path, launch: str
+) -> None:
+    technion = Login(testbed_for("technion"), shared_dir)
+    words = ["cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", *SAMPLED]
+    run = technion.result(*words, *([] if launch == "srun" else [f"launch={launch}"]))
+    assert per_host(run) == [2, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
+    assert info(run)["state"] == "completed"
+    assert f"started by {launch}" in log(run)
+
+
+@pytest.mark.slow
+def test_keras_over_two_nodes(login: Login) -> None:
+    run = login.result(
+        "cluster=slurm", "framework=keras", "trainer.nodes=2", "trainer.devices=1", *SAMPLED, timeout=240
+    )
+    assert per_host(run) == [1, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
+    assert info(run)["state"] == "completed"
+
+
+@pytest.mark.slow
+def test_horovodrun_reaches_the_other_node_without_ssh(
+    login: Login, require: Callable[[object, str], None]
+) -> None:
+    require((Path(sys.executable).parent / "horovodrun").exists(), "make horovod")
+    words = [
+        "cluster=slurm",
+        "strategy=horovod",
+        "launch=horovodrun",
+        "trainer.nodes=2",
+        "trainer.total_devices=3",
+    ]
+    run = login.result(*words, *SAMPLED, timeout=240)
+    assert per_host(run) == [2, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
+    assert info(run)["state"] == "completed"
+    assert of_rank(login, 2) == ["[2]<stdout>:[rank 2] rank 2 of 3"]
+
+
+@pytest.mark.parametrize("launch", ["srun", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_ranks_in_a_container(
+    login: Login, shared_dir: Path, launch: str, require: Callable[[object, str], None]
+) -> None:
+    """With the testbed's stand-in for pyxis: the image shows this machine's programs and not the results folder."""
+    from train_anywhere.slurm.testbed.images import PACKAGES, can_build, make_image
+
+    require(can_build(), f"install {PACKAGES}")
+    base = Path(os.path.realpath(sys.executable)).parents[1]
+    image = make_image(
+        shared_dir / "image", borrow=[base, Path(sys.prefix)], environment={"FROM_IMAGE": "yes"}
+    )
+    words = ["container=pyxis", f"container.image={image}", f"container.python={sys.executable}"]
+    size = ["trainer.nodes=2", "trainer.devices=1"]
+    run = login.result("cluster=slurm", *words, f"launch={launch}", *size, *SAMPLED)
+    assert per_host(run) == [1, 1]
+    assert sampled(run) == sorted(info(run)["hosts"])
+    assert info(run)["state"] == "completed"
+
+
+def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
+    """No PBS server is in Debian: its qsub for Slurm takes the script and sets PBS_NODEFILE. GPUs it does not know."""
+    pbs = Login(testbed_for("sockeye_pbs"), shared_dir)
+    words = ["cluster=sockeye_pbs", "cluster.account=st-pi-1-gpu", ELSEWHERE, "cluster.site.write_below=[]"]
+    few = ["trainer.nodes=2", "trainer.devices=2", "cluster.cpus_per_task=2", "cluster.mem=4G"]
+    job, run = pbs.submit(*words, *few, *SAMPLED)
+    assert pbs.testbed.wait_job(job, 150) == "COMPLETED", pbs_log(run)
+    assert info(run)["state"] == "completed", pbs_log(run)
+    assert info(run)["world_size"] == 4
+    assert len(info(run)["hosts"]) == 2
+    assert sampled(run) == info(run)["hosts"][:1]
+    assert "completed" in pbs.jobs("status")
+    assert "test/acc 0." in pbs.jobs("logs")
+
+
+def of_rank(login: Login, rank: int) -> list[str]:
+    """The beginnings of what a rank of the newest run has said of its place, as `logs --rank` prints them."""
+    return [
+        line.partition(": local rank")[0]
+        for line in login.jobs("logs", "--rank", str(rank)).splitlines()
+        if "local rank" in line
+    ]
+
+
+def pbs_log(run: Path) -> str:
+    return "\n".join(p.read_text() for p in sorted(run.glob("pbs*")))
+
+
+def test_the_exit_code_of_a_failed_training_is_the_job_s(login: Login) -> None:
+    (login.folder / "empty").mkdir()
+    job, _ = login.submit("cluster=slurm", "data=imagefolder", f"paths.data={login.folder}/empty")
+    assert login.testbed.wait_job(job, 90) == "FAILED"
+    assert "ExitCode=1:0" in login.testbed.run(["scontrol", "show", "job", job]).stdout
+    assert "failed" in login.jobs("status")
+    assert "==> " in login.jobs("logs")

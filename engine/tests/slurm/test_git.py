@@ -1,0 +1,230 @@
+"""What git says about a project: its files, the commit, whether anything differs from it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from train_anywhere.errors import SubmitError
+from train_anywhere.slurm import snapshot
+from train_anywhere.testing.projects import add_submodule, commit, files, git, modify, take
+
+pytestmark = pytest.mark.git
+
+
+def status(root: Path) -> str:
+    """What a person would look at."""
+    return git(root, "status", "--porcelain", "--untracked-files=all", "--", ".")
+
+
+def test_a_clean_tree_is_not_dirty(project: Path) -> None:
+    commit(project)
+    assert not take(project)[0].dirty
+
+
+def replace_by_a_link(root: Path) -> None:
+    (root / "src" / "a.py").rename(root / "ignored" / "a.py")
+    (root / "src" / "a.py").symlink_to("../ignored/a.py")
+
+
+def replace_by_a_folder(root: Path) -> None:
+    (root / "src" / "a.py").unlink()
+    (root / "src" / "a.py").mkdir()
+    (root / "src" / "a.py" / "b").touch()
+
+
+def conflict(root: Path) -> None:
+    for branch in ("one", "two"):
+        git(root, "checkout", "-q", "-b", branch, "HEAD" if branch == "one" else "HEAD~1")
+        (root / "src" / "a.py").write_text(branch)
+        git(root, "commit", "-q", "-a", "-m", branch)
+    with pytest.raises(subprocess.CalledProcessError):
+        git(root, "merge", "one")
+
+
+def staged_and_back(root: Path) -> None:
+    modify(root)
+    git(root, "add", ".")
+    (root / "src" / "a.py").write_text("a = 1\n")
+
+
+def intend_to_add(root: Path) -> None:
+    (root / "empty").touch()
+    git(root, "add", "--intent-to-add", "empty")
+
+
+def commit_in_submodule(root: Path) -> None:
+    add_submodule(root)
+    git(root / "sub", "commit", "-q", "--allow-empty", "-m", "second")
+
+
+DIRTY: list[Callable[[Path], object]] = [
+    modify,
+    replace_by_a_link,
+    replace_by_a_folder,
+    conflict,
+    staged_and_back,
+    intend_to_add,
+    commit_in_submodule,
+    lambda root: (root / "src" / "a.py").unlink(),
+    lambda root: (root / "run.sh").chmod(0o644),
+    lambda root: (root / "src" / "a.py").chmod(0o755),
+    lambda root: (root / "new").touch(),
+    lambda root: (root / "link").unlink() or (root / "link").symlink_to("src/none.py"),
+    lambda root: git(root, "rm", "-q", "--cached", "src/a.py"),
+    lambda root: git(root, "mv", "src/a.py", "src/b.py"),
+    lambda root: git(root, "update-index", "--chmod=+x", "src/a.py"),
+]
+
+
+def windows_line_ends(root: Path) -> None:
+    git(root, "config", "core.autocrlf", "true")
+    (root / "src" / "a.py").write_bytes(b"a = 3\r\n")
+    git(root, "commit", "-q", "-a", "-m", "with LF in git and CRLF here")
+
+
+def no_modes(root: Path) -> None:
+    git(root, "config", "core.fileMode", "false")
+    (root / "run.sh").chmod(0o644)
+
+
+def filtered(root: Path) -> None:
+    """As Git LFS does: git has other bytes than the folder."""
+    (root / ".gitattributes").write_text("*.bin filter=turn\n")
+    for way in ("clean", "smudge"):
+        git(root, "config", f"filter.turn.{way}", "tr 01 10")
+    (root / "w.bin").write_text("0110")
+    commit(root)
+
+
+def not_checked_out(root: Path) -> None:
+    git(root, "update-index", "--skip-worktree", "src/a.py")
+    (root / "src" / "a.py").unlink()
+
+
+def names_around_a_folder(root: Path) -> None:
+    """Git sorts a folder as if its name ended in a slash."""
+    (root / "src-x").mkdir()
+    for name in ("src-x/a", "src.py", "src0", "src-y", "src/é"):
+        (root / name).touch()
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "more")
+
+
+CLEAN: list[Callable[[Path], object]] = [
+    lambda root: None,
+    add_submodule,
+    windows_line_ends,
+    no_modes,
+    filtered,
+    not_checked_out,
+    names_around_a_folder,
+    lambda root: (root / "ignored" / "more").touch(),
+    lambda root: os.utime(root / "src" / "a.py", (0, 0)),
+    lambda root: (root / "src" / "a.py").write_text("a = 1\n"),
+]
+
+
+@pytest.mark.parametrize("change", [*DIRTY, *CLEAN])
+def test_dirty_is_what_git_status_says(project: Path, change: Callable[[Path], object]) -> None:
+    (project / "link").symlink_to("src/a.py")
+    commit(project)
+    change(project)
+    taken, _ = take(project)
+    assert taken.dirty == bool(status(project)) == (change in DIRTY)
+
+
+def test_a_repository_with_sha256_names(project: Path) -> None:
+    git(project, "init", "-q", "--object-format=sha256")
+    head = commit(project)
+    assert take(project)[0] == snapshot.Snapshot(head, False, ())
+
+
+def test_git_changes_nothing_in_the_repository_and_runs_no_program_that_its_configuration_names(
+    project: Path,
+) -> None:
+    commit(project)
+    program = project.parent / "program"
+    program.write_text(f"#!/bin/sh\ntouch {project.parent}/ran\n")
+    program.chmod(0o755)
+    (project / ".git" / "hooks").mkdir(exist_ok=True)
+    for hook in ("post-index-change", "post-checkout", "pre-commit"):
+        (project / ".git" / "hooks" / hook).symlink_to(program)
+    git(project, "config", "core.fsmonitor", str(program))
+    os.utime(project / "src" / "a.py", (0, 0))  # git would note in its index that the file is the same
+    index = (project / ".git" / "index").read_bytes()
+    taken, code = take(project)
+    assert not taken.dirty and files(code) == {".gitignore", "run.sh", "src/a.py"}
+    assert (project / ".git" / "index").read_bytes() == index
+    assert not (project.parent / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("status.showUntrackedFiles", "no"), ("status.branch", "false"), ("status.short", "true"), ("color.ui", "always"),
+     ("core.quotePath", "true"), ("status.relativePaths", "false"), ("status.renames", "copies")],
+)  # fmt: skip
+def test_how_git_is_configured_to_print_changes_nothing(project: Path, key: str, value: str) -> None:
+    head = commit(project)
+    git(project, "config", key, value)
+    (project / "é.py").touch()
+    git(project, "mv", "src/a.py", "src/ü b.py")
+    taken, code = take(project)
+    assert (taken.commit, taken.dirty) == (head, True)
+    assert files(code) == {".gitignore", "run.sh", "src/ü b.py", "é.py"}
+
+
+def test_a_change_elsewhere_in_a_larger_repository_is_none_of_the_project(project: Path) -> None:
+    (project.parent / "other.txt").write_text("1")
+    head = commit(project.parent)
+    (project.parent / "other.txt").write_text("2")
+    assert take(project)[0] == snapshot.Snapshot(head, False, ())
+    modify(project)
+    shutil.rmtree(project.parent / "code")
+    assert take(project)[0].dirty
+
+
+def put_first_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "git").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+
+
+@pytest.mark.timeout(20)
+def test_a_git_that_hangs_is_ended(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(project)
+    put_first_on_path(monkeypatch, project.parent, f"echo $$ > {project.parent}/pid; sleep 60 & sleep 60")
+    monkeypatch.setattr(snapshot.git, "TIMEOUT_S", 0.5)
+    with pytest.raises(SubmitError, match=r"^git did not answer within 0.5 s, .* `git -C .*project status`"):
+        take(project)
+    assert not psutil.pid_exists(int((project.parent / "pid").read_text()))
+
+
+def test_without_a_git_that_can_be_started_the_project_is_not_under_git(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(project)
+    monkeypatch.setenv("PATH", str(project))
+    taken, code = take(project)
+    assert (taken.commit, taken.dirty) == (None, False)
+    assert "not under git" in taken.notes[0] and "src/a.py" in files(code)
+
+
+def test_before_the_first_commit(project: Path) -> None:
+    git(project, "init", "-q")
+    taken, code = take(project)
+    assert (taken.commit, taken.dirty) == (None, True)
+    assert "src/a.py" in files(code)
+
+
+def test_a_project_in_a_folder_of_a_larger_repository(project: Path) -> None:
+    (project.parent / "other.txt").touch()
+    commit(project.parent)
+    _, code = take(project)
+    assert "src/a.py" in files(code)
+    assert "other.txt" not in files(code)

@@ -1,0 +1,129 @@
+from collections.abc import Callable
+
+import pytest
+
+from train_anywhere.config.compose import quoted
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.files import ROOT
+from train_anywhere.slurm import dry_run
+from train_anywhere.slurm.job import Job, constraint, make_job
+from train_anywhere.slurm.render import render
+
+MakeConfig = Callable[..., Config]
+
+
+@pytest.fixture
+def job(make_config: MakeConfig) -> Callable[..., Job]:
+    return lambda *overrides: make_job(make_config(*overrides), "/run", "/run/code")
+
+
+def test_auto_is_the_whole_node_of_the_preset(job: Callable[..., Job]) -> None:
+    made = job("cluster=neuron", "trainer.nodes=4")
+    assert (made.ranks, made.tasks, made.cpus_per_task, made.world_size) == ((8, 8, 8, 8), 32, 8, 32)
+
+
+def test_torchrun_is_one_task_per_node_with_the_cpus_of_its_ranks(job: Callable[..., Job]) -> None:
+    made = job("cluster=alvis", "trainer.nodes=2", "cluster.cpus_per_task=3")
+    assert (made.launch, made.tasks, made.tasks_per_node, made.cpus_of_task) == ("torchrun", 2, 1, 12)
+
+
+def test_an_uneven_job_has_a_task_per_rank_however_it_is_launched(job: Callable[..., Job]) -> None:
+    for launch in ("srun", "torchrun", "mpirun"):
+        made = job("cluster=technion", "trainer.nodes=2", "trainer.total_devices=3", f"launch={launch}")
+        assert (made.ranks, made.tasks, made.even) == ((2, 1), 3, False)
+
+
+def test_a_strategy_of_one_process_gets_one_task_with_all_gpus(job: Callable[..., Job]) -> None:
+    made = job("cluster=neuron", "framework=keras", "trainer.devices=4")
+    assert (made.strategy, made.ranks, made.devices, made.tasks, made.cpus_per_task) == (
+        "mirrored",
+        (1,),
+        (4,),
+        1,
+        32,
+    )
+
+
+def test_memory_is_the_share_of_the_gpus(job: Callable[..., Job]) -> None:
+    assert job("cluster=narval", "trainer.devices=1").mem == 124 * 1024
+    assert job("cluster=narval", "trainer.devices=1", "cluster.mem=10G").mem == 10 * 1024
+    assert job("cluster=narval", "trainer.devices=2", "cluster.mem_per_gpu=10G").mem == 20 * 1024
+    assert job("cluster=neuron").mem is None  # the site refuses --mem
+
+
+def test_the_node_that_has_enough_gpus_of_the_type_is_taken(job: Callable[..., Job]) -> None:
+    assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=4").node.cpus == 62
+    assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=8").node.cpus == 126
+    assert job("cluster=neuron", "cluster.partition=cas_v100_2").node.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("v100", "v100"), ("[v100,ib]", "v100&ib"), ("[a|b,c]", "(a|b)&c"), ("[x,x]", "x"), ("null", None)],
+)
+def test_constraints_are_joined(make_config: MakeConfig, given: str, expected: str | None) -> None:
+    assert constraint(make_config("cluster=slurm", f"cluster.constraint={given}").cluster) == expected
+
+
+def test_all_unreadable_numbers_at_once(job: Callable[..., Job]) -> None:
+    with pytest.raises(ConfigError) as error:
+        job("cluster=slurm", "cluster.time=86400", "cluster.mem=much")
+    assert len(error.value.problems) == 2
+
+
+def test_the_time_of_a_preset_written_without_quotes_is_noticed(job: Callable[..., Job]) -> None:
+    import yaml
+
+    assert yaml.safe_load("time: 24:00:00") == {"time": 86400}  # why the guard is there
+    with pytest.raises(ConfigError, match="quotes"):
+        job("cluster=slurm", "cluster.time=86400")
+
+
+def test_a_strategy_of_one_device_gets_one(job: Callable[..., Job]) -> None:
+    assert job("cluster=neuron", "strategy=single").devices == (1,)
+
+
+def test_nothing_but_null_is_left_to_the_scheduler(make_config: MakeConfig, job: Callable[..., Job]) -> None:
+    """To Slurm mem=0 is all memory of a node and time=0 no limit."""
+    for key, line in {
+        "cluster.mem=0": "#SBATCH --mem=0\n",
+        "cluster.time=0": "#SBATCH --time=0:00:00\n",
+    }.items():
+        assert line in render(job("cluster=slurm", key))
+    unlimited = dry_run.table(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
+    assert "memory      all of each node" in unlimited and "time        no limit" in unlimited
+    left = render(job("cluster=slurm"))
+    assert "#SBATCH --mem" not in left and "#SBATCH --time" not in left
+
+
+def test_environments_are_found_from_the_job_s_folder(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for given, line in {
+        "venv=~/env": "source /home/me/env/bin/activate",
+        "venv=.venv": f"source {ROOT}/.venv/bin/activate",
+        "venv=$SLURM_TMPDIR/env": 'source "$SLURM_TMPDIR/env"/bin/activate',
+        "conda=~/env": "conda activate /home/me/env",
+        "conda=base": "conda activate base",
+        "local_disk=~/x/$USER": 'export TRAIN_LOCAL_DISK="/home/me/x/$USER"',
+    }.items():
+        assert line in render(job("cluster=slurm", quoted(f"cluster.{given}"))).splitlines()
+
+
+def test_a_job_that_wants_nothing_beside_its_ranks_starts_nothing(job: Callable[..., Job]) -> None:
+    none = ("monitor.sample_seconds=null", "monitor.hang_minutes=null")
+    for words, starts in [
+        (none, False),
+        (("trainer.fast_dev_run=true",), False),
+        ((*none, "monitor.serve=true"), True),
+        ((), True),
+    ]:
+        made = job("cluster=slurm", *words)
+        assert (
+            made.monitor
+            == starts
+            == ("train_anywhere.monitor.node" in render(made))
+            == ("{monitor}>&-" in render(made))
+        )

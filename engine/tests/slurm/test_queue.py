@@ -1,0 +1,62 @@
+"""What a real Slurm answers, and PBS' words from its manual (no PBS server is at hand: qstat is a script)."""
+
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.errors import SchedulerError
+from train_anywhere.slurm import queue
+from train_anywhere.slurm.client import submit_script
+from train_anywhere.slurm.testbed.cluster import Testbed
+
+
+@pytest.mark.slurm
+@pytest.mark.needs_root
+def test_a_real_slurm_is_understood(
+    testbed: Testbed, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", testbed.env()["PATH"])
+    script = shared_dir / "a | job.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --hold --output=/dev/null\nsleep 100\n")
+    array, alone = submit_script("slurm", script, members="0-1"), submit_script("slurm", script)
+    members = {f"{array}_0": "PENDING", f"{array}_1": "PENDING"}
+    assert queue.queued("slurm", [array, "99999"]) == queue.JobStates(members)
+    assert queue.states("slurm", [f"{array}_1"]).of([f"{array}_1"]) == {f"{array}_1": "PENDING"}
+    assert queue.jobs_of(str(script)) == {**members, alone: "PENDING"}
+    assert queue.cancel("slurm", [array, alone], patience=20) == {}
+    assert queue.states("slurm", [alone]).states == {alone: "CANCELLED"}
+    assert queue.queued("slurm", [array, alone]).living([array, alone]) == {}
+    # no job, and no accounting: both are answers
+    assert queue.states("slurm", ["99999"]) == queue.JobStates()
+    with pytest.raises(SchedulerError, match=r"squeue failed with exit code 1: .*Invalid job id"):
+        queue.queued("slurm", ["abc"])
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo '    job_state = R'", {"7[3].server": "RUNNING"}),
+        ("echo '    job_state = F'", {"7[3].server": "COMPLETED"}),
+        ("echo 'qstat: Unknown Job Id 7.server' >&2; exit 153", {}),
+        ("echo 'qstat: 7.server Job has finished, use -x or -H' >&2; exit 35", {}),
+        ("echo 'Connection refused' >&2; exit 111", "qstat failed with exit code 111: Connection refused."),
+        ("echo nonsense", "qstat answered 'nonsense', which has no job_state in it."),
+    ],
+)
+def test_what_pbs_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: dict[str, str] | str
+) -> None:
+    (tmp_path / "qstat").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "qstat").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    try:
+        said: dict[str, str] | str = queue.states("pbs", ["7[3].server"]).states
+    except SchedulerError as error:
+        said = str(error)
+    assert said == expected
+
+
+def test_a_state_that_nobody_knows_may_still_run() -> None:
+    known = queue.JobStates({"7_0": "A_STATE_OF_SLURM_99", "7_1": "TIMEOUT", "70": "RUNNING"})
+    assert known.living(["7"]) == {"7_0": "A_STATE_OF_SLURM_99"}
+    assert known.missing(["7", "7_1", "7_2", "8"]) == ["7_2", "8"]

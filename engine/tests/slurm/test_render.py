@@ -1,0 +1,396 @@
+"""The script: values that try to break out of it, read by the real bash."""
+
+import dataclasses
+import json
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.checkpoints.recovery import recover_leftovers
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.errors import ConfigError
+from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.slurm import render as renderer
+from train_anywhere.slurm.job import Job, Packed, make_job
+from train_anywhere.slurm.render import log_path, option, ranges, render
+
+HOSTILE = [
+    "a b",
+    "it's",
+    'say "hi"',
+    "a;touch HACKED",
+    "$(touch HACKED)",
+    "`touch HACKED`",
+    "a\ntouch HACKED\n",
+    "'; touch HACKED; '",
+    '"; touch HACKED; "',
+    "back\\slash",
+    "$HOME",
+    "* ? [a]",
+    "a#b",
+    "é 日本",
+    "-n",
+]
+
+
+def job(make_config: Callable[..., Config], *overrides: str, **changes: object) -> Job:
+    made = make_job(make_config("cluster=slurm", *overrides), "/run", "/run/code")
+    cluster = {k: changes.pop(k) for k in list(changes) if hasattr(made.cluster, k)}
+    return dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, **cluster), **changes)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.quick('"; touch HACKED; "', "'; touch HACKED; '")
+def test_hostile_values_reach_the_program_as_they_are(
+    make_config: Callable[..., Config], tmp_path: Path, value: str
+) -> None:
+    """The run folder, the code folder, the interpreter, modules, environments and the local disk are hostile at once."""
+    run, code, tools = (
+        tmp_path / f"run{value}".replace("\n", " "),
+        tmp_path / f"code{value}",
+        tmp_path / "tools",
+    )
+    for folder in (run, code, tools):
+        folder.mkdir()
+    RunDir(run).update(state="queued")
+    seen = tmp_path / "seen"
+    side = f'case "$*" in *train_anywhere.monitor.node*) printf "%s\\0" "$@" >{shlex.quote(str(seen))}.side; exit ;; esac'
+    _tool(tools / "srun", f'{side}; shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
+    _tool(tools / "scontrol", "echo node1")
+    (tmp_path / "profile").write_text(
+        f'module() {{ printf "%s\\0" "$@" >>{shlex.quote(str(seen))}.modules; }}\n'
+    )
+    hostile = job(
+        make_config, run=str(run), code=str(code), python=f"/py{value}", modules=[value], local_disk="/tmp/x"
+    )
+    script = tmp_path / "job.sh"
+    script.write_text(render(hostile))
+    environ = {
+        "PATH": f"{tools}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "node1",
+        "BASH_ENV": str(tmp_path / "profile"),
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(["bash", str(script)], env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = seen.read_text().split("\0")[:-1]
+    assert words[-5:] == [f"/py{value}", "-u", f"{code}/src/train.py", "--run", str(run)]
+    words = Path(f"{seen}.side").read_text().split("\0")[:-1]
+    assert words[-4:] == [f"/py{value}", "-m", "train_anywhere.monitor.node", str(run)]
+    assert value in Path(f"{seen}.modules").read_text().split("\0")
+    assert not list(tmp_path.rglob("HACKED"))
+
+
+def _tool(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_a_line_break_in_a_line_of_options_is_refused(make_config: Callable[..., Config]) -> None:
+    with pytest.raises(ConfigError, match="line break"):
+        render(job(make_config, account="a\ntouch HACKED"))
+
+
+def test_options_are_quoted_only_where_the_scheduler_would_cut_them() -> None:
+    assert option("a100:8") == "a100:8"
+    assert option("nvcr.io#nvidia/pytorch") == '"nvcr.io#nvidia/pytorch"'
+    assert option('say "hi" \\') == '"say \\"hi\\" \\\\"'
+
+
+def test_the_log_is_in_the_run_folder_of_each_member(make_config: Callable[..., Config]) -> None:
+    made = job(make_config, run="/r/50%/x")
+    assert log_path(made) == "/r/50%%/x/slurm-%j"
+    assert log_path(dataclasses.replace(made, members=(0, 1))) == "/r/50%%/x-%a/slurm-%A_%a"
+
+
+def test_ranges() -> None:
+    assert ranges([0, 1, 2, 3, 7]) == "0-3,7"
+    assert ranges([]) == ""
+
+
+@pytest.mark.parametrize(("trainer", "expected"), [(0, 0), (1, 1), (137, 137), (3, 3)])
+@pytest.mark.quick("0-0")
+def test_the_exit_code_of_the_trainer_is_that_of_the_job(
+    make_config: Callable[..., Config], tmp_path: Path, trainer: int, expected: int
+) -> None:
+    assert _run(make_config, tmp_path, f"exit {trainer}").returncode == expected
+
+
+def test_a_stop_told_by_rank_0_is_75_whatever_the_launcher_says(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    assert _run(make_config, tmp_path, f"{_python(RECORD_STOP)}; exit 143").returncode == 75
+
+
+RECORD_STOP = "RunDir(Path(sys.argv[-1])).update(state='preempted')"
+RECORD_START = "record_start(RunDir(Path(sys.argv[-1])), world_size=1)"
+
+
+def _python(statement: str) -> str:
+    """A shell line that runs a statement of the training, whose last argument is the run folder."""
+    modules = "import sys; from pathlib import Path; from train_anywhere.runs.folder import RunDir"
+    modules += "; from train_anywhere.runs.attempts import *"
+    code = f"{modules}; {statement}"
+    folders = f"PYTHONPATH={shlex.quote(str(ENGINE))} TRAIN_ROOT={shlex.quote(str(ROOT))}"
+    return f'{folders} {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"'
+
+
+@pytest.mark.slow
+def test_a_killed_rank_0_leaves_a_failed_run(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    """Also where no Python runs any more; the recovery then brings it into run.json."""
+    once = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; {_python(RECORD_START)}; kill -9 $$'
+    assert _run(make_config, tmp_path, once).returncode == 137
+    run = RunDir(tmp_path)
+    assert json.loads(run.info_file.read_text())["state"] == "running"
+    assert (run.state_file.read_text(), run.info()["state"]) == ("failed\n", "failed")
+    assert recover_leftovers(run) == 0
+    assert json.loads(run.info_file.read_text())["state"] == "failed"
+    assert run.state_file.read_text() == "failed 7\n"
+
+
+@pytest.mark.slow
+def test_a_job_that_is_refused_says_nothing_of_the_one_that_trains(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    other = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; SLURM_JOB_ID=8 {_python(RECORD_START)}; exit 2'
+    assert _run(make_config, tmp_path, other).returncode == 2
+    assert (tmp_path / "state").read_text() == "running 8\n"
+    assert RunDir(tmp_path).info()["state"] == "running"
+
+
+@pytest.mark.slow
+def test_a_python_that_does_not_start_leaves_the_run_queued(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    assert _run(make_config, tmp_path, "exit 127", state="preempted").returncode == 127
+    assert RunDir(tmp_path).info()["state"] == "queued"
+
+
+@pytest.mark.parametrize("content", [None, "", "\n", "nonsense"])
+@pytest.mark.quick("nonsense")
+def test_a_missing_or_damaged_state_does_not_keep_the_ranks_from_starting(
+    make_config: Callable[..., Config], tmp_path: Path, content: str | None
+) -> None:
+    prepared = (
+        (lambda run: run.state_file.write_text(content))
+        if content is not None
+        else (lambda run: run.state_file.unlink())
+    )
+    assert _run(make_config, tmp_path, "exit 0", state="preempted", prepare=prepared).returncode == 0
+
+
+@pytest.mark.slow
+def test_an_older_stop_is_not_taken_for_one_of_this_start(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    assert _run(make_config, tmp_path, "exit 1", state="preempted").returncode == 1
+
+
+def test_a_complete_run_is_left_alone(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    done = _run(make_config, tmp_path, "exit 9", state="completed")
+    assert (done.returncode, done.stdout) == (0, "This run is complete: nothing to do.\n")
+
+
+def test_a_signal_is_passed_on_and_waited_for(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    ranks = (
+        'trap "sleep 0.3; exit 75" USR1; kill -USR1 $PPID; for i in $(seq 100); do sleep 0.1; done; exit 9'
+    )
+    done = _run(make_config, tmp_path, ranks)
+    assert done.returncode == 75
+    assert "Asked to stop (USR1)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "side", ["exit 9", "kill -9 $$", "exec </dev/null >/dev/null; trap '' TERM; sleep 40", "echo lost >&2"]
+)
+def test_whatever_the_side_process_does_the_job_ends_as_its_ranks(
+    make_config: Callable[..., Config], tmp_path: Path, side: str
+) -> None:
+    """It fails, is killed, does not end before `_run` gives up, or complains: the exit code and the log are those of the ranks."""
+    done = _run(make_config, tmp_path, "echo trained", side=side)
+    assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "trained", "")
+
+
+def test_a_module_that_can_not_be_loaded_ends_the_job(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    done = _run(make_config, tmp_path, "exit 0", modules=["nothere"])
+    assert done.returncode == 127  # there is no `module` here
+
+
+def test_an_environment_script_may_read_unset_variables(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "activate").write_text('ACTIVATED="$NOT_SET yes"; export ACTIVATED\n')
+    done = _run(make_config, tmp_path, 'echo "activated: $ACTIVATED"', venv=str(tmp_path / "venv"))
+    assert "activated:  yes" in done.stdout
+
+
+def test_each_start_of_a_job_meets_at_another_port(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """As train_anywhere.distributed computes it; what the user has exported is the first start's, where it is free and a port."""
+    ranks = "echo port=$MASTER_PORT; exit 0"
+
+    def port(**environ: str) -> str:
+        done = _run(make_config, tmp_path, ranks, environ=environ)
+        return done.stdout.rpartition("port=")[2].strip()
+
+    assert port() == str(job_port(7))
+    assert port(SLURM_RESTART_COUNT="2") == str(job_port(7, restart=2))
+    assert port(MASTER_PORT="29511", SLURM_RESTART_COUNT="1") == str(job_port(7, restart=1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for unusable in (str(taken.getsockname()[1]), "abc", "080", "70000"):
+            assert port(MASTER_PORT=unusable) == str(job_port(7))
+        taken.close()
+        assert port(MASTER_PORT="29511") == "29511"
+
+
+@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun", "horovodrun"])
+@pytest.mark.quick("srun")
+def test_each_step_of_a_job_has_the_environment_and_whole_nodes(
+    make_config: Callable[..., Config], launch: str
+) -> None:
+    """Each srun exports all. One that runs next to the ranks drops each variable that would give it a part of its node."""
+    strategy = "strategy=horovod" if launch == "horovodrun" else "strategy=ddp"
+    for nodes in (["trainer.total_devices=3"], ["trainer.devices=2"]):
+        words = ["trainer.nodes=2", *nodes, f"launch={launch}", strategy, "cluster.retries=1"]
+        script = render(
+            job(make_config, *words, packed=Packed("/e/environment.tar", "k"), stage=True)
+        ).replace("\\\n", " ")
+        calls = [line for line in script.splitlines() if re.search(r"(^|[ (])srun +--", line)]
+        assert len(calls) >= 4 and all("--export=ALL" in call for call in calls), calls
+        lines = [
+            *script.splitlines(),
+            *(ROOT / "engine" / "train_anywhere" / "slurm" / "ssh_by_srun" / "ssh").read_text().splitlines(),
+        ]
+        for number, line in enumerate(lines):
+            if "--whole" in line:
+                unset = line if "unset" in line else lines[number - 1]
+                for name in ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"):
+                    assert re.search(rf"unset .*\b{name}\b", unset), line
+
+
+def test_the_layout_on_sockets_is_kept(make_config: Callable[..., Config]) -> None:
+    for extra, expected in (
+        ("--distribution=cyclic", "block"),
+        ("--distribution=block:block", "block:block"),
+        ("-m cyclic:fcyclic", "block:fcyclic"),
+        ("--mem-bind=local", "block"),
+    ):
+        assert f" --distribution={expected} " in render(job(make_config, extra=[extra]))
+
+
+def _run(
+    make_config: Callable[..., Config],
+    folder: Path,
+    srun: str,
+    state: str = "queued",
+    prepare: Callable[[RunDir], object] = lambda run: None,
+    side: str = "exec cat",
+    environ: Mapping[str, str] = {},
+    **changes: object,
+) -> subprocess.CompletedProcess[str]:
+    """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
+    RunDir(folder).update(state=state)
+    prepare(RunDir(folder))
+    _tool(folder / "srun", f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; esac; {srun}')
+    _tool(folder / "scontrol", "echo node1")
+    script = folder / "job.sh"
+    script.write_text(render(job(make_config, run=str(folder), code=str(folder), **changes)))
+    own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
+    environ = {**environ, **own}
+    return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)
+
+
+def test_compiled_templates_are_kept_until_a_template_is_edited(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, templates = job(make_config), tmp_path / "templates"
+    shutil.copytree(renderer.TEMPLATES, templates, ignore=shutil.ignore_patterns("__pycache__"))
+    expected = render(made)
+    monkeypatch.setattr(renderer, "TEMPLATES", templates)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert [render(made), render(made)] == [expected, expected]
+    assert len(list((templates / "__pycache__").iterdir())) == 11
+    (templates / "_state.sh.j2").write_text("# edited\n")
+    assert "# edited" in render(made)
+
+
+@pytest.fixture
+def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's outline, to be edited."""
+    folder = tmp_path / "templates"
+    shutil.copytree(renderer.TEMPLATES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(renderer, "TEMPLATES", folder)
+    return folder
+
+
+def test_the_example_of_the_page(make_config: Callable[..., Config], templates: Path) -> None:
+    """docs/batch-script.md: a line for all jobs, and a part that is replaced."""
+    page = (ROOT / "docs/batch-script.md").read_text()
+    (line,) = re.findall(r"```jinja title=\"slurm/templates/environment.sh.j2\"\n(.*?\n)```", page, re.S)
+    (command,) = re.findall(r"```bash\n(cp .*)\n```", page)
+    with (templates / "environment.sh.j2").open("a") as file:
+        file.write(line)
+    assert line in render(job(make_config))
+    source = ROOT / command.split()[1]
+    assert command.split()[2] == "slurm/templates/"
+    text = source.read_text()
+    (templates / source.name).write_text(f"echo 'the end'\n{text}")
+    assert "echo 'the end'\n" in render(job(make_config))
+    assert f"`{'`, `'.join(renderer.INCLUDES)}`" in page
+    for name in ("slurm", "pbs"):
+        outline = (templates / f"{name}.sh.j2").read_text()
+        places = [outline.index(f'"{one}.sh.j2"') for one in renderer.INCLUDES]
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("{# outline 1", "{# outline 2", "is an outline version 2, and this engine needs version 1"),
+        ("{# outline 1", "{#", "is an outline without a version"),
+        ('{% include "after_ranks.sh.j2" %}', "", 'lacks {% include "after_ranks.sh.j2" %}'),
+        ('"at_end.sh.j2"', '"at_end.sh.j2" %}{% include "site.sh.j2"', "site.sh.j2 is included by"),
+        ("set -euo pipefail", "{% if %}", "slurm.sh.j2: Expected an expression"),
+        ("set -euo pipefail", "{{ job.partition }}", "has no attribute 'partition'"),
+    ],
+)
+def test_an_outline_that_does_not_fit(
+    make_config: Callable[..., Config], templates: Path, old: str, new: str, says: str
+) -> None:
+    outline = templates / "slurm.sh.j2"
+    assert old in outline.read_text()
+    outline.write_text(outline.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        render(job(make_config))
+
+
+def test_an_outline_that_is_missing(make_config: Callable[..., Config], templates: Path) -> None:
+    (templates / "slurm.sh.j2").unlink()
+    with pytest.raises(ConfigError, match="can't be read"):
+        render(job(make_config))
+
+
+def test_templates_that_can_not_be_kept(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, templates = job(make_config), tmp_path / "templates"
+    shutil.copytree(renderer.TEMPLATES, templates, ignore=shutil.ignore_patterns("__pycache__"))
+    (templates / "__pycache__").touch()  # no folder, so also root can't write in it
+    expected = render(made)
+    monkeypatch.setattr(renderer, "TEMPLATES", templates)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert render(made) == expected

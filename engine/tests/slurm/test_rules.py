@@ -1,0 +1,294 @@
+"""Each rule refuses its example with a way out, and lets pass what is right."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.packages import PACKAGES
+from train_anywhere.launch.ahead import data_problems
+from train_anywhere.slurm import rules
+from train_anywhere.slurm.launch import placeholder_job
+from train_anywhere.slurm.presets import PRESETS
+from train_anywhere.slurm.rules import advice, folders, limits, options, resources, starting
+from train_anywhere.slurm.rules.request import Request
+from train_anywhere.testing.frameworks import FIRST
+
+MakeConfig = Callable[..., Config]
+NEURON = ("cluster=neuron", "cluster.comment='field=nlp;appl=pytorch'")
+SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}
+
+REFUSED = {
+    "gpus_of_a_node": ("cluster=narval trainer.devices=8", "use trainer.devices=4 trainer.nodes=2"),
+    "gpus_of_a_node: counts": ("cluster=trillium trainer.devices=3", "1 or 4 GPUs of a node; use trainer.devices=4"),
+    "cpus_of_a_node": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.cpus_per_task=6", "use cluster.cpus_per_task=5"),
+    "memory_of_a_node": ("cluster=ibex strategy=horovod trainer.devices=8 cluster.mem_per_gpu=90G", "cluster.mem_per_gpu=47G"),
+    "every_node_has_a_rank": ("cluster=slurm trainer.nodes=3 trainer.total_devices=2", "use trainer.nodes=2"),
+    "batch_for_ranks": ("cluster=slurm strategy=horovod trainer.devices=5 data.batch_size=64", "use data.batch_size=65"),
+    "longest_job": ("cluster=neuron cluster.time=3-00:00:00", "use cluster.time=48:00:00"),
+    "signal_before_the_end": ("cluster=slurm cluster.time=1", "cluster.signal_seconds=30"),
+    "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
+    "fair_share": ("cluster=slurm trainer.devices=2 cluster.time=5:00:00 cluster.max_gpu_hours=8", "2 GPUs x 5:00:00 may be 10 GPU hours"),
+    "fair_share: a sweep": ("cluster=slurm cluster.time=5:00:00 cluster.max_gpu_hours=8 name=sweep", "1 GPU x 5:00:00 x 2 jobs may be 10"),
+    "fair_share: no limit": ("cluster=slurm cluster.max_gpu_hours=8", "add cluster.time=..."),
+    "account": ("cluster=alvis", "use cluster.account=NAISS2026-22-123"),
+    "account: form": ("cluster=sockeye cluster.account=mine", "does not have the form"),
+    "comment": ("cluster=neuron", "field=nlp;appl=pytorch"),
+    "memory_refused": ("cluster=neuron cluster.mem=10G", "leave cluster.mem out"),
+    "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
+    "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
+    "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
+    "chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
+    "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch knows no SOMETIMES; use some of BEGIN,END"),
+    "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
+    "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is not an option"),
+    "extra_options: comment": ("cluster=slurm 'cluster.extra=[\"--licenses=x#y\"]'", "has a # in it"),
+    "extra_options: a quote": ("cluster=slurm 'cluster.extra=[\"--licenses=\\\"x\"]'", "quote"),
+    "extra_options: wrap": ("cluster=slurm 'cluster.extra=[\"--wrap=id\"]'", "--wrap replaces the script"),
+    "extra_options: wait": ("cluster=slurm 'cluster.extra=[-W]'", "use wait=true"),
+    "extra_options: elsewhere": ("cluster=slurm 'cluster.extra=[\"-M other\"]'", "src/jobs.py does not query"),
+    "extra_options: exclusive": ("cluster=slurm 'cluster.extra=[\"--excl\"]'", "--excl is short for it), and two could contradict"),
+    "extra_options: begin": ("cluster=slurm 'cluster.extra=[\"-b noon\"]'", "use cluster.begin=..."),
+    "extra_options: pbs priority": ("cluster=pbs 'cluster.extra=[\"-p 5\"]'", "use cluster.nice=..."),
+    "extra_options: array": ("cluster=slurm 'cluster.extra=[\"--arr=1-3\"]'", "use -m"),
+    "extra_options: pbs": ("cluster=pbs 'cluster.extra=[\"-q gpu\"]'", "use cluster.partition=..."),
+    "extra_options: pbs resources": ("cluster=pbs 'cluster.extra=[\"-l select=9\"]'", "-l select itself"),
+    "longest_job: none": ("cluster=neuron cluster.time=0", "no limit at all"),
+    "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
+    "local_disk": ("cluster=slurm cluster.local_disk=scratch", "a node's own disk has an absolute one"),
+    "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
+    "container: image": ("cluster=slurm container=pyxis", "use container.image=FILE"),
+    "mounts": (
+        "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:b]",
+        "nor of the form OUTSIDE:INSIDE",
+    ),
+    "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
+    "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
+    "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
+    "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train can't be listed"),
+    "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
+    "packed: container": (
+        "cluster=slurm cluster.pack_env=true container=apptainer container.image=/etc/hostname",
+        "an image is one file already",
+    ),
+    "packed: pbs": ("cluster=pbs cluster.pack_env=true", "PBS has no srun"),
+    "packed: conda": ("cluster=slurm cluster.pack_env=true cluster.conda=base", "let conda-pack pack it"),
+    "packed_environment": (
+        "cluster=slurm cluster.pack_env=true cluster.venv=/etc cluster.setup=[:]",
+        "/etc is no virtual environment (it has no pyvenv.cfg), and virtual environments are packed",
+    ),
+    "packed_environment: of the node": (
+        "cluster=slurm cluster.pack_env=true cluster.venv=$SLURM_TMPDIR/env",
+        "is a folder of the job's node",
+    ),
+    "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is not an environment (it has no bin/activate)"),
+    "environment: home": ("cluster=slurm cluster.venv='\"~/nope\"'", "cluster.venv=/"),
+    "environment: conda": ("cluster=slurm cluster.conda=/nope/env", "it has no conda-meta"),
+    "writable": ("cluster=slurm paths.results=/etc/passwd/results", "use paths.results=FOLDER"),
+}  # fmt: skip
+
+
+def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Request:
+    import shlex
+
+    config = make_config(*shlex.split(line))
+    members = range(2) if "sweep" in line else None
+    return Request(config, placeholder_job(config, None, members), data_problems, Path(folder), SCRATCH)
+
+
+RULES = {r.__name__: r for m in (resources, limits, options, starting, folders) for r in m.RULES}
+
+
+def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeConfig) -> None:
+    assert {name.split(":")[0] for name in REFUSED} == RULES.keys()
+    wrong = {}
+    for name, (line, way_out) in REFUSED.items():
+        found = list(RULES[name.split(":")[0]](request(make_config, line)))
+        if len(found) != 1 or way_out not in found[0]:
+            wrong[name] = found
+    assert wrong == {}
+
+
+HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
+
+
+@pytest.mark.parametrize(
+    ("built", "line", "way_out"),
+    [
+        (None, HOROVOD, "run `make horovod` (builds once, some minutes). Without Horovod: strategy=ddp|fsdp"),
+        (None, f"{HOROVOD} framework=keras", "strategy=multiworker_mirrored launch=auto"),
+        (None, "cluster=slurm trainer.devices=1 launch=horovodrun", "run `make horovod`"),
+        ("torch2.13.0", f"{HOROVOD} launch=mpirun", "built without MPI"),
+        ("tf2.21.0.openmpi4.1.4", HOROVOD, "was built without torch"),
+        ("torch2.13.0", f"{HOROVOD} framework=keras", "was built without tensorflow"),
+        ("torch2.13.0", HOROVOD, None),
+        ("torch2.13.0.openmpi4.1.4", f"{HOROVOD} launch=mpirun", None),
+        (None, "cluster=slurm trainer.devices=2 strategy=ddp", None),
+        (None, f"{HOROVOD} container=apptainer container.image=docker://x", None),
+        (None, f"{HOROVOD} cluster.conda=base", None),
+        (None, f"{HOROVOD} cluster.venv=$SLURM_TMPDIR/venv", None),
+        (None, f"{HOROVOD} cluster.modules=[Horovod]", None),
+        (None, f"{HOROVOD} 'cluster.setup=[source env.sh]'", None),
+    ],
+)
+@pytest.mark.quick(
+    "torch2.13.0-cluster=slurm trainer.devices=2 strategy=horovod-None",
+    "torch2.13.0.openmpi4.1.4-cluster=slurm trainer.devices=2 strategy=horovod launch=mpirun-None",
+)
+def test_horovod_must_be_there_unless_the_ranks_have_another_python(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    built: str | None,
+    line: str,
+    way_out: str | None,
+) -> None:
+    asked = request(make_config, line)
+    packages(tmp_path, built)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    found = rules.problems(asked)
+    assert len(found) == (way_out is not None), found
+    assert way_out is None or way_out in found[0]
+    assert rules.problems(asked, elsewhere=True) == []
+
+
+def test_a_framework_that_is_not_installed_is_refused(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PACKAGES, FIRST, ("zzq_none",))
+    [problem] = rules.problems(request(make_config, "cluster=slurm"))
+    assert f"`make setup FRAMEWORK={FIRST}` installs it" in problem
+    assert rules.problems(request(make_config, "cluster=slurm cluster.conda=base")) == []
+
+
+def packages(folder: Path, built: str | None) -> None:
+    """An import path with torch and TensorFlow, and a Horovod that was `built` so; None: without one."""
+    versions = {"torch": "2.13.0", "tensorflow": "2.21.0"} | ({"horovod": f"0.28.1+{built}"} if built else {})
+    for name, version in versions.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    for package in ("horovod", *(name for names in PACKAGES.values() for name in names)):
+        (folder / package).mkdir()
+    noted = {"pytorch": "2.13.0"} if "torch" in (built or "") else {"tensorflow": "2.21.0"}
+    (folder / "horovod/metadata.json").write_text(json.dumps(noted))
+
+
+FINE = [
+    "cluster=slurm",
+    "cluster=slurm cluster.conda=base",
+    "cluster=slurm cluster.venv=$SLURM_TMPDIR/env",
+    "cluster=slurm cluster.venv=/nope/env 'cluster.setup=[make the environment]'",
+    "cluster=slurm cluster.local_disk=/nvme cluster.venv=/nvme/env",
+    "cluster=slurm cluster.local_disk=/nvme data=imagefolder data.dir=/nvme/pictures",
+    "cluster=slurm data=imagefolder data.dir=$SLURM_TMPDIR/pictures",
+    "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:/in] data=imagefolder data.dir=/in/x",
+    "cluster=slurm cluster.mem=0 cluster.time=0",
+    'cluster=slurm \'cluster.extra=["--licenses=x","-w n1","--spread-job","--gres-flags=x"]\'',
+    "cluster=slurm trainer.nodes=2 trainer.total_devices=3",
+    "cluster=pbs trainer.nodes=2",
+    "cluster=technion trainer.nodes=2 trainer.total_devices=3",
+    "cluster=neuron trainer.nodes=4 cluster.comment='\"field=nlp;appl=pytorch\"'",
+    "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
+    "cluster=sockeye cluster.account=st-pi-1-gpu paths.results=/scratch/x",
+    "cluster=sockeye_pbs cluster.account=st-pi-1-gpu paths.results=/scratch/x",
+    "cluster=narval cluster.account=def-pi",
+    "cluster=fir cluster.account=rrg-pi",
+    "cluster=nibi cluster.account=def-pi",
+    "cluster=rorqual cluster.account=def-pi",
+    "cluster=trillium cluster.account=def-pi trainer.devices=4 cluster.chain=3 paths.results=/scratch/me/x",
+    "cluster=ibex trainer.devices=8",
+]
+
+
+@pytest.mark.slow
+def test_what_is_right_passes(make_config: MakeConfig) -> None:
+    wrong = {}
+    for line in FINE:
+        right = request(make_config, line, folder="/scratch/me/project")
+        rules = [rule for name, rule in RULES.items() if name != "writable" or "/scratch" not in line]
+        if found := [p for rule in rules for p in rule(right)]:
+            wrong[line] = found
+    assert wrong == {}
+
+
+def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
+    found = rules.problems(request(make_config, "cluster=trillium trainer.devices=3 cluster.mem=1G"))
+    assert len(found) >= 4
+    assert rules.problems(request(make_config, "cluster=trillium trainer.devices=3"), elsewhere=True) != []
+
+
+def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
+    asked = request(make_config, "cluster=narval")
+    by_profile = Request(
+        asked.config, asked.job, data_problems, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"}
+    )
+    assert list(limits.account(asked)) != []
+    assert list(limits.account(by_profile)) == []
+
+
+UNLISTED = [
+    ("narval", "gpu_type", "a100_1g.5gb", "a100"),
+    ("fir", "gpu_type", "nvidia_h100_80gb_hbm3_1g.10gb", "h100"),
+    ("nibi", "gpu_type", "mi300a", "h100"),
+    ("rorqual", "gpu_type", "h100_2g.20gb", "h100"),
+    ("ibex", "gpu_type", "rtx2080ti", "v100, a100"),
+    ("ibex", "gpu_type", "gtx1080ti", "v100, a100"),
+    ("technion", "gpu_type", "h200", "a100"),
+    ("alvis", "gpu_type", "a100", "A100, A100fat, A40, V100, T4"),
+    ("neuron", "partition", "amd_h200nv_8", "amd_a100nv_8, cas_v100nv_8"),
+    ("neuron", "partition", "'\"amd_a100nv_8,cas_v100nv_8\"'", "amd_a100nv_8"),
+]
+
+
+@pytest.mark.parametrize(
+    "more", ["", "trainer.devices=16", "strategy=horovod trainer.devices=4 cluster.cpus_per_task=64"]
+)
+@pytest.mark.quick("strategy=horovod trainer.devices=4 cluster.cpus_per_task=64")
+def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
+    make_config: MakeConfig, more: str
+) -> None:
+    wrong = []
+    for site, key, name, listed in UNLISTED:
+        asked = request(make_config, f"cluster={site} cluster.{key}={name} {more} data.batch_size=64")
+        found = [p for module in (resources, limits) for rule in module.RULES for p in rule(asked)]
+        refused = [p for p in found if "rejects jobs without" not in p]
+        notes = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
+        noted = len(notes) == 1 and f"{site}, which lists {listed}" in notes[0]
+        if refused or not noted or asked.job.mem is not None or sum(asked.job.devices) not in (1, 4, 16):
+            wrong.append((site, name, refused, notes, asked.job.mem, asked.job.devices))
+    assert wrong == []
+
+
+def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig) -> None:
+    refused = {}
+    for site in {path.stem for path in PRESETS.glob("*.yaml")} - {"local", "current"}:
+        asked = request(make_config, f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
+        if found := [p for p in rules.problems(asked, elsewhere=True) if "zzq" in p]:
+            refused[site] = found
+    assert refused == {}
+
+
+NOTED = {
+    "unlisted": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
+    "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
+    "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
+    "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
+    "cpus_for_gpus": (
+        "cluster=fir strategy=ddp cluster.cpus_per_task=2",
+        "the rule of thumb is 5 or 6, and the node has 12 per GPU",
+    ),
+    "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
+    "unread_targets": (
+        "cluster=slurm data._target_=math.sqrt",
+        "its arguments are checked when the ranks start",
+    ),
+}
+
+
+def test_notes(make_config: MakeConfig) -> None:
+    assert {r.__name__ for r in advice.RULES} == {n.split(":")[0] for n in NOTED}
+    noted = {name: rules.notes(request(make_config, line)) for name, (line, _) in NOTED.items()}
+    assert {name: found for name, found in noted.items() if NOTED[name][1] not in "\n".join(found)} == {}

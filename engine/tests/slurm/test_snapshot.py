@@ -1,0 +1,317 @@
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.errors import SubmitError
+from train_anywhere.files import ROOT
+from train_anywhere.slurm import left_out, snapshot
+from train_anywhere.testing.projects import add_submodule, commit, files, git, take
+
+pytestmark = pytest.mark.git
+
+
+def test_tracked_and_new_files_but_not_ignored_ones(project: Path) -> None:
+    head = commit(project)
+    (project / "src" / "new.py").write_text("new = 1\n")
+    (project / "src" / "a.py").write_text("a = 2\n")
+    taken, code = take(project)
+    assert files(code) == {".gitignore", "run.sh", "src/a.py", "src/new.py"}
+    assert (code / "src" / "a.py").read_text() == "a = 2\n"
+    assert os.access(code / "run.sh", os.X_OK)
+    assert (taken.commit, taken.dirty, taken.notes) == (head, True, ())
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+def test_the_tests_stay_behind(project: Path, under_git: bool) -> None:
+    """They are not part of what runs, so editing them does not make a run dirty."""
+    (project / "tests").mkdir()
+    (project / "tests" / "test_a.py").write_text("a = 1\n")
+    if under_git:
+        commit(project)
+    (project / "tests" / "test_a.py").write_text("a = 2\n")
+    (project / "tests" / "test_new.py").touch()
+    taken, code = take(project)
+    assert "src/a.py" in files(code) and not (code / "tests").exists()
+    assert not taken.dirty
+
+
+def test_links_are_copied_with_what_they_lead_to(project: Path) -> None:
+    """The target may be edited too; a folder that is no part of the project is data."""
+    (project.parent / "images").mkdir()
+    (project / "data").symlink_to("../images")
+    (project / "b.py").symlink_to("src/a.py")
+    (project / "lost").symlink_to("nowhere")
+    (project / "loop").symlink_to("loop")
+    git(project, "init", "-q")
+    taken, code = take(project)
+    assert (code / "b.py").read_text() == "a = 1\n"
+    assert sorted(p.name for p in code.iterdir()) == [".gitignore", "b.py", "run.sh", "src", "train_anywhere"]
+    assert not (code / "b.py").is_symlink()
+    assert taken.notes == ("data was left out of the snapshot: not tracked by git, and a link to a folder.",)
+
+
+def test_submodules_and_other_repositories_are_copied_without_their_history(project: Path) -> None:
+    commit(project)
+    add_submodule(project)
+    (project / "mine").mkdir()
+    (project / "mine" / "y.py").touch()
+    commit(project / "mine")
+    _, code = take(project)
+    assert {"sub/x.py", "mine/y.py"} <= files(code)
+    assert not (code / "mine" / ".git").exists()
+    assert not (code / "sub" / ".git").exists()
+
+
+def test_names_that_git_would_quote(project: Path) -> None:
+    commit(project)
+    (project / "é \n'q'.py").write_text("")
+    _, code = take(project)
+    assert "é \n'q'.py" in files(code)
+
+
+def test_a_deleted_file_that_git_still_lists(project: Path) -> None:
+    commit(project)
+    (project / "src" / "a.py").unlink()
+    taken, code = take(project)
+    assert "src/a.py" not in files(code)
+    assert taken.dirty
+
+
+def test_untracked_data_is_left_out_and_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(project)
+    monkeypatch.setattr(left_out, "MAX_CODE", 10)
+    (project / "weights.bin").write_text("x" * 11)
+    taken, code = take(project)
+    assert "weights.bin" not in files(code)
+    assert "weights.bin was left out" in taken.notes[0]
+
+
+def test_run_folders_are_never_copied(project: Path) -> None:
+    commit(project)
+    (project / "results" / "run").mkdir(parents=True)
+    (project / "results" / "run" / "config.yaml").write_text("")
+    (project / "results_table.py").touch()
+    assert {f for f in files(take(project)[1]) if f.startswith("results")} == {"results_table.py"}
+
+
+def test_without_git_all_but_data_and_hidden_folders(project: Path) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    (project / ".venv" / "bin" / "python").touch()
+    (project / "env").mkdir()
+    (project / "env" / "pyvenv.cfg").touch()
+    (project / "data").mkdir()
+    (project / "data" / "images").touch()
+    taken, code = take(project)
+    assert files(code) == {"run.sh", "src/a.py", "ignored/big.bin"}
+    assert taken.commit is None
+    assert "not under git" in taken.notes[0]
+
+
+KEYS = [
+    *(
+        ".env",
+        ".env.local",
+        "src/server.PEM",
+        "a.key",
+        "id_rsa",
+        "id_ed25519.pub",
+        ".netrc",
+        "credentials.json",
+        "k.kdbx",
+    ),
+    *(".ssh/config", ".aws/config"),
+]
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+def test_keys_and_passwords_are_left_out(project: Path, under_git: bool) -> None:
+    if under_git:
+        commit(project)
+    for name in KEYS:
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("TOKEN=1")
+    (project / "link").symlink_to(".env")
+    taken, code = take(project)
+    assert {f for f in files(code) if f[0] != "."} - {"ignored/big.bin"} == {"run.sh", "src/a.py"}
+    seen = [name for name in (*KEYS, "link") if under_git or name[0] != "."]
+    told = [f"{name} was left out of the snapshot: it may hold keys or passwords." for name in seen]
+    assert sorted(n for n in taken.notes if "left out" in n) == sorted(told)
+
+
+SECRETS = [
+    ".envrc", "prod.env", "kaggle.json", "secret.yaml", "secrets.toml", "hf_token", "HF_TOKEN.txt", ".huggingface/token", "token",
+    "token.txt", "token.json", "service-account.json", "my_service_account_key.json", "api_key.txt", "openai-api-key", "wandb_api_key.txt",
+    "client_secret_12.json", "application_default_credentials.json", ".s3cfg", ".boto", "rclone.conf", ".my.cnf", ".pgpass",
+    ".vault-token", ".databrickscfg", ".oci/config", "krb5cc_1000", "auth.json", ".dockercfg", ".docker/config.json",
+    ".config/gh/hosts.yml", ".password-store/site.gpg", "vault.yml", "passwords.txt", "key.asc", ".comet.config", ".dvc/config.local",
+    ".azure/token", ".gcloud/db", ".kube/config", "terraform.tfstate", ".cdsapirc", ".wandb/settings", "github_token",
+    "src/deploy_key", "secrets/wandb", "conf/Password.txt", "private_key.txt", "clearml.conf", ".bash_history", ".aws/setup.py",
+]  # fmt: skip
+
+
+NO_SECRETS = [
+    "token.py", "src/secrets.py", "tokenizer.json", "special_tokens_map.json", "added_tokens.json", "secret_sauce.py", "src/keys.py",
+    "credentials.py", "configs/data/auth.json", "data/auth.json", "src/token/vocabulary.json", "id_to_label.json", "environment.yml",
+    "keys.csv", "monkey.txt", "src/api_keys.pyi", "env.yaml", "password_model.pt", ".gitignore", "README.md",
+]  # fmt: skip
+
+
+def test_other_keys_and_tokens_are_left_out_but_not_what_only_sounds_like_a_key() -> None:
+    deep = [f"deep/{name}" for name in SECRETS if name != "auth.json"]
+    secrets = [*SECRETS, *(name.upper() for name in SECRETS), *deep]
+    assert [name for name in secrets if not left_out.secret(name)] == []
+    assert [name for name in NO_SECRETS if left_out.secret(name)] == []
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+def test_untracked_files_that_the_group_can_t_read_are_left_out(project: Path, under_git: bool) -> None:
+    if under_git:
+        commit(project)
+    for name in ("site.txt", "own/site.txt", "own/code.py", "mine.py", "open/a.txt"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("1")
+    for name in ("site.txt", "mine.py"):
+        (project / name).chmod(0o600)
+    (project / "own").chmod(0o700)
+    taken, code = take(project)
+    assert {"own/code.py", "mine.py", "open/a.txt"} <= files(code)
+    assert not {"site.txt", "own/site.txt"} & files(code)
+    assert sorted(note for note in taken.notes if "left out" in note) == [
+        "own/site.txt was left out of the snapshot: not tracked by git, and the group can't enter own (chmod g+x).",
+        "site.txt was left out of the snapshot: not tracked by git, and the group can't read it (chmod g+r).",
+    ]
+    assert (code / "own").stat().st_mode & 0o777 == 0o700
+    assert (code / "mine.py").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+@pytest.mark.parametrize("now", [0o077, 0o022])
+def test_with_umask_077_all_is_copied(project: Path, under_git: bool, now: int) -> None:
+    """Also where only the files were made with it."""
+    before = os.umask(now)
+    try:
+        for path in project.rglob("*"):
+            path.chmod(path.stat().st_mode & ~0o077)
+        project.chmod(0o700)
+        if under_git:
+            commit(project)
+        (project / "new").mkdir(0o700)
+        (project / "new" / "site.txt").write_text("1")
+        (project / "new" / "site.txt").chmod(0o600)
+        taken, code = take(project)
+    finally:
+        os.umask(before)
+    assert "new/site.txt" in files(code)
+    assert not any("left out" in note for note in taken.notes)
+    assert code.stat().st_mode & 0o777 == (code / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_tracked_file_is_copied_whatever_its_permissions(project: Path) -> None:
+    (project / "table.txt").write_text("1")
+    (project / "table.txt").chmod(0o600)
+    commit(project)
+    assert "table.txt" in files(take(project)[1])
+
+
+def test_of_many_paths_that_are_left_out_the_first_are_named(project: Path) -> None:
+    commit(project)
+    for number in range(100):
+        (project / f"{number:02}.pem").touch()
+    notes = take(project)[0].notes
+    assert len(notes) == 21 and notes[0].startswith("00.pem was left out")
+    assert notes[-1] == "80 more paths were left out of the snapshot, such as 99.pem."
+
+
+def test_what_git_tracks_is_code_whatever_its_name(project: Path) -> None:
+    (project / ".env").write_text("PORT=1")
+    commit(project)
+    taken, code = take(project)
+    assert (code / ".env").exists() and not taken.notes
+
+
+def test_keys_in_another_repository_are_left_out_too(project: Path) -> None:
+    commit(project)
+    (project / "mine" / "sub").mkdir(parents=True)
+    (project / "mine" / "sub" / "y.py").touch()
+    (project / "mine" / ".env").touch()
+    os.mkfifo(project / "mine" / "sub" / "pipe")
+    commit(project / "mine")
+    taken, code = take(project)
+    assert "mine/sub/y.py" in files(code) and "mine/.env" not in files(code)
+    assert set(taken.notes) == {
+        "mine/.env was left out of the snapshot: it may hold keys or passwords.",
+        "mine/sub/pipe was left out of the snapshot: it is a FIFO.",
+    }
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("under_git", [True, False])
+def test_a_fifo_and_a_socket_are_left_out(
+    project: Path, under_git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if under_git:
+        commit(project)
+        (project / "src" / "a.py").unlink()
+        os.mkfifo(project / "src" / "a.py")  # git lists it, but no others
+    else:
+        os.mkfifo(project / "pipe")
+    monkeypatch.chdir(project)
+    with socket.socket(socket.AF_UNIX) as listener:
+        (project / "run.sh").unlink()
+        listener.bind("run.sh")
+        taken, _ = take(project)
+    kinds = {"src/a.py" if under_git else "pipe": "it is a FIFO", "run.sh": "it is a socket"}
+    told = {f"{name} was left out of the snapshot: {kind}." for name, kind in kinds.items()}
+    assert told == {n for n in taken.notes if "left out" in n}
+
+
+TAKE = """
+import sys
+from pathlib import Path
+from train_anywhere.slurm import snapshot
+from train_anywhere.errors import SubmitError
+root = Path(sys.argv[1])
+try:
+    print("\\n".join(snapshot.take(root, root.parent / "code", root / "results").notes))
+except SubmitError as error:
+    print(error)
+"""
+
+
+def take_as_anyone(root: Path) -> str:
+    """Notes or the refusal, without root's right to read every file."""
+    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    command = [*plain, sys.executable, "-c", TAKE, str(root)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+def test_an_unreadable_file_that_is_not_tracked_is_left_out(project: Path, under_git: bool) -> None:
+    if under_git:
+        commit(project)
+    (project / "mine.py").write_text("a")
+    (project / "mine.py").chmod(0)
+    (project / "closed").mkdir(0)
+    said = take_as_anyone(project)
+    assert "mine.py was left out of the snapshot: it can't be read (Permission denied)." in said
+    assert under_git or "closed was left out of the snapshot: it can't be read (Permission denied)." in said
+    assert "src/a.py" in files(project.parent / "code")
+
+
+def test_an_unreadable_file_that_is_tracked_is_a_sentence(project: Path) -> None:
+    commit(project)
+    (project / "src" / "a.py").chmod(0)
+    assert take_as_anyone(project) == (
+        f"{project}/src/a.py can't be read or written (Permission denied), and a job runs a copy of the project's files: "
+        "change its permissions (chmod u+rw), or remove it.\n"
+    )
+
+
+def test_a_full_disk_is_a_sentence(project: Path, small_disk: Path) -> None:
+    (project / "src" / "b.py").write_bytes(bytes(2**21))
+    with pytest.raises(SubmitError, match=r"can't be copied to .*/code: .*No space left on device"):
+        snapshot.take(project, small_disk / "code", project / "results")

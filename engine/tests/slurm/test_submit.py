@@ -1,0 +1,135 @@
+"""Submitting to a real Slurm: in an allocation, a sweep, code that changes, values that a shell would take apart."""
+
+import json
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.login import SMALL, Login, log
+from train_anywhere.files import ROOT
+from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.testing.weights import info
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+
+@pytest.mark.slow
+def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
+    words = ["cluster=slurm", "trainer.nodes=2", "trainer.devices=1", *SMALL]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={login.results}"]
+    environ = {"OMP_NUM_THREADS": "1"}
+    done = login.testbed.run(["salloc", "--nodes=2", "--gpus-per-node=1", *command], env=environ, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "In this allocation: 2 nodes, 2 ranks" in done.stdout
+    assert "test/acc 0." in done.stdout
+    run = (login.results / "latest").resolve()
+    assert info(run)["state"] == "completed"
+    too_many = login.testbed.run(
+        ["salloc", "--nodes=1", "--cpus-per-task=2", *command], env=environ, timeout=60
+    )
+    assert too_many.returncode == 2
+    assert "use trainer.nodes=1" in too_many.stderr
+    auto = [*command[:2], "cluster=slurm", "dry_run=true"]
+    shown = login.testbed.run(["salloc", "--gpus-per-node=3", *auto], env=environ, timeout=60)
+    assert "world size  3 ranks" in shown.stdout, shown.stderr
+
+
+@pytest.mark.slow
+def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
+    _, run = login.submit("cluster=slurm", "wait=true", *SMALL)
+    assert info(run)["state"] == "completed"
+    assert "test/acc 0." in login.jobs("logs", "-f")
+
+
+@pytest.mark.slow
+def test_slurm_s_own_verdict(login: Login) -> None:
+    done = login.command("train", "cluster=slurm", "dry_run=test")
+    assert done.returncode == 0, done.stderr
+    assert "sbatch --test-only: sbatch: Job" in done.stdout
+    refused = login.command("train", "cluster=slurm", "dry_run=test", "cluster.partition=nothere")
+    assert refused.returncode == 2
+    assert "invalid partition" in refused.stderr.lower()
+
+
+@pytest.mark.slow
+def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shared_dir: Path) -> None:
+    from train_anywhere.slurm.snapshot import take
+
+    copy = shared_dir / "project"
+    take(ROOT, copy, ROOT / "results")
+    edited = Login(testbed, shared_dir, copy)
+    job, run = edited.submit("cluster=slurm", *SMALL, 'cluster.extra=["--hold"]')
+    (copy / "src" / "rank.py").write_text("raise SystemExit('edited')\n")
+    [waiting] = json.loads(edited.jobs("status", job, "--json"))["runs"]
+    assert (waiting["state"], waiting["pending"]["reason"]) == ("pending", "JobHeldUser")
+    assert testbed.run(["scontrol", "release", job]).returncode == 0
+    assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
+
+
+@pytest.mark.slow
+def test_a_failed_member_of_a_sweep_is_resubmitted_alone(login: Login) -> None:
+    """The second seed's folder can't be written to at first."""
+    job, first = login.submit("-m", "cluster=slurm", "seed=1,2", *SMALL, "cluster.max_running=1")
+    sweep = first.name.removesuffix("-0")
+    second = first.with_name(f"{sweep}-1")
+    config = (second / "config.yaml").read_text()
+    (second / "config.yaml").write_text("broken: true\n")
+    assert login.testbed.wait_job(job, 200) == "FAILED"
+    (second / "config.yaml").write_text(config)
+    status = login.jobs("status", sweep)
+    assert re.findall(rf"{sweep}-(\d)  (\w+)", status) == [("0", "completed"), ("1", "failed")]
+    told = json.loads(login.jobs("status", sweep, "--json"))
+    assert [one["state"] for one in told["runs"]] == ["completed", "failed"]
+    assert told["differing"] == ["seed"]
+    assert "--failed" in told["next"][-1]
+    assert re.findall(rf"^\[{sweep}-(\d)\] epoch 1/1 ", login.jobs("logs", "-f", sweep), re.M) == ["0"]
+    assert f"  {sweep}-" in login.jobs("best", sweep)
+    shown = login.command("report", sweep, "--results", str(login.results))
+    assert shown.returncode == 0 and first.with_name(sweep).joinpath("report.html").exists(), shown.stderr
+    again = login.jobs("resubmit", sweep, "--failed")
+    found = re.match(rf"Submitted job (\d+): {second.name}\n", again)
+    assert found, again
+    assert login.testbed.wait_job(found[1], 120) == "COMPLETED", log(second)
+    assert info(second)["state"] == "completed"
+    once_more = login.command("jobs", "resubmit", sweep, "--failed", "--results", str(login.results))
+    assert "nothing to submit again" in once_more.stderr
+
+
+HOSTILE = 'we\'ird "q"; $(touch HACKED) `touch HACKED` #x %j \\ é'
+
+
+@pytest.mark.slow
+def test_hostile_values_survive_the_real_sbatch(testbed: Testbed, shared_dir: Path) -> None:
+    """The results folder and the comment are hostile; the comment comes back from Slurm as it was."""
+    folder = shared_dir / "my $(touch HACKED) 'results'; #1"
+    hostile = Login(testbed, folder)
+    value = HOSTILE.replace("'", "\\'")  # in Hydra's quotes
+    job, run = hostile.submit("cluster=slurm", f"cluster.comment='{value}'", *SMALL)
+    assert testbed.wait_job(job, 120) == "COMPLETED", log(run)
+    assert f"Comment={HOSTILE} \n" in testbed.run(["scontrol", "show", "job", job]).stdout
+    assert (run / f"slurm-{job}.out").exists()
+    assert not list(shared_dir.rglob("HACKED")) and not Path("HACKED").exists()
+
+
+@pytest.mark.slow
+def test_a_user_without_rights_submits_too(
+    testbed: Testbed, shared_dir: Path, require: Callable[[object, str], None]
+) -> None:
+    """As alice; root owns the project."""
+    python, packages = sys.executable, sysconfig.get_path("purelib")
+    # alice can't run an interpreter below /root: she takes the system's, with our packages
+    if os.path.realpath(python).startswith("/root/"):
+        python = f"/usr/bin/python3.{sys.version_info.minor}"
+        require(os.path.exists(python), f"apt-get install {Path(python).name}")
+    program = str(ROOT / "src" / "train.py")
+    command = [python, program, "cluster=slurm", *SMALL, f"paths.results={shared_dir}/r"]
+    done = testbed.run(command, user="alice", env={"OMP_NUM_THREADS": "1", "PYTHONPATH": packages})
+    assert done.returncode == 0, done.stderr
+    found = re.match(r"Submitted job (\d+)", done.stdout)
+    assert found, done.stdout
+    assert testbed.wait_job(found[1], 120) == "COMPLETED", log((shared_dir / "r/latest").resolve())

@@ -1,0 +1,253 @@
+"""The testbed is a real cluster: everything that the project's Slurm tests lean on, shown once."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.testbeds import AS_ASKED, submit, wait_for
+from train_anywhere.slurm.testbed.cluster import REPOSITORY, Testbed
+from train_anywhere.slurm.testbed.images import PACKAGES, can_build, make_image
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+
+def test_every_node_has_its_own_name_address_tmp_and_shm(testbed: Testbed) -> None:
+    look = "echo $(hostname) $(hostname -I) $(ls $mine 2>/dev/null | wc -l); touch $mine"
+    look = f"mine='/tmp/mine /dev/shm/mine'; {look}"
+    lines = testbed.run(["srun", "--nodes=4", "bash", "-c", look]).stdout.splitlines()
+    again = testbed.run(["srun", "--nodes=4", "bash", "-c", look]).stdout.splitlines()
+    assert sorted(lines) == [f"node{n} 10.77.0.{n} 0" for n in range(1, 5)]
+    assert sorted(again) == [f"node{n} 10.77.0.{n} 2" for n in range(1, 5)]
+    assert not Path("/tmp/mine").exists()
+
+
+def test_nodes_see_the_repository_and_the_shared_folder(testbed: Testbed, shared_dir: Path) -> None:
+    (shared_dir / "from_outside").touch()
+    done = testbed.run(
+        [
+            "srun",
+            "--nodes=2",
+            "ls",
+            str(shared_dir),
+            str(REPOSITORY / "engine/train_anywhere/slurm/testbed/cluster.py"),
+        ]
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("from_outside") == 2
+
+
+def test_shims_on_path_reach_the_cluster_and_jobs_do_not_inherit_them(testbed: Testbed) -> None:
+    words = ["srun", "--ntasks=1", "sh", "-c", "command -v srun; echo $PATH"]
+    done = subprocess.run(words, env=testbed.env(), capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.startswith("/usr/bin/srun")
+    assert str(testbed.dir) not in done.stdout
+
+
+def test_gpus_are_given_out_and_counted(testbed: Testbed) -> None:
+    def gpus(*options: str) -> list[str]:
+        return testbed.run(["srun", *options, "printenv", "CUDA_VISIBLE_DEVICES"]).stdout.splitlines()
+
+    assert gpus("--nodes=2", "--gres=gpu:2") == ["0,1", "0,1"]
+    assert gpus("--nodes=1", "--gpus-per-node=8") == ["0,1,2,3,4,5,6,7"]
+    refused = testbed.run(["sbatch", "--gres=gpu:9", "--wrap=true"])
+    assert "Requested node configuration is not available" in refused.stderr
+
+
+def test_typed_gpus_features_and_partition_of_a_site(testbed_for: Callable[..., Testbed]) -> None:
+    ibex = testbed_for("ibex")
+    words = [
+        "--partition=batch",
+        "--constraint=v100&cpu_intel_platinum_8260",
+        "--gpus=v100:8",
+        "--cpus-per-gpu=5",
+    ]
+    assert ibex.run(["sbatch", "--test-only", *words, "--wrap=true"]).returncode == 0
+    assert ibex.run(["sbatch", "--test-only", *words, "--gpus=a100:8", "--wrap=true"]).returncode != 0
+    assert (
+        ibex.run(["sbatch", "--test-only", *words, "--cpus-per-gpu=6", "--nodes=1", "--wrap=true"]).returncode
+        != 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("site", "options", "said"),
+    [
+        ("neuron", [], "needs --comment"),
+        ("neuron", ["--mem=10G", *AS_ASKED], "does not take --mem"),
+        ("neuron", ["--mem-per-cpu=1G", *AS_ASKED], "does not take --mem"),
+        ("trillium", ["--mem=10G", *AS_ASKED], "does not take --mem"),
+        ("narval", [], "needs --account"),
+        ("narval", ["--mem=10G", *AS_ASKED], ""),
+        ("neuron", AS_ASKED, ""),
+    ],
+)
+@pytest.mark.quick("neuron-options1-does not take --mem", "narval-options5-")
+def test_rules_of_a_site_are_enforced(
+    testbed_for: Callable[..., Testbed], site: str, options: list[str], said: str
+) -> None:
+    done = testbed_for(site).run(["sbatch", "--test-only", *options, "--wrap=true"])
+    assert said in done.stderr
+    assert (done.returncode == 0) == (said == "")
+
+
+def test_job_array_completes_with_output(testbed: Testbed, shared_dir: Path) -> None:
+    job = submit(
+        testbed, shared_dir, "echo $SLURM_ARRAY_TASK_ID > member-$SLURM_ARRAY_TASK_ID", "--array=1-3%2"
+    )
+    assert testbed.wait_job(job) == "COMPLETED"
+    assert sorted(p.name for p in shared_dir.glob("member-*")) == ["member-1", "member-2", "member-3"]
+    failing = submit(testbed, shared_dir, "exit $SLURM_ARRAY_TASK_ID", "--array=0-1")
+    assert testbed.wait_job(failing) == "FAILED"
+
+
+@pytest.mark.slow
+def test_requeue_keeps_the_job_id_and_counts(testbed: Testbed, shared_dir: Path) -> None:
+    script = 'echo "start ${SLURM_RESTART_COUNT:-0}"\n[ "$SLURM_RESTART_COUNT" ] || sleep 60\n'
+    job = submit(testbed, shared_dir, script)
+    output = shared_dir / f"out-{job}"
+    wait_for(lambda: output.exists() and "start 0" in output.read_text(), "first start")
+    assert testbed.run(["scontrol", "requeue", job]).returncode == 0
+    assert testbed.wait_job(job) == "COMPLETED"
+    assert re.findall("start .", output.read_text()) == ["start 0", "start 1"]
+
+
+@pytest.mark.slow
+def test_urgent_job_preempts_scavenger_which_runs_again(testbed: Testbed, shared_dir: Path) -> None:
+    script = "trap 'echo told; exit 1' TERM\necho \"start ${SLURM_RESTART_COUNT:-0}\"\n"
+    script += '[ "$SLURM_RESTART_COUNT" ] || { sleep 60 & wait; }\n'
+    job = submit(testbed, shared_dir, script, "--partition=scavenge", "--nodes=4", "--exclusive")
+    output = shared_dir / f"out-{job}"
+    wait_for(lambda: output.exists() and "start 0" in output.read_text(), "first start")
+    urgent = testbed.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"])
+    assert urgent.returncode == 0, urgent.stderr
+    assert testbed.wait_job(job) == "COMPLETED"
+    assert "start 1" in output.read_text()
+
+
+@pytest.mark.slow
+def test_job_of_a_dead_node_is_requeued_on_another(testbed: Testbed, shared_dir: Path) -> None:
+    job = submit(testbed, shared_dir, 'hostname\n[ "$SLURM_RESTART_COUNT" ] || sleep 90\n', "--exclude=node1")
+    output = shared_dir / f"out-{job}"
+    wait_for(lambda: output.exists() and output.read_text() != "", "first start")
+    victim = output.read_text().strip()
+    testbed.kill_node(victim)
+    try:
+        assert testbed.wait_job(job, timeout=60) == "COMPLETED"
+    finally:
+        testbed.boot_node(victim)
+    assert output.read_text().split()[-1] != victim
+    ready = ["sinfo", "--noheader", f"--nodes={victim}", "--partition=main", "--format=%T"]
+    wait_for(lambda: testbed.run(ready).stdout.strip() == "idle", f"{victim} coming back")
+
+
+@pytest.mark.mpi
+def test_mpirun_and_pmix_start_ranks_on_two_nodes(testbed: Testbed, shared_dir: Path) -> None:
+    script = "mpirun bash -c 'echo mpirun $(hostname) $OMPI_COMM_WORLD_RANK'\n"
+    script += "timeout 20 srun --mpi=pmix bash -c 'echo pmix $(hostname) $PMIX_RANK'\n"
+    job = submit(testbed, shared_dir, script, "--nodes=2", "--ntasks-per-node=2", "--nodelist=node2,node3")
+    assert testbed.wait_job(job) == "COMPLETED"
+    lines = re.findall("^(?:mpirun|pmix) .*", (shared_dir / f"out-{job}").read_text(), flags=re.MULTILINE)
+    ranks = ["node2 0", "node2 1", "node3 2", "node3 3"]
+    assert sorted(lines) == [f"mpirun {r}" for r in ranks] + [f"pmix {r}" for r in ranks]
+
+
+def test_time_limit_of_run_ends_everything_it_started(testbed: Testbed) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        testbed.run(["srun", "--job-name=too-long", "sleep", "77"], timeout=1)
+    queue = ["squeue", "--noheader", "--name=too-long", "--states=running"]
+    wait_for(lambda: testbed.run(queue).stdout == "", "the end of the job")
+
+
+def test_users_exist_inside_and_have_a_home(testbed: Testbed) -> None:
+    done = testbed.run(
+        ["srun", "--ntasks=1", "sh", "-c", "whoami; pwd"], user="alice", cwd=testbed.dir / "home/alice"
+    )
+    assert done.stdout.split() == ["alice", str(testbed.dir / "home/alice")]
+
+
+def test_commands_can_run_on_a_node(testbed: Testbed) -> None:
+    assert testbed.run(["hostname"], node="node3").stdout == "node3\n"
+    assert testbed.run(["hostname"]).stdout == "login\n"
+
+
+def test_pbs_job_runs_on_two_nodes_with_a_node_file(
+    testbed_for: Callable[..., Testbed], shared_dir: Path
+) -> None:
+    pbs = testbed_for("sockeye_pbs", ssh=True)
+    script = shared_dir / "job.pbs"
+    script.write_text(
+        "#!/bin/bash\n#PBS -N guide\n#PBS -l select=2:ncpus=2:mpiprocs=2\n#PBS -j oe\n"
+        "cat $PBS_NODEFILE; echo $PBS_JOBNAME $PBS_O_WORKDIR; ssh node2 hostname\n"
+    )
+    words = [str(pbs.dir / "bin/qsub"), str(script)]
+    done = subprocess.run(
+        words, cwd=shared_dir, env=pbs.env(), capture_output=True, text=True, timeout=30, check=True
+    )
+    assert pbs.wait_job(done.stdout.strip()) == "COMPLETED"
+    output = [path.read_text() for path in shared_dir.glob("*.o*")]
+    assert output == [f"node1\nnode1\nnode2\nnode2\nguide {shared_dir}\nnode2\n"]
+
+
+@pytest.mark.parametrize("user", [None, "alice"])
+def test_container_stand_in_runs_tasks_in_an_image_folder(
+    testbed: Testbed, shared_dir: Path, user: str | None, require: Callable[[object, str], None]
+) -> None:
+    require(can_build(), f"apt-get install -y {PACKAGES}")
+    make_image(shared_dir / "image", environment={"FROM_IMAGE": "yes"})
+    (shared_dir / "code").mkdir()
+    script = "echo $(id -un) $(hostname) $PWD $SLURM_PROCID $FROM_IMAGE $(ls -d /var 2>/dev/null | wc -l)\n"
+    (shared_dir / "code/train.sh").write_text(script)
+    container = [f"--container-image={shared_dir}/image", f"--container-mounts={shared_dir}/code:/code:ro"]
+    container += ["--container-workdir=/code", "--no-container-entrypoint"]
+    words = ["srun", "--nodelist=node1,node2", "--ntasks-per-node=1", *container, "sh", "train.sh"]
+    done = testbed.run(words, user=user, cwd=shared_dir)
+    name = user or "root"
+    assert sorted(done.stdout.splitlines()) == [
+        f"{name} node1 /code 0 yes 0",
+        f"{name} node2 /code 1 yes 0",
+    ], done.stderr
+    written = testbed.run(["srun", "--ntasks=1", *container, "touch", "/code/x"], cwd=shared_dir)
+    assert "Read-only file system" in written.stderr
+    assert done.stderr == ""
+
+
+def test_container_in_a_batch_script(
+    testbed: Testbed, shared_dir: Path, require: Callable[[object, str], None]
+) -> None:
+    require(can_build(), f"apt-get install -y {PACKAGES}")
+    image = make_image(shared_dir / "image")
+    inside = f"ls /; hostname > {shared_dir}/$SLURM_PROCID"
+    script = f"srun --container-image={image} --container-mounts={shared_dir} sh -c '{inside}'\n"
+    job = submit(testbed, shared_dir, script, "--nodes=2")
+    assert testbed.wait_job(job) == "COMPLETED", (shared_dir / f"out-{job}").read_text()
+    assert {(shared_dir / rank).read_text() for rank in "01"} <= {f"{node}\n" for node in testbed.nodes}
+    assert "home" not in (shared_dir / f"out-{job}").read_text().split()
+
+
+def test_container_image_that_is_not_there(testbed: Testbed, require: Callable[[object, str], None]) -> None:
+    require(can_build(), f"apt-get install -y {PACKAGES}")
+    done = testbed.run(["srun", "--ntasks=1", "--container-image=/nowhere.sqsh", "true"])
+    assert done.returncode != 0
+    assert "can't find image /nowhere.sqsh" in done.stderr
+
+
+@pytest.mark.slow
+def test_sacct_with_accounting(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
+    testbed = testbed_for("slurm", accounting=True)
+    job = submit(testbed, shared_dir, "exit 3", "--comment=field=nlp;appl=pytorch")
+    assert testbed.wait_job(job) == "FAILED"
+    words = [
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        "--jobs",
+        job,
+        "--format=State,ExitCode,Comment",
+    ]
+    wait_for(
+        lambda: testbed.run(words).stdout == "FAILED|3:0|field=nlp;appl=pytorch\n", "the record of the job"
+    )

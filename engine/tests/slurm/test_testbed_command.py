@@ -1,0 +1,131 @@
+"""The testbed from outside: its command line, its folder, what it needs, how it ends."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.testbeds import AS_ASKED, wait_for
+from train_anywhere.slurm.testbed.cluster import REPOSITORY, Testbed
+from train_anywhere.slurm.testbed.errors import TestbedError
+from train_anywhere.slurm.testbed.requirements import missing
+from train_anywhere.slurm.testbed.sites import SITES
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+
+def test_its_folder_may_have_a_long_path(tmp_path: Path) -> None:
+    with Testbed(tmp_path / ("long-" * 20) / "testbed", nodes=1) as testbed:
+        done = testbed.run(["srun", "hostname"])
+        assert done.stdout == "node1\n", done.stderr
+
+
+LINEAR = """\
+SelectType=select/linear
+selecttypeparameters=CR_Memory
+MaxArraySize=6
+NodeName=n[008-009] NodeHostname=node[1-2] CPUs=4 RealMemory=8000 Gres=gpu:8
+PartitionName=main Default=YES PriorityTier=10 MaxNodes=1
+"""
+
+
+def test_lines_for_slurm_conf_take_the_place_of_those_that_set_the_same(tmp_path: Path) -> None:
+    with Testbed(tmp_path / "testbed", nodes=2, conf=LINEAR) as testbed:
+        shown = testbed.run(["scontrol", "show", "config"])
+        assert re.findall(r"(?:SelectType|MaxArraySize) .*= (\S+)", shown.stdout) == ["6", "select/linear"]
+        assert shown.stderr == ""
+        assert testbed.run(["sinfo", "--noheader", "--format=%P %l %N"]).stdout.count("n[008-009]") > 10
+        named = testbed.run(["srun", "--partition=gpu", "--nodes=2", "printenv", "SLURMD_NODENAME"])
+        assert sorted(named.stdout.split()) == ["n008", "n009"]
+        assert testbed.run(["srun", "--nodes=2", "true"]).returncode != 0  # MaxNodes of the partition
+        assert testbed.layout == Testbed.attach(testbed.dir).layout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", SITES)
+def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbed: Testbed) -> None:
+    with Testbed(tmp_path / "testbed", nodes=2, site=site) as own:
+        words = ["srun", "--nodes=2", f"--gpus-per-node={own.layout.site.gpus}", *AS_ASKED, "hostname"]
+        done = own.run(words)
+        assert sorted(done.stdout.split()) == list(own.nodes), done.stderr
+        others = testbed.run(["sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split()
+        assert set(others) == {"node1", "node2", "node3", "node4"}
+    assert not own.is_up()
+    assert testbed.is_up()
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    code = "import sys; from train_anywhere.slurm.testbed.cluster import Testbed\nTestbed(sys.argv[1], nodes=1).up()\n"
+    words = [sys.executable, "-u", "-c", code + "print('up'); input()", str(tmp_path / "t")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as owner:
+        assert owner.stdout and owner.stdout.readline() == b"up\n"
+        testbed = Testbed.attach(tmp_path / "t")
+        assert testbed.is_up()
+        owner.kill()
+    wait_for(lambda: not testbed.is_up(), "the end of the testbed")
+
+
+def test_command_line(tmp_path: Path) -> None:
+    def cli(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            sys.executable,
+            str(REPOSITORY / "slurm/testbed.py"),
+            words[0],
+            "--dir",
+            str(tmp_path / "t"),
+            *words[1:],
+        ]
+        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+
+    refused = cli("shell")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    try:
+        up = cli("up", "--nodes", "2", "--site", "alvis")
+        assert up.returncode == 0, up.stderr
+        assert f"export PATH={tmp_path}/t/bin:$PATH" in up.stdout
+        assert "is already up in" in cli("up").stderr
+        assert cli("kill", "alvis3-02").returncode == 0
+        assert cli("run", "--node", "alvis3-02", "--", "true").stderr == "alvis3-02 is off: boot it\n"
+        assert "use one of alvis3-01, alvis3-02" in cli("boot", "node9").stderr
+        assert cli("boot", "alvis3-02").returncode == 0
+        assert cli("run", "--user", "bob", "--node", "alvis3-02", "--", "whoami").stdout == "bob\n"
+    finally:
+        assert cli("down").returncode == 0
+    assert "no testbed is up" in cli("run", "true").stderr
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(TestbedError, match="not empty"):
+        Testbed(tmp_path).up()
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_missing_programs_are_named_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("train_anywhere.slurm.testbed.requirements.SBIN", "")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert missing() == (
+        "the testbed needs programs that are not installed: apt-get install -y iproute2 munge slurm-wlm util-linux"
+    )
+
+
+def test_without_root_it_says_so(tmp_path: Path) -> None:
+    words = [
+        "runuser",
+        "-u",
+        "nobody",
+        "--",
+        "env",
+        f"PYTHONPATH={REPOSITORY}/engine",
+        f"TRAIN_ROOT={REPOSITORY}",
+        "python3",
+        "-c",
+    ]
+    code = "from train_anywhere.slurm.testbed.requirements import missing; print(missing())"
+    done = subprocess.run([*words, code], capture_output=True, text=True, cwd="/")
+    assert "needs root" in done.stdout, done.stderr

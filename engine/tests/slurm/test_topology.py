@@ -1,0 +1,97 @@
+"""Ranks of real jobs know who they are, and Horovod starts from that on nodes with different numbers of
+ranks.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.slurm.testbed.cluster import REPOSITORY, Testbed
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+SHOW = """
+import dataclasses, json, sys
+from train_anywhere.distributed.discover import discover
+sys.stdout.write(json.dumps(dataclasses.asdict(discover())) + chr(10))
+"""
+BIN = Path(sys.executable).parent
+TORCHRUN = f"{BIN}/torchrun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=node1:29400 --no-python"
+EVEN, UNEVEN = ["--nodes=2", "--ntasks-per-node=2"], ["--nodes=2", "--ntasks=3", "--distribution=block"]
+TWO_TWO = [(0, 0, 0, 2), (1, 1, 0, 2), (2, 0, 1, 2), (3, 1, 1, 2)]
+TWO_ONE = [(0, 0, 0, 2), (1, 1, 0, 2), (2, 0, 1, 1)]
+
+
+def submit(testbed: Testbed, folder: Path, options: list[str], command: str) -> str:
+    """Run a batch job that starts `command` and return what its ranks wrote."""
+    script = folder / "job.sh"
+    script.write_text(
+        f"#!/bin/bash\ncd {REPOSITORY}\nexport OMP_NUM_THREADS=1 PYTHONPATH={REPOSITORY}/engine\n{command}\n"
+    )
+    (folder / "show.py").write_text(SHOW)
+    words = ["sbatch", "--parsable", f"--output={folder}/out", *options, str(script)]
+    done = testbed.run(words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    state = testbed.wait_job(done.stdout.strip(), timeout=180)
+    text = (folder / "out").read_text()
+    assert state == "COMPLETED", text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "command", "places"),
+    [
+        ("srun", EVEN, "srun", TWO_TWO),
+        ("srun", UNEVEN, "srun", TWO_ONE),
+        pytest.param("torchrun", EVEN, f"srun --ntasks-per-node=1 --ntasks=2 {TORCHRUN}", TWO_TWO, marks=pytest.mark.slow),
+        pytest.param("mpirun", UNEVEN, "mpirun --allow-run-as-root", TWO_ONE, marks=pytest.mark.mpi),
+        ("none", EVEN, "", [(0, 0, 0, 1)]),
+    ],
+    ids=["srun 2x2", "srun 2+1", "torchrun", "mpirun 2+1", "batch shell"],
+)  # fmt: skip
+@pytest.mark.quick("batch shell", "mpirun 2+1")
+def test_real_ranks(testbed, shared_dir, require, launcher, options, command, places):
+    if launcher == "mpirun":
+        require(shutil.which("mpirun"), "apt-get install openmpi-bin")
+    text = submit(testbed, shared_dir, options, f"{command} {sys.executable} {shared_dir}/show.py")
+    ranks = sorted(
+        (json.loads(line) for line in text.splitlines() if line.startswith("{")), key=lambda t: t["rank"]
+    )
+    assert [(t["rank"], t["local_rank"], t["node_rank"], t["local_world_size"]) for t in ranks] == places
+    shared = {(t["launched_by"], t["world_size"], t["nodes"], t["coordinator_port"]) for t in ranks}
+    assert {(s, w, n) for s, w, n, _ in shared} == {(launcher, len(places), 2 if len(places) > 1 else 1)}
+    assert len(shared) == 1
+    if len(places) > 1:
+        assert {t["coordinator_address"] for t in ranks} == {"node1"}
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
+def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, framework):
+    """3 ranks on 2 nodes, under plain srun: the weights of one process with the whole batch, on every
+    rank.
+    """
+    require(not horovod_problem(), "run `make horovod`")
+    worker = f"{sys.executable} -W ignore {REPOSITORY}/engine/tests/training/{framework}/strategies/horovod_worker.py {shared_dir} plain"
+    submit(testbed, shared_dir, UNEVEN, f"srun --kill-on-bad-exit=1 {worker}\n{worker}")
+    weights = [load(shared_dir, name) for name in ("plain.1.0", "plain.3.0", "plain.3.1", "plain.3.2")]
+    for alone, first, *others in zip(*weights, strict=True):
+        assert all((first == other).all() for other in others)
+        assert abs(first - alone).max() < 1e-6
+
+
+def load(folder: Path, name: str) -> list:
+    """The weights that a rank saved, as arrays."""
+    import numpy as np
+
+    if (folder / f"{name}.pt").exists():
+        import torch
+
+        return [value.numpy() for value in torch.load(folder / f"{name}.pt")["weights"].values()]
+    saved = np.load(folder / f"{name}.npz")
+    return [saved[key] for key in sorted(saved) if key.startswith("arr_")]

@@ -1,0 +1,52 @@
+import pytest
+
+from train_anywhere.slurm import units
+
+
+def test_every_form_of_slurm() -> None:
+    expected = {
+        "90": 5400,
+        90: 5400,
+        "1:30": 90,
+        "24:00:00": 86400,
+        "1-12": 129600,
+        "1-12:30": 131400,
+        "7-00:00:00": 604800,
+    }
+    assert {text: units.seconds(text) for text in expected} == expected
+
+
+def test_the_number_that_yaml_makes_of_an_unquoted_time_is_refused() -> None:
+    with pytest.raises(ValueError, match='write it with quotes, "24:00:00"'):
+        units.seconds(86400)
+
+
+def test_no_time() -> None:
+    for text in ("soon", "1:2:3:4", "-5", "24h", "", "²", "٣:00:00", "9" * 5000):
+        with pytest.raises(ValueError, match="is not a time limit"):
+            units.seconds(text)
+
+
+def test_clock_is_read_back() -> None:
+    assert units.clock(90061) == "25:01:01"
+    assert units.seconds(units.clock(90061)) == 90061
+
+
+def test_sizes() -> None:
+    assert [units.megabytes(text) for text in ("180G", "4096", "1T", "1.5g")] == [184320, 4096, 1048576, 1536]
+
+
+def test_no_size() -> None:
+    for text in ("much", "²G", "٣G", "9" * 400, "-1G", "nan", "inf", ""):
+        with pytest.raises(ValueError, match="use a form like 180G"):
+            units.megabytes(text)
+
+
+def test_a_little_memory_is_not_none_and_none_is_0() -> None:
+    assert (units.megabytes("1K"), units.megabytes("0"), units.megabytes("0G")) == (1, 0, 0)
+    assert units.short_size(0) == "0"
+
+
+def test_short_size_is_exact() -> None:
+    assert units.short_size(184320) == "180G"
+    assert units.short_size(1000) == "1000M"

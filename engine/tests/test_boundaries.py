@@ -1,0 +1,388 @@
+"""Who may import whom, in fifteen rows, read from the source; and what a start really loads, by `-X importtime`."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from train_anywhere.files import ROOT
+
+TORCH = {"torch", "lightning", "torchmetrics"}
+TENSORFLOW = {"tensorflow", "keras"}
+FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
+TRACKERS = {"wandb", "mlflow"}
+HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "sentencepiece"}
+
+GROUND = {"errors", "files", "renamed"}
+LOWER = GROUND | {"config", "distributed", "runs"}
+CONTENT = {"src.models", "src.data", "src.tasks"}
+BASES = {"data", "tasks"}
+LOOPS = LOWER | BASES | {"checkpoints", "monitor", "training"}
+OF_MONITOR = {"psutil", "pynvml", "tensorboard", "jinja2", "pygal", "yaml"}
+SHARED = {"checkpoints", "monitor", "tasks"}
+LOOP = {"training.lightning", "training.keras"}
+EVERYTHING = LOOPS | LOOP | {"launch", "after", "monitor", "slurm"}
+
+
+class Row(NamedTuple):
+    """What the modules of some rooms may import: rooms of this project, and packages beside the standard library."""
+
+    rooms: set[str]
+    may: set[str]
+    packages: set[str]
+
+
+ROWS = {
+    "1 the ground knows the standard library only": Row(GROUND, GROUND, set()),
+    "2 config knows no run, no rank, no framework; Hydra inside functions": Row({"config"}, GROUND, {"hydra", "omegaconf", "yaml"}),
+    "3 distributed says who this rank is, and imports no framework": Row({"distributed"}, GROUND | {"config"}, {"psutil"}),
+    "4 data and tasks never import each other": Row(BASES, GROUND | {"config"}, HEAVY | {"rich"}),
+    "16 models, data and tasks of the project never import each other": Row(CONTENT, GROUND | BASES | {"config"}, HEAVY | {"rich"}),
+    "17 commands of the project are a few lines each": Row({"src"}, {"commands"}, set()),
+    "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
+    "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
+    "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
+    "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
+    "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
+    "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER | {"monitor"}, {"jinja2", "yaml", "rich"}),
+    "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch", "search"}, {"hydra", "omegaconf"}),
+    "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
+    "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
+    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
+    "12 the commands are the roof": Row({"commands"}, EVERYTHING, {"hydra", "omegaconf"}),
+}  # fmt: skip
+"""One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
+
+
+def sources() -> list[str]:
+    """Every module of the project and of the engine, apart from the Slurm of the tests and what else tests use."""
+    tops = ("src", "slurm", "hydra_plugins", "engine/train_anywhere")
+    found = (str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py"))
+    apart = (
+        "engine/train_anywhere/slurm/testbed/",
+        "engine/train_anywhere/commands/testbed.py",
+        "engine/train_anywhere/testing/",
+    )
+    return sorted(name for name in found if not name.startswith(apart))
+
+
+def room(module: str) -> str:
+    """Return `runs` for `train_anywhere.runs.lock`, `src.data` for `src.data.digits`, `src` for a command."""
+    top, *names = module.split(".")
+    if top == "src":
+        return ".".join(["src", *names[:1]]) if f"src.{names[0] if names else ''}" in CONTENT else "src"
+    if top == "train_anywhere":
+        framework = names[:1] == ["training"] and names[1:2] in (["lightning"], ["keras"])
+        return ".".join(names[: 2 if framework else 1])
+    return {"hydra_plugins": "plugins", "slurm": "src"}.get(top, top)
+
+
+def module_of(name: str) -> str:
+    return name.removesuffix(".py").replace("/", ".").removesuffix(".__init__").removeprefix("engine.")
+
+
+class Import(NamedTuple):
+    """One imported name, and where: at the top of the file, in a "function", or for "types" alone."""
+
+    module: str
+    line: int
+    where: str
+
+
+@cache
+def imports(name: str) -> list[Import]:
+    """Return every import of a file: in functions and for types alone too."""
+
+    def walk(node: ast.AST, where: str) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+            if isinstance(child, ast.Import):
+                yield from (Import(a.name, child.lineno, where) for a in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert not child.level and child.module, f"{name}:{child.lineno}: a relative import"
+                for alias in child.names:
+                    whole = f"{child.module}.{alias.name}"
+                    yield Import(whole if is_module(whole) else child.module, child.lineno, where)
+            yield from walk(child, "function" if function else "types" if for_types else where)
+
+    return list(walk(ast.parse((ROOT / name).read_text()), "top"))
+
+
+def is_module(dotted: str) -> bool:
+    path = dotted.replace(".", "/")
+    return any(
+        (ROOT / top / f).is_file() for top in ("", "engine") for f in (f"{path}.py", f"{path}/__init__.py")
+    )
+
+
+def ours(module: str) -> bool:
+    return module.split(".")[0] in ("src", "slurm", "hydra_plugins", "train_anywhere") and module not in TOPS
+
+
+TOPS = ("src", "train_anywhere")
+"""Packages that choose the backend of Keras, and nothing else."""
+
+
+def test_rules() -> None:
+    wrong = []
+    for rule, row in ROWS.items():
+        for name in sources():
+            own = room(module_of(name))
+            if own not in row.rooms:
+                continue
+            for found in imports(name):
+                known = found.module.split(".")[0] in row.packages | sys.stdlib_module_names
+                known |= found.module == "train_anywhere" or (found.module == "src" and own == "src")
+                if not known and not (ours(found.module) and room(found.module) in {own, *row.may}):
+                    wrong.append(f"{rule}: {name}:{found.line} imports {found.module}")
+    assert wrong == []
+
+
+def test_every_module_is_in_a_room_of_the_table() -> None:
+    rooms = {r for row in ROWS.values() for r in row.rooms}
+    assert {room(module_of(name)) for name in sources()} - {""} == rooms
+
+
+def edges() -> dict[str, set[str]]:
+    """Which module of this project imports which, in functions and for types too."""
+    return {
+        module_of(name): {i.module for i in imports(name) if ours(i.module)} - {module_of(name)}
+        for name in sources()
+    }
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """One way that comes back to where it began; empty where there is none."""
+    done: set[str] = set()
+
+    def follow(node: str, way: list[str]) -> list[str]:
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node in done:
+            return []
+        found = next((f for n in sorted(graph.get(node, ())) if (f := follow(n, [*way, node]))), [])
+        done.add(node)
+        return found
+
+    return next((found for node in sorted(graph) if (found := follow(node, []))), [])
+
+
+def test_no_circle_of_modules() -> None:
+    assert circle(edges()) == []
+
+
+def test_no_circle_of_rooms() -> None:
+    rooms: dict[str, set[str]] = {}
+    for module, imported in edges().items():
+        rooms.setdefault(room(module), set()).update({room(i) for i in imported} - {room(module)})
+    assert circle(rooms) == []
+
+
+REASONS = {
+    "hydra": "a rank does without Hydra",
+    "omegaconf": "a rank does without Hydra",
+    "jinja2": "a run on this machine renders no script",
+    "train_anywhere.launch.local": "a submission trains nothing here",
+    "train_anywhere.launch.rank": "a submission is no rank",
+    "train_anywhere.distributed.horovod_install": "a submission looks for Horovod where it is asked for",
+    "train_anywhere.monitor.report.page": "its libraries are of no use before the end",
+    "rich": "a bar is drawn on a terminal only",
+    "train_anywhere.after.command": "an evaluation that is submitted imports no numpy",
+    "numpy": "headers of a data set are read on the login node",
+    "PIL": "names of pictures are read on the login node",
+    "torch": "TensorBoard's writer takes a second to import, and may be turned off",
+    "sentencepiece": "bytes are tokens without it",
+    "wandb": "a tracker is imported where it is chosen",
+    "mlflow": "a tracker is imported where it is chosen",
+    "train_anywhere.monitor.sampler": "a container may have no psutil",
+    "pynvml": "a machine without NVIDIA's driver does without",
+    "tensorboard": "only a side process that writes curves imports the writer",
+    "horovod": "Horovod is built by whoever wants it",
+    "plugins": "Hydra imports every plugin at every start",
+    "train_anywhere.training.lightning.strategies.horovod": "Horovod is built by whoever wants it",
+    "train_anywhere.training.keras.strategies.horovod": "Horovod is built by whoever wants it",
+}
+"""Why a package, or a room, is imported inside of functions."""
+
+
+def test_an_import_inside_a_function_has_a_reason() -> None:
+    without = [
+        f"{name}:{i.line} imports {i.module}"
+        for name in sources()
+        if room(module_of(name)) not in REASONS
+        for i in imports(name)
+        if i.where == "function" and not REASONS.keys() & {i.module, i.module.split(".")[0]}
+    ]
+    assert without == []
+
+
+def test_what_stays_inside_functions() -> None:
+    """Rule 2: Hydra in config; rule 11: whatever a plugin needs of this project."""
+    kept = {"config": ("hydra", "omegaconf"), "plugins": ("train_anywhere",)}
+    at_the_top = [
+        f"{name}:{i.line} imports {i.module}"
+        for name in sources()
+        for i in imports(name)
+        if i.where == "top"
+        and i.module.split(".")[0] in kept.get(room(module_of(name)), ())
+        and room(i.module) != room(module_of(name))
+    ]
+    assert at_the_top == []
+
+
+def test_one_place_picks_a_framework() -> None:
+    """Rule 9: by name, so that no other module knows both."""
+    picking = [n for n in sources() if "import_module" in (ROOT / n).read_text()]
+    targets = "engine/train_anywhere/config/instantiate.py"  # whatever the configuration names
+    horovod = "engine/train_anywhere/distributed/horovod_init.py"  # imports Horovod for either framework
+    server = "engine/train_anywhere/launch/fork_main.py"  # imports what its starter names
+    renamed = "engine/train_anywhere/renamed.py"  # imports what an old name means
+    public = "engine/train_anywhere/data/__init__.py"  # its own modules
+    rank = "engine/train_anywhere/launch/rank.py"
+    assert picking == [targets, public, horovod, server, rank, renamed]
+
+
+ROOMS = {
+    "config",
+    "training",
+    "training.lightning",
+    "training.keras",
+    "checkpoints",
+    "runs",
+    "distributed",
+    "launch",
+    "monitor",
+    "slurm",
+}
+OF_A_TASK = re.compile(
+    r"\b(pixels?|pictures?|accurac\w+|acc|labels?|classifi\w*|logits|mnist|imagenet|vocabular\w+|(?:number of|num_?)classes)\b",
+    re.I,
+)
+IMAGE = re.compile(r"\bimages?\b", re.I)
+CONTAINERS = (
+    "engine/train_anywhere/config/cluster.py",
+    "engine/train_anywhere/config/paths.py",
+    "engine/train_anywhere/slurm/",
+    "slurm/",
+)
+"""Where an image is one of a container."""
+OF_USERS = "engine/train_anywhere/config/metric_names.py"
+"""Where words are those in names that users give to metrics."""
+
+
+def test_the_engine_has_no_word_of_a_task() -> None:
+    found = []
+    for name in sources():
+        if room(module_of(name)) in ROOMS and name != OF_USERS:
+            words = [OF_A_TASK] if name.startswith(CONTAINERS) else [OF_A_TASK, IMAGE]
+            lines = enumerate((ROOT / name).read_text().splitlines(), 1)
+            found += [f"{name}:{n}: {line}" for n, line in lines if any(w.search(line) for w in words)]
+    assert found == []
+
+
+def test_one_room_writes_run_json() -> None:
+    """Rule 5: others call `RunDir.update`, or undo a submission that was refused."""
+    naming = {n for n in sources() if "info_file" in (ROOT / n).read_text()}
+    assert {room(module_of(n)) for n in naming - {"engine/train_anywhere/slurm/rollback.py"}} == {"runs"}
+
+
+def test_nobody_imports_a_command() -> None:
+    imported = {i.module for name in sources() for i in imports(name)}
+    assert not [i for i in imported if i in COMMANDS]
+
+
+COMMANDS = {f"src.{c}" for c in ("train", "jobs", "doctor", "evaluate", "report", "scaling")}
+
+
+def test_the_engine_never_imports_the_project() -> None:
+    engine = [n for n in sources() if n.startswith("engine/")]
+    assert [
+        f"{n}:{i.line}"
+        for n in engine
+        for i in imports(n)
+        if i.module.split(".")[0] in ("src", "hydra_plugins")
+    ] == []
+
+
+SIDES = {
+    "torch": (
+        "engine/train_anywhere/training/lightning/",
+        "src/models/lightning/",
+        "src/tasks/lightning/",
+        "engine/train_anywhere/data/torch_",
+    ),
+    "tensorflow": (
+        "engine/train_anywhere/training/keras/",
+        "src/models/keras/",
+        "src/tasks/keras/",
+        "engine/train_anywhere/data/tf_",
+    ),
+}
+
+
+def test_frameworks_stay_on_their_side() -> None:
+    """Rules 4 and 8: files of one framework never see the other one, all other files see none."""
+    packages = {"torch": TENSORFLOW, "tensorflow": TORCH, "neutral": FRAMEWORKS - {"horovod"}}
+    wrong = []
+    for name in sources():
+        side = next((s for s, starts in SIDES.items() if name.startswith(starts)), "neutral")
+        others = tuple(start for s, starts in SIDES.items() if s != side for start in starts)
+        for i in imports(name):
+            if i.module.split(".")[0] in packages[side] or _path(i.module).startswith(others):
+                wrong.append(f"{name}:{i.line} imports {i.module}")
+    assert wrong == []
+
+
+def _path(module: str) -> str:
+    return ("engine/" if module.startswith("train_anywhere.") else "") + module.replace(".", "/")
+
+
+def loaded(arguments: list[str]) -> set[str]:
+    """Top-level modules that a command loads."""
+    command = [sys.executable, "-X", "importtime", str(ROOT / "src" / "train.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.split("|")[-1].strip().split(".")[0] for line in lines}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--cfg", "job"], ["dry_run=true"], ["framework=keras", "dry_run=true"]]
+)
+@pytest.mark.quick("arguments1")
+def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
+    modules = loaded(arguments)
+    assert "hydra" in modules
+    assert not modules & HEAVY
+
+
+@pytest.mark.parametrize("framework, others", [("lightning", TENSORFLOW), ("keras", TORCH)])
+def test_training_loads_one_framework(framework: str, others: set[str], tmp_path: Path) -> None:
+    modules = loaded([f"framework={framework}", "experiment=debug", f"paths.results={tmp_path}"])
+    assert not modules & others
+    assert modules & (TORCH | TENSORFLOW)
+
+
+def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks above can fail: imports inside functions and those for types alone are seen."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "b.py").write_text("")
+    (tmp_path / "a.py").write_text(
+        "from typing import TYPE_CHECKING\nfrom src import b\nif TYPE_CHECKING:\n    import keras\n"
+        "def f():\n    import torch.nn\n    return lambda: 1\n"
+    )
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    seen = {(i.module, i.where) for i in imports("a.py")}
+    assert seen == {("typing", "top"), ("src.b", "top"), ("keras", "types"), ("torch.nn", "function")}
+
+
+def test_circles_are_seen() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []

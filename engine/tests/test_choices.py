@@ -1,0 +1,125 @@
+"""Every choice of every group trains a step in each framework that it has, and resumes as if it had not been stopped.
+
+The choices are read from configs/: a file more is one more that is tried here.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.config.compose import CONFIGS, groups
+from train_anywhere.config.open import CHOSEN, CUSTOM
+from train_anywhere.config.yaml_files import names_in, read_mapping
+from train_anywhere.files import ROOT
+from train_anywhere.testing.frameworks import FRAMEWORKS
+
+BESIDES = {
+    "data=mnist": "is tried with files of its own in tests/data",
+    "data=imagefolder": "is tried with files of its own in tests/data",
+    "data=module": "engine/tests/training/lightning/test_parts.py",
+    "experiment=resnet50_mnist": "needs MNIST's files",
+    "loggers=wandb": "engine/tests/training/tracking",
+    "loggers=mlflow": "engine/tests/training/tracking",
+}
+"""Choices that can't be tried alone here, and why; besides those of `with_others` and `in_other_numbers`."""
+
+SLOW = ("resnet", "experiment=alvis", "experiment=horovod")
+NEEDS = {
+    "data=synthetic": "data.height=8 data.width=8 data.classes=10 data.length=64 data.val_length=16",
+    "experiment=gpt_text": "data.length=32 model.layers=2",
+}
+
+
+def with_others() -> set[str]:
+    """Choices that experiments take only together with a task: the experiment tries them."""
+    taken: dict[str, set[bool]] = {}
+    for name in groups()["experiment"]:
+        entries = read_mapping(CONFIGS / "experiment" / f"{name}.yaml").get("defaults", [])
+        chosen = {
+            key.removeprefix("override /"): choice for entry in entries for key, choice in entry.items()
+        }
+        for group in chosen.keys() & {"task", "data", "model"}:
+            taken.setdefault(f"{group}={chosen[group]}", set()).add("task" in chosen)
+    return {choice for choice, with_task in taken.items() if with_task == {True}}
+
+
+def in_other_numbers() -> set[str]:
+    """Choices that inherit from another of their group, such as larger models, which no test machine could hold."""
+    known = ((g, c, read_mapping(CONFIGS / g / f"{c}.yaml")) for g in CHOSEN for c in groups()[g])
+    return {f"{group}={choice}" for group, choice, tree in known if set(names_in(tree)) - {"_self_"}}
+
+
+def lines(slow: bool) -> list[str]:
+    """Overrides, one choice each."""
+    tried = ("task", "data", "model", "optimizer", "schedule", "callbacks", "loggers", "experiment")
+    choices = [f"{g}={c}" for g in tried for c in groups().get(g, []) if c not in (CUSTOM, "debug")]
+    besides = {*BESIDES, *defaults(), *with_others(), *in_other_numbers()}
+    wanted = [c for c in choices if c not in besides and any(word in c for word in SLOW) == slow]
+    return [f"{c} {needs(c)}".strip() for c in wanted] + ([] if slow else ["seed=1"])
+
+
+def needs(choice: str) -> str:
+    """What makes it small: a network that is quick to build where that makes no difference to the choice."""
+    small = "model=mlp" if choice.startswith(("optimizer=", "schedule=", "callbacks=")) else ""
+    return NEEDS.get(choice, small)
+
+
+def defaults() -> set[str]:
+    """The choices that a run makes which is asked for nothing: one line tries them all."""
+    named = read_mapping(CONFIGS / "train.yaml")["defaults"]
+    return {f"{g}={c}" for entry in named if isinstance(entry, dict) for g, c in entry.items()}
+
+
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_choice_trains_and_resumes(framework: str, slow: bool, tmp_path: Path) -> None:
+    """`make test` tries each choice in one framework, in turn; `make test-all` each in all."""
+    command = [sys.executable, str(ROOT / "engine" / "tests" / "choice.py"), framework, str(tmp_path)]
+    turn, quick = FRAMEWORKS.index(framework), lines(False)
+    mine = [line for number, line in enumerate(quick) if number % len(FRAMEWORKS) == turn]
+    asked = lines(True) + [line for line in quick if line not in mine] if slow else mine
+    assert asked
+    done = subprocess.run(command, input="\n".join(asked), capture_output=True, text=True, timeout=900)
+    said = [
+        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
+    ]  # among other lines
+    answers = {answer["line"]: answer for answer in said}
+    assert list(answers) == asked, done.stderr
+    wrong = [answer for answer in answers.values() if not (right(answer) or of_the_other_side(answer))]
+    assert wrong == []
+    assert any(right(answer) for answer in answers.values())
+
+
+def right(answer: dict[str, object]) -> bool:
+    """Stopped in the middle, and in the end the same bits."""
+    states = answer.get("states")
+    short = answer.get("steps") == [1, 1, 1]  # an experiment of one step may be over before it can be stopped
+    over = short and states == ["completed"] * 3
+    return (
+        (over or states == ["completed", "preempted", "completed"])
+        and answer["difference"] == 0
+        and answer["same_metrics"] is True
+    )
+
+
+def of_the_other_side(answer: dict[str, object]) -> bool:
+    """A choice without a target for this framework."""
+    return "has no target for framework=" in str(answer.get("refused", ""))
+
+
+def test_what_is_tried_by_an_experiment_is_read_from_the_files() -> None:
+    """A model that fits the default task is tried alone, though an experiment takes it for another one."""
+    assert {
+        "task=regression",
+        "data=friedman",
+        "task=language_model",
+        "data=text",
+        "model=gpt",
+    } <= with_others()
+    assert {"model=gpt_10m", "model=gpt_125m", "model=gpt_1b", "model=gpt_7b"} <= in_other_numbers()
+    assert {"experiment=regression", "experiment=gpt_text", "model=mlp"} <= {
+        line.split()[0] for line in lines(False)
+    }

@@ -1,0 +1,64 @@
+"""The doctor: what it finds, what it says to do, and a real job of two steps."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.commands.doctor import facts, judged
+from train_anywhere.files import ROOT
+from train_anywhere.runs.folder import RunDir
+
+
+def doctor(*words: str, timeout: float = 200) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "src" / "doctor.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.slow
+def test_this_machine_with_two_ranks(tmp_path: Path) -> None:
+    done = doctor("strategy=ddp", "trainer.devices=2", "trainer.accelerator=cpu", f"paths.results={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 ranks answered" in done.stdout
+    assert "!!" not in done.stdout
+
+
+@pytest.mark.new_process
+def test_what_the_site_rejects_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
+    done = doctor("cluster=alvis", "trainer.nodes=2", f"paths.results={tmp_path / 'results'}")
+    assert done.returncode == 1
+    assert "!!  request           alvis rejects jobs without account" in done.stdout
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_request_that_makes_no_sense() -> None:
+    done = doctor("strateg=ddp")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Did you mean 'strategy'?" in done.stderr
+
+
+def test_a_folder_that_is_missing_is_made_later(make_config, tmp_path: Path) -> None:
+    found = {f.name: f for f in facts(make_config(f"paths.results={tmp_path / 'a' / 'b'}"))}
+    assert found["results"].remedy == ""
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "state, reports, says",
+    [
+        ("completed", [{}], "ranks [1] did not start"),
+        ("failed", [{}, {}], "the job is failed"),
+        ("completed", [{"weights": "aa"}, {"weights": "bb"}], "with different weights"),
+        ("completed", [{"weights": "aa"}, {"weights": "aa"}], ""),
+        ("completed", [{}, {}], ""),  # fsdp: no rank has all weights
+    ],
+)
+def test_judged(state: str, reports: list[dict[str, str]], says: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "state": state, "hosts": ["a"]}))
+    (tmp_path / "ranks").mkdir()
+    for rank, report in enumerate(reports):
+        (tmp_path / "ranks" / f"{rank}.json").write_text(json.dumps(report))
+    found = judged(RunDir(tmp_path), "the log")
+    assert says in found.remedy and bool(says) == bool(found.remedy)

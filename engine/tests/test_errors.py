@@ -1,0 +1,77 @@
+"""What a refusal looks like."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.checkpoints.disk import disk_trouble
+from train_anywhere.config.sentences import composed_sentence
+from train_anywhere.errors import UNNAMED, ConfigError, chain
+from train_anywhere.files import ROOT
+
+
+def test_one_problem_is_one_line_and_several_are_a_list() -> None:
+    assert str(ConfigError("a is wrong.")) == "a is wrong."
+    assert str(ConfigError("a", "b")) == "2 problems:\n  - a\n  - b"
+
+
+@pytest.mark.parametrize("nothing", [[], [""], [" "]])
+def test_every_refusal_has_a_message(nothing: list[str]) -> None:
+    assert ConfigError(*nothing).problems == [UNNAMED]
+
+
+def cyclic(first: BaseException, second: BaseException, link: str) -> BaseException:
+    setattr(first, link, second)
+    setattr(second, link, first)
+    return first
+
+
+@pytest.mark.parametrize("link", ["__cause__", "__context__"])
+def test_a_cycle_of_causes_is_walked_once(link: str) -> None:
+    pair = cyclic(ValueError("a"), OSError(28, "full"), link)
+    assert [type(one) for one in chain(pair)] == [ValueError, OSError]
+    assert isinstance(disk_trouble(pair), OSError)
+    assert disk_trouble(cyclic(ValueError("a"), TypeError("b"), link)) is None
+    own = ValueError("itself")
+    setattr(own, link, own)
+    assert list(chain(own)) == [own]
+
+
+def test_an_error_in_a_group_is_found() -> None:
+    full = OSError(28, "full")
+    assert disk_trouble(ExceptionGroup("many", [ValueError("a"), ExceptionGroup("more", [full])])) is full
+
+
+def test_a_cycle_of_causes_becomes_one_sentence() -> None:
+    pair = cyclic(ValueError("  a\nfull_key: x"), ValueError("  b\nfull_key: y"), "__cause__")
+    assert "a" in composed_sentence(pair)
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("src", "slurm", "tools", "hydra_plugins", "engine/train_anywhere"):
+        yield from (ROOT / folder).rglob("*.py")
+
+
+def from_itself(node: ast.AST) -> bool:
+    """Whether an error may be raised from itself: it is then a cycle of causes."""
+    if not isinstance(node, ast.Raise) or not isinstance(node.cause, ast.Name) or node.exc is None:
+        return False
+    raised = node.exc.values if isinstance(node.exc, ast.BoolOp) else [node.exc]
+    return any(isinstance(one, ast.Name) and one.id == node.cause.id for one in raised)
+
+
+def walks_causes(node: ast.AST) -> bool:
+    inner = [n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)]
+    return isinstance(node, ast.While) and bool({"__cause__", "__context__"} & set(inner))
+
+
+def test_only_the_helper_walks_causes_and_nothing_is_raised_from_itself() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if from_itself(node) or walks_causes(node)
+    }
+    assert found == {"engine/train_anywhere/errors.py"}

@@ -1,0 +1,39 @@
+"""The script of every preset and launch method and the list of all keys, compared with those that were reviewed."""
+
+import difflib
+import importlib.util
+import subprocess
+
+from train_anywhere.files import ROOT
+from train_anywhere.slurm.testbed.sites import SITES
+
+GOLDEN = ROOT / "engine" / "tests" / "golden"
+spec = importlib.util.spec_from_file_location("renew", GOLDEN / "renew.py")
+assert spec and spec.loader
+renew = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(renew)
+
+
+def test_golden() -> None:
+    kept = {path.name: path.read_text() for path in GOLDEN.iterdir() if path.suffix in (".sh", ".txt")}
+    changes = []
+    for name, text in renew.files().items():
+        before, now = kept.pop(name, "").splitlines(), text.splitlines()
+        changes += difflib.unified_diff(before, now, name, "now", n=0, lineterm="")
+    assert (changes, kept) == ([], {}), "if this is meant: make golden"
+
+
+def test_every_preset_and_launch_method_is_a_case() -> None:
+    """Of this template: a fork's own presets are rendered in tests/slurm, without a script to compare with."""
+    presets = {p.stem for p in (ROOT / "configs" / "cluster").glob("*.yaml")}
+    assert {*SITES, "pbs"} <= presets & set(renew.CASES)
+    assert {f"neuron-{way}" for way in ("srun", "torchrun", "mpirun", "horovodrun")} <= set(renew.CASES)
+
+
+def test_bash_reads_every_script() -> None:
+    complaints = {}
+    for name in renew.CASES:
+        done = subprocess.run(["bash", "-n"], input=renew.script(name), text=True, capture_output=True)
+        if done.returncode or done.stderr:
+            complaints[name] = done.stderr
+    assert complaints == {}

@@ -1,0 +1,72 @@
+"""Names that modules had before the engine was a package still mean the same."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.files import ROOT
+from train_anywhere.renamed import OLD, in_override, in_tree, renamed
+
+
+def test_each_new_name_is_a_module() -> None:
+    assert [new for new in OLD.values() if importlib.util.find_spec(new) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("src.training.tracking.wandb.Wandb", "train_anywhere.training.tracking.wandb.Wandb"),
+        ("src.tasks.base.Task", "train_anywhere.tasks.Task"),
+        ("src.tasks.regression.Regression", "src.tasks.regression.Regression"),
+        ("src.trainings.x", "src.trainings.x"),
+        ("slurm.job.Job", "train_anywhere.slurm.job.Job"),
+        ("torch.optim.Adam", "torch.optim.Adam"),
+    ],
+)
+def test_today_s_name(old: str, new: str) -> None:
+    assert renamed(old) == new
+    assert in_tree({"a": [{"_target_": {"keras": old}}], "b": old}) == {
+        "a": [{"_target_": {"keras": new}}],
+        "b": old,
+    }
+    assert in_override(f"task._target_={old}") == f"task._target_={new}"
+    assert in_override(f"name={old}") == f"name={old}"
+
+
+def test_an_import_by_an_old_name_is_the_same_module_and_warns() -> None:
+    code = (
+        "import train_anywhere, src.tasks.base, slurm.units; from src.data.base import Splits; import train_anywhere.tasks as new;"
+        "import train_anywhere.data.base as base; print(src.tasks.base is new, Splits is base.Splits)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr
+    assert "src.tasks.base is called train_anywhere.tasks now" in done.stderr
+    assert done.stderr.count("FutureWarning") == 3
+
+
+def test_a_run_from_before_resumes_without_a_question(
+    train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    task = "task._target_=src.tasks.lightning.regression.Regression"
+    words = (
+        "data=friedman",
+        "model=mlp",
+        "task=regression",
+        task,
+        "loggers=wandb",
+        "loggers.wandb.offline=true",
+    )
+    done = train(*words, "trainer.max_steps=2", f"paths.results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    (run,) = tmp_path.glob("*/2*")
+    for file in (run / "config.yaml", run / "overrides.txt"):
+        text = file.read_text().replace("train_anywhere.training.tracking", "src.training.tracking")
+        file.write_text(text.replace("train_anywhere.data", "src.data"))
+    assert "src.training.tracking.wandb" in (run / "config.yaml").read_text()
+    done = train(f"resume={run}", "trainer.max_steps=4")
+    assert done.returncode == 0, done.stderr
+    assert "Checkpoint:" in done.stdout and "00000004" in done.stdout

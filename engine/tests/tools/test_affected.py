@@ -1,0 +1,34 @@
+"""`make test ARGS=--testmon-forceselect` runs the tests that a change can affect, and no others."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.testing.projects import copy, run
+
+FILES = ("engine/tests/slurm/test_units.py", "engine/tests/monitor/test_stragglers.py")
+
+
+def passed(project: Path) -> set[str]:
+    """Return the tests of `FILES` that ran, with the options of `make test`."""
+    words = ["-v", "-n", "2", "--dist", "worksteal", "-m", "not slow", "--testmon-forceselect"]
+    done = run(project, sys.executable, "-m", "pytest", *words, *FILES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {*re.findall(r"PASSED (\S+)", done.stdout)}
+
+
+@pytest.mark.git
+@pytest.mark.slow
+def test_a_changed_function_selects_the_tests_that_call_it(tmp_path: Path) -> None:
+    project = copy(tmp_path)
+    first = passed(project)
+    assert {name.partition("::")[0] for name in first} == {*FILES}
+    units = project / "engine" / "train_anywhere" / "slurm" / "units.py"
+    text = units.read_text()
+    units.write_text(text.replace('return f"{time // 3600}:', 'return f"{int(time // 3600)}:'))
+    assert units.read_text() != text
+    assert passed(project) == {"engine/tests/slurm/test_units.py::test_clock_is_read_back"}
+    assert passed(project) == set()
+    assert run(project, "git", "status", "--short").stdout == " M engine/train_anywhere/slurm/units.py\n"

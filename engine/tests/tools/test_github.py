@@ -1,0 +1,85 @@
+"""What GitHub and editors read has the keys that they need, and names what is there.
+
+Sources: docs.github.com ("Syntax for GitHub's form schema", "Workflow syntax for GitHub Actions", "Dependabot options reference"),
+citation-file-format.github.io, containers.dev; checked 2026-11.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from train_anywhere.files import ROOT
+
+GITHUB = ROOT / ".github"
+FORMS = [path for path in sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) if path.stem != "config"]
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+KINDS = {"markdown", "input", "textarea", "dropdown", "checkboxes"}
+
+
+def read(path: Path) -> Any:
+    return yaml.load(path.read_text(), yaml.BaseLoader)  # `on` stays a word, as GitHub reads it
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_forms_have_the_keys_that_github_needs(path: Path) -> None:
+    form = read(path)
+    assert (
+        {"name", "description", "body"} <= form.keys() <= {"name", "description", "body", "labels", "title"}
+    )
+    fields = form["body"]
+    assert len({field["id"] for field in fields}) == len(fields)
+    for field in fields:
+        assert field["type"] in KINDS
+        assert field["attributes"]["label"]
+        assert set(field.get("validations", {}).values()) <= {"true", "false"}
+        assert ("options" in field["attributes"]) == (field["type"] in ("dropdown", "checkboxes"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run_targets_that_exist_and_tests_as_root(path: Path) -> None:
+    workflow = read(path)
+    assert workflow["on"] and workflow["permissions"] == {"contents": "read"}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for job in workflow["jobs"].values():
+        assert job["runs-on"] and int(job["timeout-minutes"]) < 360  # GitHub's own limit
+        assert path.stem == "docs" or "--privileged" in job["container"]["options"]
+        assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+        made = [step["run"].split()[1] for step in job["steps"] if step.get("run", "").startswith("make ")]
+        assert path.stem in made and set(made) <= targets
+
+
+def test_dependabot_looks_at_the_requirements_and_the_actions() -> None:
+    asked = read(GITHUB / "dependabot.yml")
+    assert asked["version"] == "2"
+    folders = {update["package-ecosystem"]: update["directory"] for update in asked["updates"]}
+    assert folders == {"pip": "/requirements", "github-actions": "/"}
+    assert all(update["schedule"]["interval"] for update in asked["updates"])
+
+
+def test_the_citation_has_what_the_format_requires() -> None:
+    citation = read(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["authors"] and citation["license"] == "Apache-2.0"
+    assert f'version = "{citation["version"]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_container_copies_and_runs_what_is_there() -> None:
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    dockerfile = (ROOT / ".devcontainer" / container["build"]["dockerfile"]).read_text()
+    copied = re.findall(r"^COPY (\S+)", dockerfile, re.M)
+    assert copied and all((ROOT / name).is_file() for name in copied)
+    assert "--privileged" in container["runArgs"]  # namespaces of the testbed
+
+
+def test_links_of_the_pages_at_the_top_lead_somewhere() -> None:
+    pages = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", ".github/pull_request_template.md")
+    links = [
+        (ROOT / page).parent / link
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    ]
+    assert links and [link for link in links if not link.exists()] == []

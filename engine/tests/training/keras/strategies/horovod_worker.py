@@ -1,0 +1,105 @@
+"""One rank of the tests of Horovod with Keras: trains a small network in each case, saves what came out.
+
+<launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.npz
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[5] / "engine"))
+
+import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend: before Keras is imported
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from src.tasks.keras.classification import Classification
+from train_anywhere.distributed.discover import discover
+from train_anywhere.distributed.horovod_init import explaining_lost_ranks
+from train_anywhere.training.keras.gradients import average_inside
+from train_anywhere.training.keras.module import TaskModule
+from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
+
+GLOBAL_BATCH, STEPS = 12, 6  # for 1, 2 and 3 ranks
+
+
+def network(case: str) -> keras.Model:
+    """8 numbers to 3 classes."""
+    image = inner = keras.Input((8,))
+    if case.startswith("sparse"):
+        inner = keras.layers.Embedding(20, 8)(inner[:, 0])
+    inner = keras.layers.Dense(16, activation="tanh")(inner)
+    if case == "batchnorm":
+        inner = keras.layers.BatchNormalization()(inner)
+    return keras.Model(image, keras.layers.Dense(3, dtype="float32")(inner))
+
+
+def batches(case: str, rank: int, world_size: int) -> tf.data.Dataset:
+    """This rank's rows of the same global batches, whatever the number of ranks."""
+    random = np.random.default_rng(7)
+    shape = (STEPS, GLOBAL_BATCH)
+    image = random.normal(size=(*shape, 8)).astype("float32")
+    if case.startswith("sparse"):
+        image = np.abs(image * 7).round() % 20
+    label, weight = random.integers(0, 3, shape), np.ones(shape, "float32")
+    if case == "overflow":
+        weight[2, -1] = np.inf
+    rows = slice(rank * GLOBAL_BATCH // world_size, (rank + 1) * GLOBAL_BATCH // world_size)
+    data = tf.data.Dataset.from_tensor_slices(((image[:, rows], label[:, rows]), weight[:, rows]))
+    return data.batch(2) if case == "accumulate" else data
+
+
+def run(case: str, folder: Path) -> None:
+    """Train and save."""
+    topology = discover()
+    strategy = HorovodStrategy(topology, "fp16" if case == "compressed" else "none")
+    if case == "not_averaged":
+        strategy.average = lambda gradients, name: gradients
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(100 + topology.rank)  # so that only a broadcast makes the ranks equal
+    half = case in ("fp16", "overflow")
+    keras.config.set_dtype_policy("mixed_float16" if half else "float32")
+    model = network(case)
+    optimizer = keras.optimizers.SGD(0.1, 0.9, global_clipnorm=0.05 if "clip" in case else None)
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(optimizer, 16.0) if half else optimizer, jit_compile=False
+    )
+    model.optimizer.build(model.trainable_variables)
+    average_inside(model.optimizer, strategy)
+    module = TaskModule(model, Classification(), strategy, 2 if case == "accumulate" else 1)
+    strategy.from_rank_0([*model.variables, *model.optimizer.variables])
+
+    data = batches(case, topology.rank, topology.world_size)
+    with explaining_lost_ranks(topology):
+        iterator = iter(data)
+        for step in range(len(data)):
+            if case == "die" and topology.rank == 1 and step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            module.train_function(iterator, tf.constant(1))
+    before = [v.numpy() for v in model.non_trainable_variables]
+    strategy.average_variables(module.moving_statistics())
+    np.savez(
+        folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
+        *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
+        sums=np.array(strategy.sum(module.take())),
+        before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
+        collectives=np.array(collectives(module.train_function)),
+    )
+
+
+def collectives(function: object) -> list[str]:
+    """Horovod's operations in the graph of a tf.function and in all it calls."""
+    (concrete,) = function._list_all_concrete_functions()
+    graph = concrete.graph.as_graph_def()
+    nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
+    return sorted(node.op for node in nodes if node.op.startswith("Horovod"))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        run(name, Path(sys.argv[1]))

@@ -1,0 +1,54 @@
+"""One rank of a Keras run, for tests: trains, then writes down what this rank itself has.
+
+python engine/tests/training/keras/strategies/ranks.py RUN OUT [STEP]     STEP: send this process SIGUSR1 after that step
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:1] = [str(Path(__file__).resolve().parents[5]), str(Path(__file__).resolve().parents[5] / "engine")]
+
+from train_anywhere.distributed.discover import discover  # noqa: E402
+from train_anywhere.launch.rank import frozen  # noqa: E402
+from train_anywhere.runs.folder import open_run  # noqa: E402
+from train_anywhere.training.stop import Stop  # noqa: E402
+
+
+def main(folder: str, out: str, signal_after: str | None = None) -> None:
+    """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics, OUT/<rank>.most the steps of the largest call."""
+    from train_anywhere.training.keras import calls
+    from train_anywhere.training.keras import run as side
+    from train_anywhere.training.keras.callbacks import TrainingCallback
+
+    calls.LONGEST_S = float(os.environ.get("LONGEST_S", calls.LONGEST_S))
+    after_step = TrainingCallback.on_train_batch_end
+    most = 0
+
+    def on_train_batch_end(self: TrainingCallback, batch: int, count: int) -> None:
+        nonlocal most
+        most = max(most, count)
+        before, after = self.position.step, self.position.step + count
+        if signal_after and before < int(signal_after) <= after:  # a call may make several steps
+            os.kill(os.getpid(), signal.SIGUSR1)
+        after_step(self, batch, count)
+
+    def write_down(callback: TrainingCallback, *_: object) -> None:
+        Path(out, f"{topology.rank}.most").write_text(str(most))
+        module = callback.module
+        np.savez(
+            Path(out) / f"{topology.rank}.npz",
+            **{v.path: v.numpy() for v in module.model.trainable_variables + module.moving_statistics()},
+        )
+
+    TrainingCallback.on_train_batch_end, side.test = on_train_batch_end, write_down
+    run, topology = open_run(folder), discover()
+    outcome = side.train(frozen(run), run, topology, Stop().install())
+    print(outcome.state, outcome.step, outcome.epoch)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,31 @@
+"""Which layers are told to normalise over all replicas."""
+
+import keras
+import tensorflow as tf
+
+from train_anywhere.training.keras.batch_norm import batch_norms, over_all_replicas
+from train_anywhere.training.keras.strategies.base import Strategy
+
+
+def model() -> keras.Model:
+    """One layer outside, one within a model within."""
+    layers = keras.layers
+    inner = keras.Sequential([layers.Dense(3), layers.BatchNormalization()])
+    return keras.Sequential([keras.Input((2,)), layers.BatchNormalization(), inner, layers.Dense(1)])
+
+
+def test_several_replicas_normalise_together() -> None:
+    made = model()
+    assert [layer.synchronized for layer in batch_norms(made)] == [False, False]
+    over_all_replicas(made, Strategy(replicas=1))
+    assert [layer.synchronized for layer in batch_norms(made)] == [False, False]
+    over_all_replicas(made, Strategy(replicas=2))
+    assert [layer.synchronized for layer in batch_norms(made)] == [True, True]
+
+
+def test_a_model_without_such_layers_stays_as_it_is() -> None:
+    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    before = made.get_config()
+    over_all_replicas(made, Strategy(replicas=2))
+    assert made.get_config() == before
+    assert made(tf.ones((1, 2))).shape == (1, 1)

@@ -1,0 +1,553 @@
+"""Models of strangers by the drop-in door: they train, are measured, stop, resume bit for bit; or are refused in one sentence."""
+
+import csv
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import CheckpointError, ConfigError, DataError, ProjectError
+from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.training.stop import Stop
+
+HERE = "engine.tests.training.keras.strangers"
+BASE = (
+    "framework=keras", "task=custom", "data=custom", "data.batch_size=16", f"data._target_={HERE}.open_rows",
+    "trainer.accelerator=cpu", "trainer.max_epochs=3", "trainer.log_every_n_steps=2", "monitor.progress=plain",
+)  # fmt: skip
+NO_EVALUATION = ("trainer.limit_val_batches=0", "trainer.limit_test_batches=0")
+AVERAGED = (
+    "optimizer=custom", "optimizer._target_=keras.optimizers.Adam", "+optimizer.use_ema=true",
+    "+optimizer.ema_overwrite_frequency=4",
+)  # fmt: skip
+
+Make = Callable[..., tuple[Config, RunDir]]
+
+
+def task(name: str) -> str:
+    return f"task._target_={HERE}.{name}"
+
+
+def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
+    from train_anywhere.training.keras.run import train
+
+    return train(config, run, Topology(), stop or Stop())
+
+
+def trained(make_run: Make, *overrides: str) -> tuple[Outcome, RunDir]:
+    config, run = make_run(*BASE, *overrides)
+    return run_keras(config, run), run
+
+
+def test_a_step_that_changes_nothing_is_an_error(make_run: Make) -> None:
+    with pytest.raises(ProjectError, match=r"nothing was trained: \d+ steps changed no weight"):
+        trained(make_run, task("Idle"), *NO_EVALUATION)
+
+
+def rows(run: RunDir) -> list[dict[str, str]]:
+    with open(run.metrics_csv, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def bits(outcome: Outcome) -> dict[str, bytes]:
+    """All that a checkpoint holds, by file and name."""
+    found = {}
+    for path in Path(str(outcome.checkpoint)).glob("*.npz"):
+        with np.load(path) as file:
+            found |= {f"{path.stem}/{key}": file[key].tobytes() for key in file.files}
+    return found
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch):
+    """`stop_at(5)`: this process gets a real SIGUSR1 in its step number 5."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def prepare(step: int) -> Stop:
+        from train_anywhere.training.keras.callbacks import TrainingCallback
+
+        original = TrainingCallback.on_train_batch_end
+
+        def wrapped(self: object, batch: int, count: int) -> None:
+            if self.position.step + count == step:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            original(self, batch, count)
+
+        monkeypatch.setattr(TrainingCallback, "on_train_batch_end", wrapped)
+        return Stop().install()
+
+    yield prepare
+    signal.signal(signal.SIGUSR1, before)
+
+
+SHOWN = {
+    "own step": (task("OwnStep"), "task.dropout=0.3"),
+    "tf.data": (task("OwnStep"), f"data._target_={HERE}.open_tf"),
+}
+ALSO = {
+    "compiled": (task("compiled"), "optimizer=sgd"),
+    "own optimizer": (task("compiled"), "task.optimizer=adam", "trainer.precision=16-mixed"),
+    "gan": (task("Gan"), *NO_EVALUATION),
+    "bare variables": (task("BareVariable"),),
+    "two outputs": (task("two_outputs"), "data.kind=dict"),
+    "own compile": (task("OwnCompileAlone"),),
+    "averaged": (task("OwnStep"), *AVERAGED),
+    "deep": (task("deep"), f"data._target_={HERE}.open_noise", "data.batch_size=8", *NO_EVALUATION),
+}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        *(pytest.param(words, id=name) for name, words in SHOWN.items()),
+        *(pytest.param(words, id=name, marks=pytest.mark.slow) for name, words in ALSO.items()),
+    ],
+)
+@pytest.mark.quick("tf.data")
+def test_a_stopped_run_resumes_bit_for_bit(make_run: Make, stop_at, monkeypatch, overrides) -> None:
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 9, *overrides)
+
+
+def resume_equals_uninterrupted(make_run: Make, stop_at, monkeypatch, step: int, *overrides: str) -> None:
+    """Compare all that the last checkpoints hold, and all metrics."""
+    expected, whole = trained(make_run, *overrides)
+    config, parts = make_run(*BASE, *overrides)
+    with monkeypatch.context():
+        stopped = run_keras(config, parts, stop_at(step))
+    assert (stopped.state, stopped.step) == ("preempted", step)
+    monkeypatch.undo()
+    ended = run_keras(config, open_run(parts.path))
+    assert (ended.state, ended.step) == ("completed", expected.step)
+    found = bits(ended)
+    assert [k for k, v in bits(expected).items() if found[k] != v] == []
+    assert ended.metrics == expected.metrics
+    assert rows(parts) == rows(whole)  # what metrics count in an epoch goes on too
+
+
+UNFREEZES = f"+callbacks.unfreezes._target_={HERE}.Unfreezes"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (task("compiled"), UNFREEZES),
+        pytest.param((task("OwnStep"), UNFREEZES), marks=pytest.mark.slow),
+        pytest.param((task("compiled"), "task.optimizer=adam", UNFREEZES), marks=pytest.mark.slow),
+        (task("frozen"), "task.norm=true", UNFREEZES, *AVERAGED, "trainer.precision=16-mixed"),
+        (task("compiled"), f"{UNFREEZES}Within", "+callbacks.unfreezes.batch=3"),
+    ],
+    ids=["run's optimizer", "own step", "own optimizer", "never built", "within an epoch"],
+)
+@pytest.mark.slow
+def test_what_is_trainable_is_resumed(make_run: Make, stop_at, monkeypatch, overrides) -> None:
+    """The first layer is trained after a resume in epoch 2, where no callback says so any more."""
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, 14, *overrides)
+
+
+@pytest.mark.parametrize("name", ["compiled", "frozen"])
+@pytest.mark.parametrize(("kind", "moves"), [("", [False, True]), ("Within", [True, True])])
+@pytest.mark.quick("Within-moves1-frozen")
+def test_a_layer_that_a_callback_unfreezes_is_trained(make_run: Make, name: str, kind: str, moves) -> None:
+    """The step is traced again, and an optimizer gets the variables that it lacks."""
+    from engine.tests.training.keras.strangers import Unfreezes
+
+    batch = ("+callbacks.unfreezes.batch=3",) if kind else ()
+    trained(make_run, task(name), f"{UNFREEZES}{kind}", *batch, "trainer.max_epochs=2")
+    begun, *_, between, last = Unfreezes.seen
+    assert [(begun != between).any(), (between != last).any()] == moves
+
+
+PLATEAU = "{_target_: keras.callbacks.ReduceLROnPlateau, monitor: val_loss, min_delta: 100, patience: 2}"
+BEST = "{_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 100, patience: 3, restore_best_weights: true}"
+
+
+@pytest.mark.parametrize("step", [9, 12])
+@pytest.mark.parametrize(
+    "callback",
+    [f"{{_target_: {HERE}.Halved}}", PLATEAU, f"{{_target_: {HERE}.KeepsState}}", BEST],
+    ids=["scheduler", "plateau", "own", "early stopping"],
+)
+@pytest.mark.quick("own-12")
+def test_callbacks_keep_their_state(make_run: Make, stop_at, monkeypatch, callback: str, step: int) -> None:
+    """After a resume within an epoch, which begins once, and at its end."""
+    options = (task("OwnStep"), "schedule=constant", f"+callbacks.a={callback}", "trainer.max_epochs=5")
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *options)
+
+
+def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
+    from engine.tests.training.keras.strangers import KeepsState
+    from train_anywhere.training.keras.callback_state import CallbackStates
+    from train_anywhere.training.keras.strategies.base import Strategy
+
+    one, other = KeepsState(log_dir="here/1"), KeepsState(log_dir="here/2")
+    states, resumed = CallbackStates({"a": one}), CallbackStates({"a": other})
+    for callback in (one, other):
+        callback.on_train_begin()
+    one.mean, one.last, one.base, one.phase = np.eye(2), (1, [2.5]), np.float32("nan"), "two"
+    one.rates, one.seen, one.extra = {(0, 1): {2: np.arange(3)}}, {1, "a"}, True
+    one.odd, one.log_dir = [object()], "/somewhere/else"
+    resumed.restore(states.save(), Strategy())
+    assert repr(vars(other)) == repr({**vars(one), "odd": None, "log_dir": "here/2"})
+    assert states.lost()[0].startswith("callbacks.a.odd is a object, which checkpoints can't hold")
+    assert resumed.lost() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"list": 3}', '{"array": ["object", [1], ""]}', '"/etc"', '{"x": []}']
+)
+def test_a_state_that_is_none_is_refused(text: str) -> None:
+    from engine.tests.training.keras.strangers import KeepsState
+    from train_anywhere.training.keras.callback_state import CallbackStates
+    from train_anywhere.training.keras.strategies.base import Strategy
+
+    with pytest.raises(CheckpointError, match="state of callbacks"):
+        CallbackStates({"a": KeepsState()}).restore({"a": {"phase": text}}, Strategy())
+
+
+def test_state_that_can_not_be_kept_is_said_before_the_first_step(make_run: Make, capsys) -> None:
+    odd = (f"+callbacks.a._target_={HERE}.KeepsState", "+callbacks.a.odd=true", "trainer.max_epochs=1")
+    trained(make_run, task("OwnStep"), "schedule=constant", *odd)
+    said = capsys.readouterr().out
+    assert (
+        0 < said.index("callbacks.a.odd is a object, which checkpoints can't hold") < said.index("epoch 1/1")
+    )
+
+
+@pytest.mark.slow
+def test_a_log_of_epochs_is_kept_by_a_resume(make_run: Make, tmp_path: Path) -> None:
+    log = f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}"
+    _, run = trained(make_run, task("OwnStep"), log, "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, task("OwnStep"), log)
+    run_keras(config, open_run(run.path))
+    with open(tmp_path / "keras.csv", newline="") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2"]
+
+
+SWAP = "+callbacks.s._target_=keras.callbacks.SwapEMAWeights"
+ONE_MODEL = {
+    "average": (task("OwnStep"), *AVERAGED[:3]),
+    "average of 16 bits": (task("compiled"), *AVERAGED[:3], SWAP, "trainer.precision=16-mixed"),
+    "average written over": (task("OwnStep"), *AVERAGED, SWAP, "+callbacks.s.swap_on_epoch=true"),
+    "own kind of Keras' swap": (task("OwnStep"), *AVERAGED[:3], f"+callbacks.s._target_={HERE}.Swaps"),
+    "own swap": (task("OwnStep"), f"+callbacks.s._target_={HERE}.SwapsItself"),
+    "own change at the end": (
+        task("OwnStep"),
+        f"+callbacks.s={{_target_: {HERE}.SwapsItself, at_end: true}}",
+    ),
+    "best restored": (task("OwnStep"), f"+callbacks.s={BEST}", "trainer.max_epochs=6"),
+}
+
+
+@pytest.mark.parametrize("overrides", [pytest.param(words, id=name) for name, words in ONE_MODEL.items()])
+@pytest.mark.slow
+def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides) -> None:
+    """Validation, test, evaluate.py and what others read of the checkpoint agree; a resume trains with those before."""
+    from train_anywhere.training.keras.after import open_trained
+
+    outcome, _ = trained(make_run, *overrides)
+    config, _ = make_run(*BASE, *overrides)
+    opened = open_trained(config, Path(str(outcome.checkpoint)))
+    for split in ("val", "test"):
+        expected = {k: v for k, v in outcome.metrics.items() if k.startswith(split)}
+        assert opened.measure(split)[0] == pytest.approx(expected, rel=1e-5)
+    found = bits(outcome)
+    assert [k for k in found if k.startswith("raw/") and found[k] != found[f"weights/{k[4:]}"]]
+
+
+@pytest.mark.parametrize("step", [9, 12])
+@pytest.mark.parametrize("name", ["average", "average written over", "own swap", "own change at the end"])
+@pytest.mark.slow
+def test_what_is_not_validated_is_trained_on(
+    make_run: Make, stop_at, monkeypatch, name: str, step: int
+) -> None:
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *ONE_MODEL[name])
+
+
+@pytest.mark.slow
+def test_weights_that_come_at_the_end_are_not_those_of_the_checkpoint(make_run: Make, capsys) -> None:
+    from train_anywhere.training.keras.after import open_trained
+
+    options = (task("compiled"), f"+callbacks.a._target_={HERE}.Quantizes", "checkpoint.monitor=val/loss")
+    outcome, _ = trained(make_run, *options, "trainer.max_epochs=1")
+    assert "callbacks changed which weights the model has in on_train_end" in capsys.readouterr().out
+    opened = open_trained(make_run(*BASE, *options)[0], Path(str(outcome.checkpoint)))
+    assert opened.measure("test")[0]["test/loss"] == pytest.approx(outcome.metrics["test/loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_is_continued_from_before_its_end(make_run: Make) -> None:
+    """Weights that a callback made of those at the end of training are the model, and not what more epochs begin with."""
+    options = ONE_MODEL["own change at the end"]
+    expected, _ = trained(make_run, *options, "schedule=constant", "trainer.max_epochs=2")
+    _, run = trained(make_run, *options, "schedule=constant", "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, *options, "schedule=constant", "trainer.max_epochs=2")
+    assert bits(run_keras(config, open_run(run.path))) == bits(expected)
+
+
+def test_averages_over_time_are_those_of_keras(make_run: Make) -> None:
+    """The model is what Keras' fit would leave, also within an epoch."""
+    options = (task("OwnStep"), *AVERAGED[:3], "trainer.max_epochs=1", "checkpoint.every_n_steps=2")
+    _, run = trained(make_run, *options, *NO_EVALUATION)
+    for folder in run.checkpoints.glob("0*"):
+        with np.load(folder / "weights.npz") as weights, np.load(folder / "optimizer.npz") as optimizer:
+            means = [optimizer[k] for k in optimizer.files if k.endswith("_average")]
+            kernels = [weights[k] for k in weights.files if "seed" not in k]
+            assert len(means) == 4
+            assert all(any((a.shape == b.shape) and (a == b).all() for b in kernels) for a in means)
+
+
+@pytest.mark.slow
+def test_a_callback_may_come_with_a_resume(make_run: Make) -> None:
+    """A rate that callbacks may set is a variable of the optimizer, which the checkpoint does not hold."""
+    _, run = trained(make_run, task("OwnStep"), "schedule=constant", "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, task("OwnStep"), "schedule=constant", f"+callbacks.a._target_={HERE}.Reads")
+    assert run_keras(config, open_run(run.path)).step == 18
+
+
+def test_optimizers_with_states_of_all_kinds_take_more_variables() -> None:
+    """Those that they have keep their values."""
+    import keras
+
+    from train_anywhere.training.keras.gradients import build_optimizer
+
+    a, b = (keras.Variable(np.full(2, 3.0, "float32"), name=name) for name in "ab")
+    kinds = (keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Ftrl, keras.optimizers.Adafactor)
+    for kind in (*kinds, keras.optimizers.Lion, keras.optimizers.Muon):
+        optimizer = kind(0.1, use_ema=True)
+        build_optimizer(optimizer, [a], [])
+        optimizer.apply([np.ones(2, "float32")], [a])
+        before = {v.path: v.numpy().copy() for v in optimizer.variables}
+        build_optimizer(optimizer, [b, a], ["b"])
+        after = {v.path: v.numpy() for v in optimizer.variables}
+        assert all((after[path] == value).all() for path, value in before.items()), kind
+        optimizer.apply([np.ones(2, "float32")] * 2, [a, b])
+
+
+def test_metrics_are_those_of_all_rows_under_their_names(make_run: Make) -> None:
+    outcome, run = trained(make_run, task("compiled"), "trainer.max_epochs=1")
+    assert list(outcome.metrics) == [
+        f"{p}/{n}" for p in ("train", "val", "test") for n in ("loss", "mae", "rmse")
+    ]
+    assert outcome.metrics["val/rmse"] ** 2 == pytest.approx(outcome.metrics["val/loss"], rel=1e-5)
+    last = rows(run)[-1]
+    assert float(last["test/mae"]) == pytest.approx(outcome.metrics["test/mae"], rel=1e-5)
+
+
+def test_metrics_agree_with_evaluate_of_keras(make_run: Make, monkeypatch) -> None:
+    from engine.tests.training.keras.strangers import Rows
+    from train_anywhere.training.keras.callbacks import TrainingCallback
+
+    seen = {}
+
+    def save(self, value=None) -> None:
+        val = Rows(37, 1)
+        seen.update(self.module.model.evaluate(val.x, val.y, batch_size=37, verbose=0, return_dict=True))
+
+    monkeypatch.setattr(TrainingCallback, "save", save)
+    outcome, _ = trained(make_run, task("compiled"), "trainer.max_epochs=1")
+    for name in ("loss", "mae", "rmse"):
+        assert outcome.metrics[f"val/{name}"] == pytest.approx(seen[name], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind, name", [("weighted", "compiled"), pytest.param("dict", "two_outputs", marks=pytest.mark.slow)]
+)
+def test_sample_weights_and_names(make_run: Make, kind: str, name: str) -> None:
+    outcome, _ = trained(make_run, task(name), f"data.kind={kind}", "trainer.max_epochs=1")
+    assert outcome.metrics["train/loss"] > 0
+    if name == "two_outputs":
+        assert {"val/y_loss", "val/big_loss", "val/big_auc", "val/big_accuracy"} <= outcome.metrics.keys()
+
+
+def test_what_is_given_up_is_said(make_run: Make, capsys) -> None:
+    trained(make_run, task("compiled"), "task.optimizer=adam", "trainer.max_epochs=1")
+    printed = capsys.readouterr().out
+    assert "4 of 100 rows are left out of each training epoch" in printed
+    assert "the model brings its own optimizer: what optimizer and schedule say has no effect." in printed
+
+
+def test_the_best_is_kept_and_tested(make_run: Make) -> None:
+    """A learning rate that destroys the model after its first epoch."""
+    options = (
+        "optimizer=sgd", "optimizer.lr=0.01", "schedule=custom", "schedule._target_=keras.optimizers.schedules.PiecewiseConstantDecay",
+        "+schedule.boundaries=[6]", "+schedule.values=[0.01,5.0]", "checkpoint.keep_last=1",
+    )  # fmt: skip
+    outcome, run = trained(
+        make_run, task("OwnStep"), *options, "checkpoint.monitor=val/mae", "checkpoint.mode=min"
+    )
+    values = [float(row["val/mae"]) for row in rows(run) if row["val/mae"]]
+    assert min(values) == values[0] < values[-1]
+    assert (run.checkpoints / "best").read_text().strip() == "00000006"
+    assert outcome.metrics["test/mae"] < values[-1] / 2
+
+
+def test_an_endless_stream_needs_a_length(make_run: Make) -> None:
+    stream = (f"data._target_={HERE}.open_tf", "data.endless=true")
+    with pytest.raises(
+        ConfigError, match=r"does not say how many batches it has; use trainer.limit_train_batches=N"
+    ):
+        trained(make_run, task("OwnStep"), *stream)
+    outcome, _ = trained(make_run, task("OwnStep"), *stream, "trainer.limit_train_batches=4")
+    assert outcome.step == 12
+
+
+@pytest.mark.parametrize("target", [pytest.param("open_py", marks=pytest.mark.slow), "open_generator"])
+def test_other_streams(make_run: Make, target: str) -> None:
+    options = (f"data._target_={HERE}.{target}", "trainer.limit_train_batches=4", "trainer.max_epochs=2")
+    outcome, _ = trained(make_run, task("OwnStep"), *options)
+    assert outcome.step == 8
+
+
+@pytest.mark.parametrize("target", ["one_stream", "only_rows", "arrays", "weighed_arrays", "named_arrays"])
+@pytest.mark.quick("one_stream")
+def test_data_as_it_is_given_to_fit(make_run: Make, target: str) -> None:
+    """A data set without a validation; arrays of 64 bits, labels, and weights of rows."""
+    outcome, _ = trained(make_run, task("compiled"), f"data._target_={HERE}.{target}", "trainer.max_epochs=2")
+    assert (outcome.state, outcome.step) == ("completed", 2 * (100 // 16))
+    assert ("val/loss" in outcome.metrics) == target.endswith("arrays")
+
+
+@pytest.mark.parametrize("kind", ["generator", "PyDataset", "tf.data", "iterable", "arrays"])
+@pytest.mark.quick("tf.data")
+def test_any_data_is_evaluated_to_its_end(make_run: Make, kind: str) -> None:
+    words = (f"data._target_={HERE}.validated", f"data.kind={kind}", "trainer.max_epochs=2")
+    outcome, _ = trained(make_run, task("compiled"), *words)
+    assert outcome.metrics["test/loss"] == pytest.approx(outcome.metrics["val/loss"])
+
+
+def test_no_validation_is_one_note(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (f"data._target_={HERE}.only_rows", "monitor.progress=plain", "checkpoint.monitor=val/loss")
+    outcome, _ = trained(make_run, task("compiled"), *words)
+    out, err = capsys.readouterr()
+    assert (out + err).count("no validation data") == 1
+    assert outcome.checkpoint
+
+
+def test_early_stopping_without_validation_looks_at_the_training(make_run: Make) -> None:
+    words = (
+        "trainer.early_stopping.monitor=train/loss",
+        "trainer.early_stopping.min_delta=1e9",
+        "trainer.max_epochs=9",
+    )
+    outcome, _ = trained(
+        make_run,
+        task("compiled"),
+        f"data._target_={HERE}.only_rows",
+        "trainer.early_stopping.patience=2",
+        *words,
+    )
+    assert outcome.epoch == 3
+
+
+PATIENT = ("trainer.early_stopping.patience=2", "trainer.early_stopping.monitor=val/loss")
+REFUSED = [
+    ((task("OwnStep"), f"data._target_={HERE}.only_rows", *PATIENT), "patience=2 counts validations"),
+    ((task("OwnStep"), SWAP), "callbacks.s swaps averages that no optimizer keeps; add optimizer.use_ema=true"),
+    ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
+    ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
+    ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; give one each"),
+    (
+        (task("OwnStep"), "optimizer=custom", f"optimizer._target_={HERE}.Picky"),
+        r"^optimizer._target_=\S+Picky can't be made: learning_rate is not for me\.$",
+    ),
+    *(((task(name),), f"{name} creates layers or variables in its train_step") for name in ("LateVariable", "LateLayer", "NewVariables")),
+    ((task("no_task"), "+task.hidden=-1"), "^task._target_=.*no_task can't be made: .*units"),
+    ((task("without_loss"),), "has neither a loss nor a train_step: compile it there"),
+    ((task("Gan"),), "has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated"),
+    ((task("no_task"),), r"makes a Dense, which is neither a task \(a subclass of train_anywhere.tasks.Task\) nor a keras.Model"),
+    ((task("OwnStep"), "trainer.accumulate_grad_batches=2"), "makes an optimizer step for each batch by itself"),
+    (
+        (task("compiled"), "task.optimizer=adam", "trainer.gradient_clip_val=1"),
+        "would have no effect: .* brings its own optimizer; give that one global_clipnorm",
+    ),
+    (
+        (task("OwnStep"), "checkpoint.monitor=val/maee", "checkpoint.mode=min"),
+        "checkpoint.monitor=val/maee was not measured. Did you mean 'val/mae'",
+    ),
+    (
+        (task("compiled"), "+callbacks.x._target_=keras.callbacks.ModelCheckpoint", "+callbacks.x.filepath=x.keras"),
+        "callbacks.x is a ModelCheckpoint, and this project writes the checkpoints",
+    ),
+    (
+        (task("compiled"), "+callbacks.x._target_=keras.callbacks.ReduceLROnPlateau"),
+        "callbacks.x sets the learning rate, and so does schedule=cosine; use schedule=constant",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("overrides, says", REFUSED, ids=[says[:40] for _, says in REFUSED])
+@pytest.mark.quick("a row of the data is a Rows, a data set ", "^optimizer._target_=\\\\S+Picky can't be ma")
+def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=says):
+        trained(make_run, *overrides)
+
+
+def test_callbacks_of_keras_get_logs(make_run: Make, tmp_path: Path) -> None:
+    """EarlyStopping ends the run for good, CSVLogger writes what metrics.csv has, the rate is reduced."""
+    callbacks = (
+        "+callbacks.stop={_target_: keras.callbacks.EarlyStopping, monitor: val_loss, min_delta: 100, patience: 2}",
+        f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}",
+        "+callbacks.rate={_target_: keras.callbacks.ReduceLROnPlateau, monitor: val_loss, min_delta: 100, patience: 1}",
+    )
+    options = ("schedule=constant", "trainer.max_epochs=9", *callbacks)
+    outcome, run = trained(make_run, task("OwnStep"), *options)
+    assert (outcome.state, outcome.epoch) == ("completed", 3)
+    with open(tmp_path / "keras.csv", newline="") as file:
+        theirs = list(csv.DictReader(file))
+    ours = [row for row in rows(run) if row["val/loss"]]
+    assert [float(r["val_loss"]) for r in theirs] == pytest.approx(
+        [float(r["val/loss"]) for r in ours], rel=1e-5
+    )
+    assert float(ours[2]["lr"]) == pytest.approx(0.1 * float(ours[0]["lr"]))
+    config, _ = make_run(*BASE, task("OwnStep"), *options)
+    assert run_keras(config, open_run(run.path)).step == outcome.step
+
+
+@pytest.mark.slow
+def test_native_tasks_give_logs_too(make_run: Make, tmp_path: Path) -> None:
+    config, _run = make_run(
+        "framework=keras", "trainer.max_epochs=1", "trainer.limit_train_batches=2", "data.batch_size=32",
+        f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}",
+    )  # fmt: skip
+    run_keras(config, _run)
+    with open(tmp_path / "keras.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert {"acc", "loss", "val_acc", "val_loss"} <= row.keys()
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.quick("True")
+def test_logs_of_each_batch_have_the_loss(make_run: Make, native: bool) -> None:
+    from engine.tests.training.keras.strangers import Reads
+
+    Reads.losses.clear()
+    task_of = ("model=mlp", "data.batch_size=32") if native else (*BASE[1:5], task("OwnStep"))
+    config, run = make_run(
+        "framework=keras", *task_of, f"+callbacks.reads._target_={HERE}.Reads", "trainer.max_epochs=1",
+        "trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "monitor.progress=none",
+    )  # fmt: skip
+    outcome = run_keras(config, run)
+    assert len(Reads.losses) == 6 and all(type(loss) is float for loss in Reads.losses)
+    assert Reads.losses[3:] == pytest.approx([outcome.metrics[f"{p}/loss"] for p in ("train", "val", "test")])
+
+
+def test_loggers_get_every_metric(make_run: Make, tmp_path: Path) -> None:
+    from engine.tests.training.keras.strangers import Heard
+
+    Heard.rows.clear()
+    _, run = trained(make_run, task("OwnStep"), f"+loggers.x._target_={HERE}.Heard", "trainer.max_epochs=1")
+    assert Heard.rows[-1] == "completed"
+    assert [step for step, _ in Heard.rows[:-1]] == [int(row["step"]) for row in rows(run)]
+    assert {"val/mae", "lr"} <= Heard.rows[-3][1].keys()
+
+
+def test_xla_is_for_tasks_and_the_run_says_so(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome, _ = trained(make_run, task("compiled"), "trainer.compile=true", "trainer.max_epochs=1")
+    assert outcome.state == "completed"
+    assert "this model makes its own steps, and trains without XLA" in capsys.readouterr().out

@@ -1,0 +1,52 @@
+"""How long a rank works by itself: the moment is taken within the compiled step, before the gradients are averaged."""
+
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from train_anywhere.training.keras.pace import Pace
+
+
+def test_the_wait_for_others_is_not_counted() -> None:
+    """The moment lies between the end of the first gradient and that of what comes after it."""
+    pace = Pace(processes=2)
+    done: dict[str, float] = {}
+
+    def work(name: str, value: tf.Tensor) -> tf.Tensor:
+        def run(v: np.ndarray) -> np.ndarray:
+            time.sleep(0.1)
+            done[name] = time.time()
+            return v
+
+        return tf.numpy_function(run, [value], tf.float32)
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        gradient = work("first", x)
+        pace.computed([gradient])
+        pace.computed([work("second optimizer's", gradient)])
+        return work("others'", gradient)
+
+    step(tf.constant(1.0))
+    before = time.time()
+    pace.begin()
+    after = time.time()
+    step(tf.constant(1.0))
+    first, *later = (done[name] for name in ("first", "second optimizer's", "others'"))
+    assert first - after <= pace.seconds() <= min(later) - before
+
+
+def test_gradients_of_an_embedding_stay_sparse() -> None:
+    pace = Pace(processes=2)
+    slices = tf.IndexedSlices(tf.ones((1, 4)), tf.constant([0]), tf.constant([1000, 4]))
+    step = tf.function(lambda: pace.computed([slices]))
+    pace.begin()
+    step()
+    assert pace.seconds() >= 0
+
+
+def test_a_single_process_has_nobody_to_compare_with() -> None:
+    pace = Pace(processes=1)
+    pace.begin()
+    assert pace.seconds() == 0.0

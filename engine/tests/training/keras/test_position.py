@@ -1,0 +1,60 @@
+"""The position, step by step."""
+
+import pytest
+
+from train_anywhere.training.early_stopping import Patience
+from train_anywhere.training.keras.position import Position
+from train_anywhere.training.plan import Plan
+
+PLAN = Plan(
+    batch_per_rank=8,
+    train_batches=6,
+    accumulate=2,
+    steps_per_epoch=3,
+    max_epochs=2,
+    total_steps=5,
+    val_batches=1,
+    test_batches=1,
+)
+
+
+def test_walks_through_the_epochs(make_config) -> None:
+    rule = make_config().trainer.early_stopping
+    position, seen = Position(), []
+    while not position.over(PLAN, rule):
+        position.advance(PLAN)
+        seen.append((position.step, position.epoch, position.batch, position.pending))
+        if position.pending:
+            position.close_epoch(PLAN)
+    assert seen == [(1, 0, 2, False), (2, 0, 4, False), (3, 0, 6, True), (4, 1, 2, False), (5, 1, 4, True)]
+    # cut short by total_steps: a longer run would resume here
+    assert (position.epoch, position.batch) == (1, 4)
+    at_once = Position()
+    at_once.advance(PLAN, 3)
+    assert at_once == Position(batch=6, step=3, pending=True)
+
+
+def test_a_pending_epoch_is_not_over(make_config) -> None:
+    position = Position(epoch=1, batch=4, step=5, pending=True)
+    assert not position.over(PLAN, make_config().trainer.early_stopping)
+
+
+def test_a_run_that_has_stopped_early_is_over_after_its_epoch(make_config) -> None:
+    rule = make_config("trainer.early_stopping.patience=2").trainer.early_stopping
+    assert not Position(step=1, patience=Patience(0.5, 1)).over(PLAN, rule)
+    assert not Position(step=1, patience=Patience(0.5, 2), pending=True).over(PLAN, rule)
+    assert Position(step=1, patience=Patience(0.5, 2)).over(PLAN, rule)
+
+
+@pytest.mark.parametrize("best", [None, 0.25])
+def test_numbers_tell_everything_that_ranks_agree_on(best: float | None) -> None:
+    position = Position(
+        epoch=1,
+        batch=4,
+        step=5,
+        metrics={"val/acc": 1.0},
+        pending=True,
+        patience=Patience(best, 3),
+        ended=True,
+    )
+    assert Position.from_numbers(position.numbers(), position.metrics) == position

@@ -1,0 +1,247 @@
+"""Training on this machine: it learns, it stops when asked to, and it resumes bit for bit."""
+
+import csv
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.testing.tensorflow_noise import without_noise
+from train_anywhere.training.stop import Stop
+
+SMALL = (
+    "framework=keras",
+    "monitor.progress=none",
+    "trainer.max_epochs=4",
+    "trainer.limit_train_batches=6",
+    "trainer.log_every_n_steps=2",
+    "data.batch_size=32",
+)
+EVERYTHING = (
+    "model.width=4",
+    "model.dropout=0.3",
+    "trainer.accumulate_grad_batches=2",
+    "trainer.gradient_clip_val=1.0",
+    "trainer.early_stopping.patience=3",
+    "checkpoint.every_n_steps=2",
+)
+
+
+def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
+    from train_anywhere.training.keras.run import train
+
+    return train(config, run, Topology(), stop or Stop())
+
+
+def arrays(folder: str | Path | None) -> dict[str, np.ndarray]:
+    """All variables of a checkpoint."""
+    found: dict[str, np.ndarray] = {}
+    for name in ("weights", "optimizer"):
+        with np.load(Path(str(folder)) / f"{name}.npz") as file:
+            found |= {f"{name}/{key}": file[key] for key in file.files}
+    return found
+
+
+def assert_same_bits(one: str | None, other: str | None) -> None:
+    first, second = arrays(one), arrays(other)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name].tobytes() != second[name].tobytes()] == []
+
+
+def rows(run: RunDir) -> list[dict[str, str]]:
+    with open(run.metrics_csv, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
+    """`signal_at("on_train_batch_end", 5)`: send this process a real SIGUSR1 just before that call number 5."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+
+    def prepare(event: str, count: int) -> Stop:
+        from train_anywhere.training.keras import calls as of_steps
+        from train_anywhere.training.keras.callbacks import TrainingCallback
+
+        monkeypatch.setattr(of_steps, "LONGEST_S", 0.0)  # each step by itself, so that it is this one
+        original, calls = getattr(TrainingCallback, event), 0
+
+        def wrapped(self: object, *arguments: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == count:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            original(self, *arguments)
+
+        monkeypatch.setattr(TrainingCallback, event, wrapped)
+        return Stop().install()
+
+    yield prepare
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "event", "count", "step", "position"),
+    [
+        (EVERYTHING, "on_train_batch_end", 4, 4, (1, 2)),  # in the middle of the second epoch
+        pytest.param(  # after its last step: before the validation
+            EVERYTHING, "on_train_batch_end", 6, 6, (1, 6), marks=pytest.mark.slow
+        ),
+        pytest.param(  # in the middle of the validation
+            EVERYTHING, "on_test_batch_end", 8, 6, (1, 6), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("model.width=4", "optimizer=sgd", "trainer.precision=16-mixed"),
+            "on_train_batch_end",
+            7,
+            7,
+            (1, 1),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("model=mlp", "trainer.precision=bf16-mixed", "schedule=step"),
+            "on_train_batch_end",
+            20,
+            20,
+            (3, 2),
+            marks=pytest.mark.slow,
+        ),
+        (
+            ("model=mlp", "model.dropout=0.5", "trainer.compile=true", "trainer.accumulate_grad_batches=2"),
+            "on_train_batch_end",
+            4,
+            4,
+            (1, 2),
+        ),
+    ],
+    ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed", "compiled"],
+)
+@pytest.mark.quick("mid-epoch")
+def test_a_stopped_run_resumes_bit_for_bit(
+    make_run, signal_at, monkeypatch, overrides, event: str, count: int, step: int, position: tuple[int, int]
+) -> None:
+    config, whole = make_run(*SMALL, *overrides)
+    expected = run_keras(config, whole)
+    assert expected.state == "completed"
+
+    _, parts = make_run(*SMALL, *overrides)
+    with monkeypatch.context():
+        stopped = run_keras(config, parts, signal_at(event, count))
+    assert stopped.state == "preempted"
+    assert stopped.step == step
+    from train_anywhere.checkpoints.store import load_manifest
+
+    saved = load_manifest(Path(str(stopped.checkpoint)))
+    assert (saved.epoch, saved.batch) == position
+    ended = run_keras(config, open_run(parts.path))
+
+    assert (ended.state, ended.epoch, ended.step) == ("completed", expected.epoch, expected.step)
+    assert_same_bits(expected.checkpoint, ended.checkpoint)
+    for name in ("val/loss", "val/acc", "test/loss", "test/acc"):
+        assert ended.metrics[name] == expected.metrics[name]
+    steps = [row["step"] for row in rows(whole)]
+    assert [row["step"] for row in rows(parts)] == steps
+    assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_bits(make_run) -> None:
+    config, one = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
+    _, other = make_run(*SMALL, "model=resnet18", "trainer.max_epochs=1")
+    assert_same_bits(run_keras(config, one).checkpoint, run_keras(config, other).checkpoint)
+
+
+@pytest.mark.slow
+def test_a_completed_run_is_only_tested_again(make_run) -> None:
+    config, run = make_run(*SMALL, "trainer.max_epochs=1")
+    first = run_keras(config, run)
+    again = run_keras(config, open_run(run.path))
+    assert (again.step, again.metrics["test/acc"]) == (first.step, first.metrics["test/acc"])
+    assert again.checkpoint == first.checkpoint
+
+
+@pytest.mark.slow
+def test_max_steps_may_end_within_an_epoch_and_be_raised_later(make_run) -> None:
+    whole_config, whole = make_run(*SMALL, "schedule=constant", "trainer.max_steps=15")
+    expected = run_keras(whole_config, whole)
+    config, parts = make_run(*SMALL, "schedule=constant", "trainer.max_steps=8")
+    first = run_keras(config, parts)
+    assert (first.state, first.epoch, first.step) == ("completed", 1, 8)
+    assert [row["step"] for row in rows(parts) if row["val/acc"]] == ["6", "8"]
+    longer = run_keras(whole_config, open_run(parts.path))
+    assert (longer.state, longer.epoch, longer.step) == ("completed", 2, 15)
+    assert_same_bits(expected.checkpoint, longer.checkpoint)
+
+
+@pytest.mark.slow
+def test_early_stopping_ends_the_run_for_good(make_run) -> None:
+    never = ("trainer.early_stopping.patience=2", "trainer.early_stopping.min_delta=100")
+    config, run = make_run(*SMALL, *never)
+    outcome = run_keras(config, run)
+    assert (outcome.state, outcome.epoch) == ("completed", 3)
+    assert run_keras(config, open_run(run.path)).step == outcome.step
+
+
+def test_fast_dev_run_writes_nothing(make_run) -> None:
+    config, run = make_run(*SMALL, "trainer.fast_dev_run=true")
+    before = {p.name for p in run.path.iterdir()}
+    outcome = run_keras(config, run)
+    assert (outcome.step, outcome.checkpoint) == (1, None)
+    assert {"train/loss", "val/acc", "test/acc"} <= outcome.metrics.keys()
+    assert {p.name for p in run.path.iterdir()} == before
+
+
+def test_the_best_weights_are_tested(make_run) -> None:
+    """The learning rate warms up until it ruins the model, after the second epoch."""
+    config, run = make_run(
+        *SMALL,
+        "data.batch_size=64",
+        "optimizer=sgd",
+        "optimizer.lr=1",
+        "schedule=constant",
+        "schedule.warmup_epochs=5",
+        "trainer.max_epochs=5",
+        "trainer.limit_train_batches=1.0",
+        "model.width=4",
+    )
+    outcome = run_keras(config, run)
+    assert outcome.metrics["val/acc"] < 0.3
+    assert outcome.metrics["test/acc"] > 0.8
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_something_else_is_refused(make_run) -> None:
+    from train_anywhere.errors import CheckpointError
+
+    config, run = make_run(*SMALL, "trainer.max_epochs=1", "model.width=4")
+    run_keras(config, run)
+    wider, _ = make_run(*SMALL, "trainer.max_epochs=2", "model.width=8")
+    with pytest.raises(CheckpointError, match="another model"):
+        run_keras(wider, run)
+    sgd, _ = make_run(*SMALL, "trainer.max_epochs=2", "model.width=4", "optimizer=sgd")
+    with pytest.raises(CheckpointError, match="another optimizer"):
+        run_keras(sgd, run)
+
+
+@pytest.mark.slow
+def test_the_main_job_learns_and_says_only_what_a_person_needs(train, tmp_path: Path) -> None:
+    done = train("framework=keras", f"paths.results={tmp_path}", "seed=3")
+    assert done.returncode == 0
+    assert without_noise(done.stderr) == ""
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Test:")]
+    assert float(line.partition("test/acc")[2]) >= 0.97
+
+
+def test_xla_computes_the_same(make_run) -> None:
+    found = []
+    for words in ((), ("trainer.compile=true",)):
+        config, run = make_run(*SMALL, "model=mlp", "model.dropout=0.0", *words)
+        found.append(run_keras(config, run).metrics["test/loss"])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)

@@ -1,0 +1,68 @@
+"""TensorBoard's curves as TensorBoard itself reads them."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.staging import Staging
+
+
+def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
+    from train_anywhere.training.keras.tensorboard import TensorBoard
+
+    first = TensorBoard(EventFileSync(None, tmp_path), 0)
+    for step in (10, 20, 30):
+        first.write(step, {"train/loss": step / 8, "lr": 0.5})
+    # killed after step 30, the newest checkpoint is of step 20
+    resumed = TensorBoard(EventFileSync(None, tmp_path), 20)
+    for step in (30, 40):
+        resumed.write(step, {"train/loss": step / 4})
+    assert curve(tmp_path, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]
+    assert curve(tmp_path, "lr") == [(10, 0.5), (20, 0.5)]
+
+
+@pytest.mark.needs_root
+def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
+    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice."""
+    from train_anywhere.training.keras.tensorboard import TensorBoard
+
+    told: list[str] = []
+    mirror = EventFileSync(Staging(small_disk / "digits" / "run"), tmp_path / "tensorboard", told.append)
+    board = TensorBoard(mirror, 4)
+    board.write(5, {"train/loss": 5.0})
+    with suppress(OSError):
+        (small_disk / "filler").write_bytes(b"x" * (2 << 20))
+    for step in range(6, 300):  # more than the last page of the file has room for
+        board.write(step, {"train/loss": float(step), "lr": 0.5})
+    assert mirror.close()
+    assert curve(mirror.target, "train/loss") == [(step, float(step)) for step in range(5, 300)]
+    assert curve(mirror.target, "lr") == [(step, 0.5) for step in range(6, 300)]
+    assert len(told) == 1 and "No space left" in told[0]
+
+
+def test_a_file_that_ends_within_a_record(tmp_path: Path) -> None:
+    """A node without power: the run folder has what was appended before, and the next attempt resumes from a checkpoint."""
+    from train_anywhere.training.keras.tensorboard import TensorBoard
+
+    for cut in (1, 9, 40):
+        folder = tmp_path / str(cut)
+        first = TensorBoard(EventFileSync(None, folder), 0)
+        for step in (10, 20, 30):
+            first.write(step, {"train/loss": step / 8})
+        file = next(folder.iterdir())
+        os.truncate(file, file.stat().st_size - cut)
+        resumed = TensorBoard(EventFileSync(None, folder), 20)
+        for step in (30, 40):
+            resumed.write(step, {"train/loss": step / 4})
+        assert curve(folder, "train/loss") == [(10, 1.25), (20, 2.5), (30, 7.5), (40, 10)]

@@ -1,0 +1,139 @@
+"""Training in this process, stopped by real signals at a chosen place."""
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from train_anywhere.config.schema import Config
+from train_anywhere.data import ahead
+from train_anywhere.data.base import DataSet, Splits
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning import run as side
+from train_anywhere.training.stop import SIGNALS, Stop
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Several tests share the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    """The real flag behind the real signals; pytest gets its handlers back."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield Stop().install()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@dataclass
+class SignalAt:
+    """A data set that sends SIGTERM to this process when it is read for the n-th time, counted from 1."""
+
+    inner: DataSet
+    read_number: int
+    reads: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
+        self.reads += 1
+        if self.reads == self.read_number:
+            signal.raise_signal(signal.SIGTERM)
+        return self.inner.read(indices, epoch, train)
+
+
+@dataclass
+class SignalAtSample:
+    """The same for a map-style data set: at the first sample of the n-th batch."""
+
+    inner: Any
+    read_number: int
+    batch_size: int
+    samples: int = 0
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.samples == (self.read_number - 1) * self.batch_size:
+            signal.raise_signal(signal.SIGTERM)
+        self.samples += 1
+        return self.inner[index]
+
+
+def with_signal(part: Any, batch_size: int, number: int) -> Any:
+    """The part of the data, with SIGTERM while a batch is read."""
+    return SignalAt(part, number) if hasattr(part, "read") else SignalAtSample(part, number, batch_size)
+
+
+Fit = Callable[..., Outcome]
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
+    """`fit(config, run, train=5)` trains as one rank; SIGTERM comes while batch 5 of the part is being read."""
+    open_splits = side.open_splits
+
+    def train(config: Config, run: RunDir, **signal_at: int) -> Outcome:
+        def splits(*arguments: Any, **named: Any) -> Splits:
+            found = open_splits(*arguments, **named)
+            return replace(
+                found,
+                **{
+                    p: with_signal(getattr(found, p), config.data.batch_size, n) for p, n in signal_at.items()
+                },
+            )
+
+        monkeypatch.setattr(side, "open_splits", splits)
+        if signal_at:
+            monkeypatch.setattr(ahead, "MOST", 1)  # each batch is read right before its step
+        stop.requested = None
+        return side.train(config, run, Topology(), stop)
+
+    return train
+
+
+def final_state(run: RunDir) -> dict[str, Any]:
+    """Everything in the newest checkpoint of a run that training depends on."""
+    newest = (run.checkpoints / "newest").read_text().strip()
+    return load_state(run.checkpoints / newest)
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The file in a checkpoint's folder, without Lightning's loop counters."""
+    state: dict[str, Any] = torch.load(folder / "model.ckpt", weights_only=True)
+    del state["loops"]
+    return state
+
+
+def assert_equal(a: Any, b: Any, path: str = "") -> None:
+    """The same tree, tensors compared bit by bit."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_equal(a[key], b[key], f"{path}/{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), path
+        for number, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{path}/{number}")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), path
+    else:
+        assert a == b, path

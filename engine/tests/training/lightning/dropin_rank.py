@@ -1,0 +1,47 @@
+# ruff: noqa: E402
+"""One rank of a stranger's module, which a test starts with torchrun's variables, or horovodrun's.
+
+    python dropin_rank.py FOLDER OVERRIDE... [-- FOLDER OVERRIDE...]...
+
+Trains in the run folder FOLDER and writes FOLDER/rank-<rank>.json: outcome, and a list of the weights where each rank has them whole.
+An error is its sentence, as {"error": ...}. Several runs come one after another.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[4]), str(Path(__file__).resolve().parents[4] / "engine")]
+
+import torch
+
+from train_anywhere.config.command_line import opened
+from train_anywhere.config.compose import compose
+from train_anywhere.config.load import load
+from train_anywhere.distributed.discover import discover
+from train_anywhere.errors import ProjectError
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning import run as side
+from train_anywhere.training.stop import Stop
+
+
+def train(folder: Path, words: list[str]) -> None:
+    """Make one run."""
+    try:
+        config = load(compose(opened(words)))
+        outcome = side.train(config, RunDir(folder), topology, stop)
+        result = asdict(outcome)
+    except ProjectError as error:
+        result = {"error": str(error), "kind": type(error).__name__}
+    (folder / f"rank-{topology.rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    topology, stop, words = discover(), Stop().install(), sys.argv[1:]
+    while words:
+        end = words.index("--") if "--" in words else len(words)
+        stop.requested = None
+        train(Path(words[0]), words[1:end])
+        words = words[end + 1 :]

@@ -1,0 +1,300 @@
+"""A stranger's LightningModule, unchanged: what a plain Trainer makes of it, metrics everywhere, resume bit for bit, refusals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from train_anywhere.config.command_line import opened
+from train_anywhere.config.schema import Config
+from train_anywhere.data.shuffle import permutation
+from train_anywhere.errors import ConfigError, DataError
+from train_anywhere.runs.folder import RunDir
+
+from .conftest import Fit, assert_equal, final_state
+from .strangers import ROWS, VAL, Adversaries, Cycle, Keeping, Measured, Plateau, Rows
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "engine.tests.training.lightning.strangers"
+
+
+@pytest.fixture
+def stranger(make_run: MakeRun) -> MakeRun:
+    """`stranger("Plain", "rows", "seed=2")`: a run of a stranger's module and data set."""
+
+    def make(module: str, data: str, *overrides: str) -> tuple[Config, RunDir]:
+        names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
+        short = (
+            "data.batch_size=10",
+            "trainer.max_epochs=3",
+            "monitor.progress=none",
+            "trainer.log_every_n_steps=3",
+        )
+        return make_run(*opened([*names, *short, "trainer.accelerator=cpu", *overrides]))
+
+    return make
+
+
+@pytest.mark.parametrize("module", [Cycle, Plateau, Measured, Adversaries])
+@pytest.mark.quick("Plateau", "Measured")
+def test_the_weights_are_those_of_a_plain_trainer(
+    module: Any, stranger: MakeRun, fit: Fit, tmp_path: Path
+) -> None:
+    """With the same initial weights, and the same rows in the same order."""
+    config, run = stranger(
+        module.__name__,
+        "rows",
+        "trainer.limit_test_batches=0",
+        "schedule=constant",
+        "optimizer=sgd",
+        "optimizer.lr=0.01",
+    )
+    outcome = fit(config, run)
+    ours = final_state(run)["state_dict"]
+
+    theirs = initial(module, config)
+    trainer = pl.Trainer(
+        max_epochs=3, logger=False, accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, callbacks=[Numbers(config.seed)],
+    )  # fmt: skip
+    if module is Measured:
+        theirs.configure_optimizers = lambda: torch.optim.SGD(
+            theirs.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
+        )
+    quiet = {
+        "batch_size": 10,
+        "generator": torch.Generator(),
+    }  # else a loader draws one of the model's numbers
+    training = DataLoader(Rows(ROWS), sampler=Order(config.seed), drop_last=True, **quiet)
+    trainer.fit(theirs, training, DataLoader(Rows(VAL, 1), **quiet))
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours[name], value), name
+    for name, value in trainer.callback_metrics.items():
+        assert outcome.metrics.get(name, float(value)) == pytest.approx(float(value), rel=1e-6), name
+
+
+def initial(module: Any, config: Config) -> Any:
+    """The module as a rank makes it."""
+    from train_anywhere.training.lightning.random_state import seed_everything
+
+    seed_everything(config.seed)
+    return module()
+
+
+class Numbers(pl.Callback):
+    """Random numbers of the training, as ours begin."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        import numpy as np
+
+        from train_anywhere.training.lightning.random_state import seed_everything
+
+        seed_everything(int(np.random.SeedSequence([self.seed, 0, 0]).generate_state(1)[0]))
+
+
+class Order(Sampler[int]):
+    """Ours."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __iter__(self) -> Any:
+        return iter(permutation(ROWS, self.seed, self.epoch).tolist())
+
+
+STOPS = {"in an epoch": {"train": 15}, "in a validation": {"val": 5}, "at an epoch's end": {"train": 20}}
+
+
+@pytest.mark.parametrize("place", STOPS)
+@pytest.mark.parametrize(
+    ("module", "data"),
+    [
+        ("Plain", "rows"),
+        ("Cycle", "rows"),
+        ("Plateau", "rows"),
+        ("Adversaries", "rows"),
+        ("Measured", "rows"),
+    ],
+)
+@pytest.mark.quick("Plain-rows-in a validation")
+def test_stop_and_resume_changes_no_bit(
+    module: str, data: str, place: str, stranger: MakeRun, fit: Fit
+) -> None:
+    """Every random number included: of dropout, of rows that are drawn anew, of a step."""
+    options = ["data.noise=0.1"]
+    if module != "Adversaries":
+        options.append("task.dropout=0.3")
+    if module == "Plain":
+        options.append("trainer.accumulate_grad_batches=2")
+    config, whole = stranger(module, data, *options)
+    expected = fit(config, whole)
+    config, parts = stranger(module, data, *options)
+    assert fit(config, parts, **STOPS[place]).state == "preempted"
+    second = fit(config, parts)
+    assert (second.state, second.step) == (expected.state, expected.step)
+    wanted, found = final_state(whole), final_state(parts)
+    for state in (wanted, found):
+        del state["rank_states"]  # packed
+    assert_equal(found, wanted)
+    assert second.metrics == expected.metrics
+    assert last_rows(parts, 2) == last_rows(whole, 2)
+
+
+def last_rows(run: RunDir, count: int) -> list[dict[str, str]]:
+    import csv
+
+    return list(csv.DictReader(run.metrics_csv.read_text().splitlines()))[-count:]
+
+
+def test_metrics_arrive_everywhere_under_their_names(stranger: MakeRun, fit: Fit, tmp_path: Path) -> None:
+    """metrics.csv, TensorBoard, every logger, the outcome, the best checkpoint."""
+    config, run = stranger(
+        "Plain", "rows", "checkpoint.monitor=val_mae", "checkpoint.mode=min",
+        "loggers.one._target_=lightning.pytorch.loggers.CSVLogger",
+        "callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor",
+    )  # fmt: skip
+    outcome = fit(config, run)
+    names = {"train_loss_step", "train_loss_epoch", "val_loss", "val_mae", "for_callbacks", "test_loss"}
+    assert names <= outcome.metrics.keys()
+    told = json.loads((run.path / "monitor" / "live.json").read_text())
+    assert (told["section"], told["step"], told["steps"]) == ("end", 30, 30)
+    assert {"train_loss_step", "val_loss", "val_mae"} <= told["metrics"].keys()
+    assert told["checkpoint"]["step"] == 30
+    header = run.metrics_csv.read_text().splitlines()[0].split(",")
+    assert names | {"lr", "lr-AdamW"} <= set(header)
+    rows = last_rows(run, 99)
+    assert [r["step"] for r in rows if r["val_mae"]] == ["10", "20", "30"]
+    assert [r["step"] for r in rows if r["train_loss_step"]] == [str(n) for n in range(3, 31, 3)]
+    theirs = next(p for p in run.path.rglob("metrics.csv") if p != run.metrics_csv)
+    logged = theirs.read_text().splitlines()[0].split(",")
+    assert {"train_loss_step", "train_loss_epoch", "val_mae", "test_loss", "lr-AdamW"} <= set(logged)
+    assert tags(run) >= {
+        "train_loss_step",
+        "train_loss_epoch",
+        "val_loss",
+        "val_mae",
+        "test_loss",
+        "lr-AdamW",
+    }
+    manifest = json.loads((run.checkpoints / "index.json").read_text())
+    assert all(entry["value"] is not None for entry in manifest)
+
+
+def tags(run: RunDir) -> set[str]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    return set(events.Tags()["scalars"])
+
+
+def test_a_native_task_reaches_every_logger_and_callback(make_run: MakeRun, fit: Fit) -> None:
+    words = [
+        "model=mlp", "trainer.max_epochs=9", "monitor.progress=none", "optimizer.lr=1e-9",
+        "loggers.one._target_=lightning.pytorch.loggers.CSVLogger",
+        "callbacks.stop._target_=lightning.pytorch.callbacks.EarlyStopping", "callbacks.stop.monitor=val/loss",
+        "callbacks.stop.patience=2", "callbacks.stop.min_delta=0.1", "callbacks.stop.check_on_train_epoch_end=false",
+    ]  # fmt: skip
+    config, run = make_run(*opened(words))
+    assert fit(config, run).epoch == 3
+    theirs = next(p for p in run.path.rglob("metrics.csv") if p != run.metrics_csv)
+    assert {"train/loss", "val/acc", "test/acc", "lr"} <= set(theirs.read_text().splitlines()[0].split(","))
+
+
+def test_what_is_no_plain_value_is_left_out_of_checkpoints(
+    stranger: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config, run = stranger("Plain", "rows", f"callbacks.watch._target_={HERE}.Watch")
+    fit(config, run, train=15)
+    assert fit(config, run).state == "completed"
+    out, err = capfd.readouterr()
+    assert (out + err).count("left out of the checkpoints: callbacks.Watch") == 2
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "words", "sentence"),
+    [
+        ("Nothing", "rows", [], "made a Nothing, which is neither a task of src/tasks nor a LightningModule"),
+        ("Rows", "rows", ["task.length=3"], "made a Rows, which is neither"),
+        ("Steppless", "rows", [], r"Lightning refuses: No `training_step\(\)` method defined"),
+        ("Adversaries", "rows", ["trainer.gradient_clip_val=1.0"], "Lightning refuses: Automatic gradient clipping"),
+        ("StepPlateau", "rows", [], "ReduceLROnPlateau that watches train_loss with interval='step'"),
+        ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain computes its loss itself, on one; use strategy=ddp"),
+        (
+            "Plain", "rows", ["checkpoint.monitor=val_los", "checkpoint.mode=min"],
+            "checkpoint.monitor=val_los was not measured. Did you mean 'val_loss'?",
+        ),
+        ("Plain", "rows", ["data.batch_size=200"], r"data\.batch_size=200"),
+        ("Plain", "endless", [], "does not say how many batches it has; use trainer.limit_train_batches=N"),
+        (
+            "Plain", "rows", ["callbacks.c._target_=lightning.pytorch.callbacks.ModelCheckpoint"],
+            "would write checkpoints that no resume finds",
+        ),
+        ("Plain", "rows", [f"callbacks.c._target_={HERE}.Nothing"], "is no lightning.pytorch.Callback"),
+        ("Plain", "rows", [f"loggers.c._target_={HERE}.Nothing"], r"loggers.c is a Nothing, which has no log_metrics"),
+    ],
+)  # fmt: skip
+@pytest.mark.quick(
+    "Plain-endless-words8-does not say how many batches it has; use trainer.limit_train_batches=N",
+    "Plain-rows-words10-is no lightning.pytorch.Callback",
+)
+def test_refusals(
+    module: str, data: str, words: list[str], sentence: str, stranger: MakeRun, fit: Fit
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=sentence):
+        config, run = stranger(module, data, *words)
+        fit(config, run)
+
+
+def test_a_data_module_is_read_through_our_order(stranger: MakeRun, fit: Fit) -> None:
+    """Its own batch size and shuffling, its hooks; resume is exact."""
+    config, whole = stranger("Plain", "Module", "task.dropout=0.3")
+    expected = fit(config, whole)
+    assert expected.step == 30  # batch_size: the global one, on one rank
+    assert "test_loss" not in expected.metrics
+    config, parts = stranger(
+        "Plain", "Module", "task.dropout=0.3", "checkpoint.every_n_steps=7", "checkpoint.keep_last=9"
+    )
+    fit(config, parts)
+    assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
+
+
+def test_a_stream_is_skipped_to_where_it_was(stranger: MakeRun, fit: Fit, stop: Any) -> None:
+    """Random rows without a length: the resumed epoch draws those that it would have drawn."""
+    words = ("trainer.limit_train_batches=8", "task.dropout=0.3")
+    config, whole = stranger("Plain", "endless", *words)
+    fit(config, whole)
+    config, parts = stranger("Plain", "endless", *words)
+    assert fit(config, parts, val=3).state == "preempted"
+    fit(config, parts)
+    assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
+
+
+def test_a_loader_that_keeps_its_position_goes_on_from_it(
+    stranger: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No batch is read again."""
+    words = ("task.dropout=0.3", "monitor.progress=plain")
+    config, whole = stranger("Plain", "keeping", *words)
+    expected = fit(config, whole)
+    interrupted, parts = stranger("Plain", "keeping", *words, "data.stop_at=15")
+    monkeypatch.setattr(Keeping, "given", 0)
+    assert (fit(interrupted, parts).state, Keeping.given) == ("preempted", 15)
+    assert fit(config, parts).step == expected.step
+    assert Keeping.given == expected.step
+    assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
+    assert "a resume asks the loader for its own position." in capfd.readouterr().out

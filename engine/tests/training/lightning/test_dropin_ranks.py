@@ -1,0 +1,157 @@
+"""A stranger's module on several ranks: as on one, or refused with a sentence on all of them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.testing.weights import final_weights, largest_difference
+
+from .test_ddp import places
+
+RANK = Path(__file__).with_name("dropin_rank.py")
+HERE = "engine.tests.training.lightning.strangers"
+WORDS = (
+    "data.batch_size=10",  # 37 rows to validate: 7 in the last batch
+    "trainer.max_epochs=2",
+    "trainer.log_every_n_steps=3",
+    "trainer.accelerator=cpu",
+    "checkpoint.local=null",
+    "monitor.progress=none",
+)
+STRATEGIES = [
+    "ddp",
+    pytest.param("fsdp", marks=pytest.mark.slow),
+    pytest.param("horovod", marks=[pytest.mark.horovod, pytest.mark.slow]),
+]
+
+
+def train(folder: Path, ranks: int, module: str, data: str, *words: str) -> list[dict[str, Any]]:
+    """What each rank wrote."""
+    names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
+    return train_runs(ranks, [(folder, *names, *words)])[0]
+
+
+def train_runs(ranks: int, runs: list[tuple[Any, ...]]) -> list[list[dict[str, Any]]]:
+    """What each rank wrote in each of several runs, one after another in the same processes: folder and words of each."""
+    arguments: list[str] = []
+    for folder, *words in runs:
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments += ["--", str(folder), *WORDS, *words]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(RANK), *arguments[1:]],
+            env={**os.environ, **place, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for place in places(ranks)
+    ]
+    try:
+        output = [p.communicate(timeout=120)[0] for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [p.returncode for p in processes] == [0] * ranks, "\n".join(output)
+    return [[json.loads((run[0] / f"rank-{n}.json").read_text()) for n in range(ranks)] for run in runs]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], Path]]:
+    """`alone("Plain")`: outcome and folder of one process."""
+    known: dict[str, tuple[dict[str, Any], Path]] = {}
+
+    def run(module: str) -> tuple[dict[str, Any], Path]:
+        if module not in known:
+            folder = tmp_path_factory.mktemp(module)
+            known[module] = train(folder, 1, module, "rows", "strategy=single")[0], folder
+        return known[module]
+
+    return run
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["Plateau", "Measured"])
+def test_two_ranks_train_as_one(
+    module: str, strategy: str, alone: Any, require: Callable[[object, str], None], tmp_path: Path
+) -> None:
+    """Weights, and every metric over all rows: of `self.log`, a maximum, torchmetrics; also a schedule that watches one."""
+    require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
+    single, folder = alone(module)
+    ranks = train(tmp_path, 2, module, "rows", f"strategy={strategy}", "trainer.devices=2")
+    assert [rank.get("error") for rank in ranks] == [None, None]
+    assert largest_difference(final_weights(tmp_path), final_weights(folder)) < 1e-5
+    assert ranks[0]["metrics"].keys() == single["metrics"].keys()
+    for rank in ranks:
+        for name, value in rank["metrics"].items():
+            assert value == pytest.approx(single["metrics"][name], rel=1e-4), name
+
+
+@pytest.mark.slow
+def test_manual_optimization_of_two_optimizers_on_two_ranks(tmp_path: Path) -> None:
+    """Random numbers differ between ranks, so there is no single run to compare with: but weights agree at the end."""
+    ranks = train(tmp_path, 2, "Adversaries", "rows", "strategy=ddp", "trainer.devices=2")
+    assert [rank.get("error") for rank in ranks] == [None, None]
+    assert ranks[0]["step"] == ranks[1]["step"] == 20
+    assert ranks[0]["metrics"] == ranks[1]["metrics"]
+
+
+@pytest.mark.slow
+def test_different_names_on_the_ranks_are_refused_by_all(tmp_path: Path) -> None:
+    """Each would wait for the other, or mix up the numbers."""
+    ranks = train(tmp_path, 2, "Unequal", "rows", "strategy=ddp", "trainer.devices=2")
+    for number, rank in enumerate(ranks):
+        assert f"rank {number}: val_of_{number}" in rank["error"]
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if "fsdp" not in str(s)])
+def test_weights_that_part_are_an_error(
+    strategy: str, require: Callable[[object, str], None], tmp_path: Path
+) -> None:
+    require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
+    ranks = train(tmp_path, 2, "Drifting", "rows", f"strategy={strategy}", "trainer.devices=2")
+    assert [rank["kind"] for rank in ranks] == ["RanksDifferError"] * 2
+    assert "the weights of rank 1 of 2 are not those of rank 0" in ranks[0]["error"]
+
+
+@pytest.mark.slow
+def test_a_loader_that_would_give_all_ranks_the_same_is_refused(tmp_path: Path) -> None:
+    words = ("strategy=ddp", "trainer.devices=2", "trainer.limit_train_batches=4")
+    ranks = train(tmp_path, 2, "Plain", "endless", *words)
+    assert all("would give all 2 ranks the same batches" in rank["error"] for rank in ranks)
+
+
+@pytest.mark.slow
+def test_a_data_module_on_two_ranks_is_that_of_one(alone: Any, tmp_path: Path) -> None:
+    """Its batch size is the one of a rank, and was told so."""
+    one = train(tmp_path / "one", 1, "Plateau", "Module", "strategy=single")[0]
+    two = train(tmp_path / "two", 2, "Plateau", "Module", "strategy=ddp", "trainer.devices=2")
+    assert (one["step"], two[0]["step"]) == (20, 20)
+    assert largest_difference(final_weights(tmp_path / "one"), final_weights(tmp_path / "two")) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) -> None:
+    """Each row once in an epoch, over both ranks."""
+    ranks = train(tmp_path, 2, "Adding", "shared", "strategy=ddp", "trainer.devices=2")
+    assert [rank.get("error") for rank in ranks] == [None, None]
+    assert [rank["step"] for rank in ranks] == [20, 20]
+    assert ranks[0]["metrics"]["rows"] == sum(range(100))
+
+
+@pytest.mark.slow
+def test_a_data_module_that_divides_its_batch_makes_as_many_steps(tmp_path: Path) -> None:
+    """As lightning-hydra-template's does; each rank reads its own half."""
+    data = "engine.tests.training.lightning.data_strangers"
+    words = (f"task._target_={data}.Lit", f"data._target_={data}.Dividing", "data.batch_size=16")
+    ranks = train(tmp_path, 2, "Plain", "rows", "strategy=ddp", *words)
+    assert [rank["step"] for rank in ranks] == [2 * 64 // 16] * 2
+    assert ranks[0]["metrics"]["val_rows"] == 32

@@ -1,0 +1,114 @@
+"""The loop that calls what is overridden does what Lightning's own does: the same weights, bit for bit, and the same hooks."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from lightning.pytorch.profilers import SimpleProfiler
+
+from train_anywhere.config.command_line import opened
+from train_anywhere.config.schema import Config
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning import fast_loop
+from train_anywhere.training.lightning.trainer import Trainer
+
+from . import step_strangers, strangers
+from .conftest import Fit, assert_equal, final_state
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "engine.tests.training.lightning.strangers"
+STEPS = "engine.tests.training.lightning.step_strangers"
+SHORT = (
+    "data.batch_size=10",
+    "trainer.max_epochs=2",
+    "monitor.progress=none",
+    "trainer.log_every_n_steps=3",
+    "trainer.accelerator=cpu",
+)
+
+
+def of(module: str, *words: str) -> list[str]:
+    """A stranger's module on his rows."""
+    where = STEPS if hasattr(step_strangers, module) and not hasattr(strangers, module) else HERE
+    return [f"task._target_={where}.{module}", f"data._target_={HERE}.rows", *words]
+
+
+NATIVE = ["model=mlp", "data=digits", "data.batch_size=96", "trainer.limit_train_batches=6"]
+
+CASES = {
+    "a task": NATIVE,
+    "a task in bf16": [*NATIVE, "trainer.precision=bf16-mixed"],
+    "accumulated and clipped": [
+        *NATIVE,
+        "trainer.accumulate_grad_batches=3",
+        "trainer.gradient_clip_val=0.1",
+    ],
+    "a module": of("Plain"),
+    "hooks": of("Telling", f"callbacks.listening._target_={STEPS}.Listening"),
+    "a closure": of("Closing"),
+    "an epoch that is left": of("Leaving", "trainer.limit_test_batches=0"),
+    "steps without a loss": of("Skipping"),
+    "batches that are not there": [*of("Plain")[:1], f"data._target_={STEPS}.gaps"],
+    "a schedule": of("Cycle"),
+    "one that watches": of("Plateau"),
+}
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+@pytest.mark.quick("an epoch that is left", "batches that are not there")
+def test_bit_for_bit(words: list[str], make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for slow in (False, True):
+        if slow:
+            monkeypatch.setattr(fast_loop, "unusual", lambda trainer: "it is asked for")
+        step_strangers.CALLED.clear()
+        config, run = make_run(*opened([*words, *SHORT[1:], *(SHORT[:1] if words[0][:4] == "task" else [])]))
+        outcome = fit(config, run)
+        results.append((final_state(run), outcome.metrics, list(step_strangers.CALLED)))
+    (fast, metrics, called), (slow_state, slow_metrics, slow_called) = results
+    assert_equal(fast, slow_state)
+    assert metrics == slow_metrics and called == slow_called
+    assert bool(called) == ("Telling" in words[0])
+
+
+def test_a_module_that_steps_by_hand_is_left_to_lightning(
+    make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str | None] = []
+    judge = fast_loop.unusual
+    monkeypatch.setattr(fast_loop, "unusual", lambda trainer: found.append(judge(trainer)) or found[-1])
+    fit(*make_run(*opened([*of("Adversaries"), *SHORT])))
+    assert {*found} == {"the module steps by hand"}
+
+
+def test_a_profiler_is_given_all_its_parts(
+    make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiler = SimpleProfiler()
+    original = Trainer.__init__
+    monkeypatch.setattr(
+        Trainer, "__init__", lambda self, config, **o: original(self, config, profiler=profiler, **o)
+    )
+    fit(*make_run(*opened([*of("Plain"), *SHORT])))
+    assert "run_training_batch" in profiler.recorded_durations
+
+
+def test_hooks_are_found_on_classes_and_objects() -> None:
+    plain = strangers.Plain()
+    assert not fast_loop.overrides(plain, "on_train_batch_end")
+    plain.on_train_batch_end = lambda *arguments: None  # type: ignore[method-assign]
+    assert fast_loop.overrides(plain, "on_train_batch_end")
+    assert fast_loop.overrides(step_strangers.Listening(), "on_before_backward")
+
+
+def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*opened([*NATIVE, *SHORT[1:]]))
+    fit(config, run)
+    newest = run.checkpoints / (run.checkpoints / "newest").read_text().strip()
+    loops = torch.load(newest / "model.ckpt", weights_only=True)["loops"]["fit_loop"]
+    batches = loops["epoch_loop.batch_progress"]["total"]
+    assert batches == {"ready": 12, "completed": 12, "started": 12, "processed": 12}
+    assert loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]["total"] == {
+        "ready": 12,
+        "completed": 12,
+    }

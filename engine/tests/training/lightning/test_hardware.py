@@ -1,0 +1,192 @@
+"""TF32, channels last, compiling, fused optimizers: what a GPU does with them is tried by `make gpu-check`."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import nn
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.hardware import (
+    BFloat16,
+    compiled,
+    compiled_parts,
+    computing_in,
+    fuses,
+    keep_programs_private,
+    place_state,
+)
+from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
+from train_anywhere.training.lightning.strategies.make import make_strategy
+
+from .conftest import Fit, assert_equal, final_state
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+MakeConfig = Callable[..., Config]
+Train = Callable[..., subprocess.CompletedProcess[str]]
+
+SMALL = (
+    "model=mlp",
+    "model.hidden=[16]",
+    "model.dropout=0.5",
+    "trainer.max_epochs=2",
+    "monitor.progress=none",
+)
+PICTURES = ("model=cnn", "model.width=4", "trainer.max_epochs=2", "monitor.progress=none")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((*SMALL, "trainer.compile=true"), id="compiled"),
+        pytest.param((*PICTURES, "trainer.channels_last=true"), id="channels last"),
+    ],
+)
+@pytest.mark.quick("channels last")
+def test_stop_and_resume_changes_no_bit(words: tuple[str, ...], make_run: MakeRun, fit: Fit) -> None:
+    config, whole = make_run(*words)
+    assert fit(config, whole).state == "completed"
+    config, parts = make_run(*words)
+    assert fit(config, parts, train=17).state == "preempted"
+    assert fit(config, parts).state == "completed"
+    assert_equal(final_state(parts), final_state(whole))
+
+
+@pytest.mark.slow
+def test_a_compiled_run_goes_on_without_compiling(make_run: MakeRun, fit: Fit) -> None:
+    """Names in a checkpoint are the same, and what is computed nearly is."""
+    words = (*SMALL, "model.dropout=0.0")
+    config, whole = make_run(*words)
+    plain = fit(config, whole)
+    compiled, parts = make_run(*words, "trainer.compile=true")
+    assert fit(compiled, parts, train=17).state == "preempted"
+    assert fit(config, parts).metrics["test/loss"] == pytest.approx(plain.metrics["test/loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_is_missing_is_one_sentence(tmp_path: Path, train: Train) -> None:
+    """Compiled code is kept in a cache, which would do without."""
+    environ = {"CXX": "/none/g++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = train(*SMALL, "trainer.compile=true", f"paths.results={tmp_path}", env=environ)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "error: trainer.compile=true, and torch.compile can't do that here: " in done.stderr
+    assert "use trainer.compile=false" in done.stderr
+
+
+def test_channels_last_computes_the_same(make_run: MakeRun, fit: Fit) -> None:
+    found = []
+    for words in ((), ("trainer.channels_last=true",)):
+        config, run = make_run(*PICTURES, *words)
+        found.append(fit(config, run).metrics["test/loss"])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_weights_of_convolutions_lie_channels_last(make_config: MakeConfig) -> None:
+    from train_anywhere.distributed.topology import Topology
+    from train_anywhere.training.lightning.run import make
+
+    weights = make(make_config(*PICTURES, "trainer.channels_last=true"), Topology()).module.parameters()
+    pictures = [w for w in weights if w.dim() == 4 and w.shape[1] > 1]
+    assert pictures
+    assert all(w.is_contiguous(memory_format=torch.channels_last) for w in pictures)
+
+
+class Theirs(pl.LightningModule):
+    """A module with steps of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        self.loss = nn.MSELoss()
+
+
+def test_compiled_programs_are_kept_where_only_this_user_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept, own = "TORCHINDUCTOR_CACHE_DIR", tmp_path / f"compiled-{os.getuid()}"
+    for _ in range(2):
+        monkeypatch.delenv(kept, raising=False)
+        keep_programs_private()
+        assert os.environ[kept] == str(own) and own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o777)  # someone else may have put programs there
+    monkeypatch.delenv(kept)
+    keep_programs_private()
+    assert os.environ[kept] != str(own) and Path(os.environ[kept]).stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv(kept, "/mine")
+    keep_programs_private()
+    assert os.environ[kept] == "/mine"
+
+
+def test_what_is_compiled(make_config: MakeConfig) -> None:
+    alone = SingleDeviceStrategy(torch.device("cpu"))
+    network, module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), Theirs()
+    assert compiled_parts(network, alone) == [network]
+    assert compiled_parts(module, alone) == [module.first, module.second]  # the loss has no weights
+    split = FullyShardedStrategy.__new__(FullyShardedStrategy)
+    split.blocks = []
+    assert compiled_parts(network, split) == [network[0], network[2]]
+
+
+def test_a_copy_of_a_compiled_part_computes_with_its_own_weights() -> None:
+    """As averaged weights do, of a callback."""
+    part = nn.Sequential(nn.Linear(2, 2, bias=False))
+    part.forward = compiled(part)  # type: ignore[method-assign]
+    copied = deepcopy(part)
+    nn.init.zeros_(copied[0].weight)
+    x = torch.ones(1, 2)
+    assert not copied(x).any()
+    assert part(x).any()
+    assert [*part.state_dict()] == ["0.weight"]
+
+
+def test_only_on_gpus_and_without_a_scaled_loss_optimizers_are_fused() -> None:
+    on_cpu, elsewhere = nn.Linear(2, 2), nn.Linear(2, 2, device="meta")
+    assert not fuses(on_cpu, "32")
+    assert not fuses(elsewhere, "32")
+
+
+def test_gradients_for_a_fused_optimizer_are_clipped_in_bf16() -> None:
+    """Lightning's own plugin refuses that, for no loss is scaled."""
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    weight.grad = torch.full((4,), 3.0)
+    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
+        MixedPrecision("bf16-mixed", "cpu").clip_gradients(optimizer, 0.5)
+    plugin = computing_in("bf16-mixed", torch.device("cpu"))["plugins"]
+    assert isinstance(plugin, BFloat16)
+    plugin.clip_gradients(optimizer, 0.5)
+    assert weight.grad.norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_what_a_checkpoint_restores_is_laid_out_like_the_weights() -> None:
+    weight = nn.Parameter(torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
+    optimizer = torch.optim.AdamW([weight])
+    weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    state = optimizer.state[weight]
+    moments = torch.randn(4, 3, 2, 2)
+    state["exp_avg"] = moments.clone()
+    place_state(optimizer)
+    assert state["exp_avg"].stride() == weight.stride()
+    assert torch.equal(state["exp_avg"], moments)
+    assert state["step"].device.type == "cpu"
+
+
+def test_nccl_is_refused_on_a_cpu(make_config: MakeConfig) -> None:
+    from train_anywhere.distributed.topology import Topology
+
+    config = make_config("strategy=ddp", "strategy.process_group_backend=nccl")
+    with pytest.raises(ConfigError, match=r"needs GPUs.*use strategy\.process_group_backend=gloo"):
+        make_strategy("ddp", config, Topology(), torch.device("cpu"), 1)

@@ -1,0 +1,64 @@
+"""Workers that load data live as long as the training that they load for."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import STOPPED
+from train_anywhere.files import ROOT
+from train_anywhere.runs.folder import RunDir
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+
+RANK = f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
+import torch
+torch.set_num_threads(1)
+from train_anywhere.launch.rank import run_rank
+sys.exit(run_rank(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGINT", "SIGUSR1"))]
+)
+def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) -> None:
+    """Ctrl-C and Slurm reach the workers as well; were they to die of it, no checkpoint could be saved."""
+    overrides = ("model=mlp", "data.workers=2", "trainer.max_epochs=10000", "monitor.progress=plain")
+    _, run = make_run(*overrides, "trainer.log_every_n_steps=1000", "checkpoint.every_n_epochs=10000")
+    command = [sys.executable, "-u", "-c", RANK, str(run.path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout
+        while not process.stdout.readline().startswith("epoch 3/"):
+            assert process.poll() is None
+        os.killpg(process.pid, signal.Signals[name])
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == (130 if name == "SIGINT" else STOPPED)
+    assert errors.strip().startswith(f"{name}: ") and errors.strip().count("\n") == 0
+    assert run.info()["state"] == "preempted"
+    assert (run.checkpoints / "newest").is_file()
+
+
+@pytest.mark.slow
+def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
+    """An iterator that is still referenced at the end, as after a stop in the middle of an epoch."""
+    program = (
+        "from torch.utils.data import DataLoader\n"
+        "from train_anywhere.training.lightning.loaders import leave_signals_to_the_trainer as init\n"
+        "loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=init)\n"
+        "batches = iter(loader)\n"
+        "next(batches)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

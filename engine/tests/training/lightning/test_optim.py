@@ -1,0 +1,88 @@
+"""Optimizers."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.optim import apply_settings, make_optimizer
+
+MakeConfig = Callable[..., Config]
+
+
+def two_steps(config: Config) -> torch.Tensor:
+    """A weight that was 1, after two steps with a gradient of 1."""
+    network = torch.nn.Module()
+    network.weight = weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = make_optimizer(config, network)
+    for _ in range(2):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    return weight.detach()
+
+
+@pytest.mark.parametrize("nesterov", ["true", "false"])
+def test_sgd_by_hand(nesterov: str, make_config: MakeConfig) -> None:
+    """Classical weight decay: a part of the gradient, so it goes through the momentum."""
+    config = make_config("optimizer=sgd", "optimizer.weight_decay=0.5", f"optimizer.nesterov={nesterov}")
+    lr, momentum = 0.1, 0.9
+    weight, velocity = 1.0, 0.0
+    for _ in range(2):
+        gradient = 1.0 + 0.5 * weight
+        velocity = momentum * velocity + gradient
+        weight -= lr * (gradient + momentum * velocity if nesterov == "true" else velocity)
+    torch.testing.assert_close(two_steps(config), torch.tensor([weight], dtype=torch.float64))
+
+
+def test_adamw_by_hand(make_config: MakeConfig) -> None:
+    """Decoupled weight decay; with a constant gradient, the corrected moments are 1 and the step is lr."""
+    config = make_config(
+        "optimizer=adamw", "optimizer.lr=0.1", "optimizer.weight_decay=0.5", "optimizer.eps=1e-20"
+    )
+    weight = 1.0
+    for _ in range(2):
+        weight = weight * (1 - 0.1 * 0.5) - 0.1
+    torch.testing.assert_close(two_steps(config), torch.tensor([weight], dtype=torch.float64))
+
+
+def network() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LayerNorm(3), torch.nn.Linear(3, 1))
+
+
+def test_restored_settings_give_way_to_the_configuration(make_config: MakeConfig) -> None:
+    optimizer = make_optimizer(make_config("optimizer=adamw"), network())
+    optimizer.param_groups[0]["lr"] = 0.125
+    apply_settings(make_config("optimizer=adamw", "optimizer.betas=[0.5,0.6]"), network(), optimizer)
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
+    assert optimizer.param_groups[0]["lr"] == 0.125
+    assert len(optimizer.param_groups[0]["params"]) == 6
+
+
+def test_groups_keep_their_own_decay(make_config: MakeConfig) -> None:
+    """By the parameter's name and the class of its layer, in any case; also after a resume."""
+    config = make_config("optimizer=adamw", "optimizer.weight_decay=0.25", "optimizer.no_decay=[Bias,norm]")
+    optimizer = make_optimizer(config, network())
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 4]
+    for _ in range(2):
+        assert [group["weight_decay"] for group in optimizer.param_groups] == [0.25, 0.0]
+        apply_settings(config, network(), optimizer)
+
+
+OTHER = ("optimizer=custom", "optimizer._target_=torch.optim.NAdam", "optimizer.lr=0.5")
+
+
+def test_any_optimizer_of_torch(make_config: MakeConfig) -> None:
+    config = make_config(*OTHER, "+optimizer.weight_decay=0.1", "optimizer.no_decay=[bias]")
+    optimizer = make_optimizer(config, network())
+    assert isinstance(optimizer, torch.optim.NAdam)
+    assert [(g["lr"], g["weight_decay"]) for g in optimizer.param_groups] == [(0.5, 0.1), (0.5, 0.0)]
+
+
+def test_what_an_optimizer_refuses_is_a_sentence(make_config: MakeConfig) -> None:
+    config = make_config(*OTHER, "+optimizer.momentum_decay=-1")
+    with pytest.raises(
+        ConfigError, match=r"optimizer._target_=torch.optim.NAdam can't be made: Invalid momentum_decay"
+    ):
+        make_optimizer(config, network())

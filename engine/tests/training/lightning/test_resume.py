@@ -1,0 +1,175 @@
+"""A run that was stopped and resumed ends with the same bits as one that was not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.config.schema import Config
+from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.folder import RunDir
+
+from .conftest import Fit, assert_equal, final_state
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+
+EVERYTHING = (
+    "model=mlp",
+    "model.hidden=[32]",
+    "model.dropout=0.5",
+    "data.batch_size=96",  # 14 batches, the last one padded
+    "trainer.max_epochs=3",
+    "trainer.accumulate_grad_batches=2",
+    "trainer.gradient_clip_val=0.5",
+    "trainer.early_stopping.patience=5",
+    "trainer.log_every_n_steps=3",
+    "monitor.progress=none",
+)
+"""Dropout, accumulation, clipping, a schedule (cosine), early stopping."""
+
+STOPS = {
+    "in the first window of an epoch": {"train": 15},
+    "in the middle of a window": {"train": 20},
+    "in the last batch before the end of an epoch": {"train": 26},
+    "at the end of an epoch": {"train": 28},
+    "at the end of the first epoch": {"train": 14},
+    "in the first validation batch": {"val": 1},
+    "in the middle of a validation": {"val": 3},
+    "at the end of the run": {"train": 42},
+    "in the last validation": {"val": 6},
+    "in the test": {"test": 2},
+}
+QUICK = (
+    "in the middle of a window",
+    "at the end of the first epoch",
+    "in the middle of a validation",
+    "in the test",
+)
+
+
+def checkpoint_facts(run: RunDir) -> list[tuple[int, int, int, float | None]]:
+    """Step, position and value of all checkpoints."""
+    found = CheckpointStore(run.checkpoints, "max", 1).all()
+    return [(s.step, s.epoch, s.batch, s.value) for s in found]
+
+
+def evaluated(outcome: Outcome) -> dict[str, float]:
+    """The metrics of validation and test; those of training start afresh in each attempt."""
+    return {name: value for name, value in outcome.metrics.items() if not name.startswith("train/")}
+
+
+def validations(run: RunDir) -> list[list[str]]:
+    """The validated rows of metrics.csv: step, epoch, val/loss, val/acc."""
+    rows = [line.split(",") for line in run.metrics_csv.read_text().splitlines()[1:]]
+    return [[row[0], row[1], row[5], row[6]] for row in rows if row[5]]
+
+
+@pytest.mark.parametrize(
+    "place", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in STOPS]
+)
+@pytest.mark.quick("at the end of the first epoch")
+def test_stop_and_resume_changes_no_bit(place: str, make_run: MakeRun, fit: Fit) -> None:
+    config, whole = make_run(*EVERYTHING)
+    expected = fit(config, whole)
+    assert (expected.state, expected.epoch, expected.step) == ("completed", 3, 21)
+
+    config, parts = make_run(*EVERYTHING)
+    first = fit(config, parts, **STOPS[place])
+    assert first.state == "preempted"
+    second = fit(config, parts)
+
+    assert (second.state, second.epoch, second.step) == ("completed", 3, 21)
+    assert evaluated(second) == evaluated(expected)
+    assert_equal(final_state(parts), final_state(whole))
+    assert checkpoint_facts(parts)[-1] == checkpoint_facts(whole)[-1]
+    assert validations(parts) == validations(whole)
+
+
+def test_a_stop_loses_no_step(make_run: MakeRun, fit: Fit) -> None:
+    """The position is that of the optimizer step in which the signal came."""
+    config, run = make_run(*EVERYTHING)
+    outcome = fit(config, run, train=20)
+    assert (outcome.state, outcome.epoch, outcome.step) == ("preempted", 1, 10)
+    assert checkpoint_facts(run)[-1] == (10, 1, 6, None)
+
+
+@pytest.mark.slow
+def test_many_stops(make_run: MakeRun, fit: Fit) -> None:
+    config, whole = make_run(*EVERYTHING)
+    fit(config, whole)
+    config, parts = make_run(*EVERYTHING)
+    for _ in range(30):
+        outcome = fit(config, parts, train=3)  # each part makes two steps
+        if outcome.state == "completed":
+            break
+    assert outcome.state == "completed"
+    assert_equal(final_state(parts), final_state(whole))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.quick("0")
+def test_workers_change_nothing(workers: int, make_run: MakeRun, fit: Fit) -> None:
+    """Loading in other processes gives the same weights, also when it begins in the middle of an epoch."""
+    config, whole = make_run(*EVERYTHING)
+    fit(config, whole)
+    config, parts = make_run(*EVERYTHING, "checkpoint.every_n_steps=4")
+    assert fit(config, parts, train=20).state == "preempted"
+    config, _ = make_run(*EVERYTHING, f"data.workers={workers}")
+    assert fit(config, parts).state == "completed"
+    assert_equal(final_state(parts), final_state(whole))
+
+
+def test_early_stopping_keeps_counting(make_run: MakeRun, fit: Fit) -> None:
+    """A learning rate near 0 improves nothing: patience 2 ends the run after 3 validations, in one part or two."""
+    overrides = (
+        *EVERYTHING,
+        "optimizer.lr=1e-12",
+        "trainer.max_epochs=9",
+        "trainer.early_stopping.patience=2",
+    )
+    overrides = (*overrides, "trainer.early_stopping.min_delta=0.1")
+    config, whole = make_run(*overrides)
+    assert fit(config, whole).epoch == 3
+    config, parts = make_run(*overrides)
+    assert fit(config, parts, train=30).epoch == 2
+    assert fit(config, parts).epoch == 3
+    again = fit(config, parts)  # nothing left to train
+    assert (again.state, again.epoch, again.step) == ("completed", 3, 21)
+
+
+def test_a_longer_run_resumes_where_the_shorter_one_ended(make_run: MakeRun, fit: Fit) -> None:
+    """Also where max_steps had ended it in the middle of an epoch."""
+    constant = (*EVERYTHING, "schedule=constant")
+    config, whole = make_run(*constant)
+    fit(config, whole)
+    short, parts = make_run(*constant, "trainer.max_steps=10")
+    assert fit(short, parts).step == 10
+    assert checkpoint_facts(parts)[-1][:3] == (10, 1, 6)
+    assert validations(parts)[-1][0] == "10"  # the last weights are always validated
+    assert fit(config, parts).step == 21
+    assert_equal(final_state(parts), final_state(whole))
+
+
+def test_resuming_a_complete_run_trains_nothing(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*EVERYTHING)
+    first = fit(config, run)
+    state = final_state(run)
+    again = fit(config, run)
+    assert (again.state, again.step, again.metrics) == ("completed", 21, first.metrics)
+    assert_equal(final_state(run), state)
+
+
+def test_new_settings_of_the_optimizer_apply(make_run: MakeRun, fit: Fit) -> None:
+    """Not those that the checkpoint holds."""
+    config, run = make_run(*EVERYTHING)
+    fit(config, run, train=20)
+    config, _ = make_run(*EVERYTHING, "optimizer.lr=1e-12", "optimizer.weight_decay=0", "optimizer.eps=1e-3")
+    before = final_state(run)["state_dict"]
+    assert fit(config, run).step == 21
+    after = final_state(run)
+    group: dict[str, Any] = after["optimizer_states"][0]["param_groups"][0]
+    assert (group["weight_decay"], group["eps"]) == (0.0, 1e-3)
+    assert group["lr"] < 1e-12
+    weight = "network.1.weight"
+    assert (after["state_dict"][weight] - before[weight]).abs().max() < 1e-7

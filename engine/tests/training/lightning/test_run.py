@@ -1,0 +1,200 @@
+"""Whole runs of one rank."""
+
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from src.data.digits import open_digits
+from train_anywhere.checkpoints.info import CheckpointInfo
+from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files import ROOT
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning import run as side
+from train_anywhere.training.network import build_network
+from train_anywhere.training.stop import SIGNALS
+
+from .conftest import Fit, final_state, load_state
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+SHORT = ("model=mlp", "trainer.max_epochs=2", "monitor.progress=none")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_digits_with_the_defaults(seed: int, make_run: MakeRun, fit: Fit) -> None:
+    """Seeds 1 to 8 reach 0.983 to 0.992."""
+    config, run = make_run(f"seed={seed}", "monitor.progress=none")
+    outcome = fit(config, run)
+    assert (outcome.state, outcome.epoch) == ("completed", 15)
+    assert outcome.metrics["test/acc"] >= 0.975
+
+
+def test_the_best_weights_are_tested(make_run: MakeRun, fit: Fit) -> None:
+    """A learning rate that grows wild makes the last weights worse than the first ones."""
+    config, run = make_run(*SHORT, "optimizer.lr=1", "schedule=constant", "schedule.warmup_epochs=2")
+    outcome = fit(config, run)
+    store = CheckpointStore(run.checkpoints, "max", 2)
+    best, newest = store.best(), store.newest_good()
+    assert best and newest
+    assert best.value is not None and newest.value is not None and best.value > newest.value
+    network = build_network(config, {"shape": (8, 8, 1), "outputs": 10})
+    weights = load_state(best.path)["state_dict"]
+    network.load_state_dict({name.removeprefix("network."): value for name, value in weights.items()})
+    network.eval()
+    test = open_digits().test
+    images, labels = test.read(torch.arange(len(test)).numpy(), 0, False)
+    answers = network(torch.from_numpy(images).permute(0, 3, 1, 2)).argmax(1)
+    right = (answers == torch.from_numpy(labels)).float().mean().item()
+    assert outcome.metrics["test/acc"] == pytest.approx(right)
+
+
+def test_metrics_csv_has_one_curve(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*SHORT, "trainer.log_every_n_steps=5", "data.batch_size=96")
+    fit(config, run, train=20)
+    fit(config, run)
+    rows = [line.split(",") for line in run.metrics_csv.read_text().splitlines()[1:]]
+    assert [row[0] for row in rows] == ["5", "10", "14", "15", "20", "25", "28", "28"]
+    assert [row[1] for row in rows] == ["1"] * 3 + ["2"] * 5
+    assert [bool(row[5]) for row in rows] == [False, False, True, False, False, False, True, False]
+    assert [bool(row[7]) for row in rows] == [False] * 7 + [True]
+
+
+def test_fast_dev_run_leaves_nothing(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*SHORT, "trainer.fast_dev_run=true")
+    before = sorted(p.name for p in run.path.iterdir())
+    outcome = fit(config, run)
+    assert (outcome.state, outcome.step, outcome.checkpoint) == ("completed", 1, None)
+    assert "test/acc" in outcome.metrics
+    assert sorted(p.name for p in run.path.iterdir()) == before
+
+
+def test_nothing_but_the_progress_is_shown(
+    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """No announcements, tips and warnings of Lightning: the stopped and the resumed part included."""
+    config, run = make_run("model=mlp", "trainer.max_epochs=2", "monitor.progress=plain")
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    fit(config, run)
+    out, err = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["epoch", "epoch"]
+    assert err == ""
+    assert [str(w.message) for w in recwarn] == []
+
+
+def test_the_signal_handlers_stay_ours(make_run: MakeRun, fit: Fit) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    config, run = make_run(*SHORT)
+    fit(config, run)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_the_second_ctrl_c_is_a_ctrl_c(make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning would end the process with status 1 and a message of its own."""
+
+    def twice(*arguments: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(side.TaskModule, "training_step", twice)
+    config, run = make_run(*SHORT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, run)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+@pytest.mark.quick("bf16-mixed")
+def test_precision(precision: str, make_run: MakeRun, fit: Fit) -> None:
+    """Weights are float32 with any; the products differ in their third digit."""
+    config, run = make_run(*SHORT, f"trainer.precision={precision}")
+    loss = fit(config, run).metrics["val/loss"]
+    assert {v.dtype for v in final_state(run)["state_dict"].values()} == {torch.float32}
+    config, run = make_run(*SHORT)
+    plain = fit(config, run).metrics["val/loss"]
+    assert (loss == plain) is (precision == "32")
+    assert loss == pytest.approx(plain, rel=0.05)
+
+
+def test_16_mixed_needs_a_gpu(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*SHORT, "trainer.precision=16-mixed", "trainer.accelerator=cpu")
+    with pytest.raises(ConfigError, match="precision=bf16-mixed"):
+        fit(config, run)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_missing_gpu_is_one_sentence(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*SHORT, "trainer.accelerator=gpu")
+    with pytest.raises(ConfigError, match=r"torch sees no GPU here; use trainer.accelerator=auto or cpu"):
+        fit(config, run)
+
+
+def test_the_checkpoint_of_the_other_framework_is_refused(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*SHORT)
+    store = CheckpointStore(run.checkpoints, "max", 1)
+    store.commit(store.begin(3), CheckpointInfo(3, 0, 3, {}, None, "keras"))
+    with pytest.raises(CheckpointError, match="framework=keras"):
+        fit(config, run)
+
+
+def test_checkpoints_within_an_epoch(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(
+        *SHORT,
+        "data.batch_size=96",
+        "checkpoint.every_n_steps=5",
+        "checkpoint.every_n_epochs=2",
+        "checkpoint.keep_last=9",
+    )
+    fit(config, run)
+    steps = [s.step for s in CheckpointStore(run.checkpoints, "max", 9).all()]
+    assert steps == [5, 10, 15, 20, 25, 28]
+
+
+def test_only_some_epochs_are_validated_and_the_last_one_always(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run("model=mlp", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
+    fit(config, run)
+    rows = [line.split(",") for line in run.metrics_csv.read_text().splitlines()[1:]]
+    assert [row[1] for row in rows if row[5]] == ["2", "4", "5"]
+
+
+def test_a_run_without_validation_and_test(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*SHORT, "trainer.limit_val_batches=0", "trainer.limit_test_batches=0")
+    assert fit(config, run).metrics.keys() == {"train/loss", "train/acc"}
+
+
+@pytest.mark.slow
+def test_tensorflow_is_never_loaded(make_run: MakeRun, tmp_path: Path) -> None:
+    """Not by tensorboard either, which takes its file functions from TensorFlow where it can."""
+    _, run = make_run(*SHORT)
+    code = f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
+from train_anywhere.launch.rank import run_rank
+assert run_rank({str(run.path)!r}) == 0
+assert sorted(set(sys.modules) & {{"tensorflow", "keras", "jax"}}) == []
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert list(run.tensorboard.glob("events.*"))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.quick("fsdp")
+def test_no_thread_of_the_process_group_outlives_the_training(
+    strategy: str, make_run: MakeRun, fit: Fit
+) -> None:
+    """One that is still at work when Python ends would abort the process."""
+    config, run = make_run(*SHORT, f"strategy={strategy}", "trainer.devices=1", "trainer.accelerator=cpu")
+    fit(config, run, train=1)
+    fit(config, run)
+    assert not [name for name in thread_names() if "gloo" in name]
+
+
+def thread_names() -> list[str]:
+    """What the system calls the threads of this process."""
+    return [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]

@@ -1,0 +1,69 @@
+"""A rank's part of a checkpoint: by way of the node's disk, or straight where that refuses."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import checkpoint as dcp
+
+from train_anywhere.files.marked import Place
+from train_anywhere.training.lightning.shard_reader import ShardReader
+from train_anywhere.training.lightning.shard_writer import ShardWriter
+
+STATE = {"a": torch.arange(12.0).reshape(3, 4), "lr": 0.5}
+
+
+@pytest.fixture
+def written() -> Iterator[list[Path]]:
+    """Files that were opened for writing."""
+    found: list[Path] = []
+    watching = [True]
+
+    def watch(event: str, details: tuple[Any, ...]) -> None:
+        if watching and event == "open" and isinstance(details[0], str) and details[2] & 3:
+            found.append(Path(details[0]))
+
+    sys.addaudithook(watch)  # stays for the life of the process
+    yield found
+    watching.clear()
+
+
+def save(folder: Path, local: Place | None, lines: list[str]) -> dict[str, Any]:
+    """What is read back from `folder`."""
+    dcp.save(STATE, storage_writer=ShardWriter(folder, local, lines.append), no_dist=True)
+    found: dict[str, Any] = {"a": torch.zeros(3, 4), "lr": 0.0}
+    dcp.load(found, storage_reader=ShardReader(folder), no_dist=True)
+    return found
+
+
+def test_shards_are_written_on_the_node_s_disk_and_copied(tmp_path: Path, written: list[Path]) -> None:
+    folder, local = tmp_path / "shared", Place(tmp_path / "node", ("me", "run.rank-0"), "part")
+    lines: list[str] = []
+    found = save(folder, local, lines)
+    assert torch.equal(found["a"], STATE["a"]) and found["lr"] == 0.5 and lines == []  # type: ignore[arg-type]
+    shards = [path for path in written if path.suffix == ".distcp"]
+    assert shards == [local.path / "__0_0.distcp", folder / "__0_0.distcp"]
+    assert not local.path.exists()
+    assert sorted(p.name for p in folder.iterdir()) == [".metadata", "__0_0.distcp"]
+
+
+def test_a_node_s_disk_that_refuses_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "node").write_text("no folder")
+    lines: list[str] = []
+    found = save(tmp_path / "shared", Place(tmp_path / "node", ("me", "run.rank-0"), "part"), lines)
+    assert torch.equal(found["a"], STATE["a"])  # type: ignore[arg-type]
+    (line,) = lines
+    assert "takes no part of a checkpoint" in line and line.endswith("continuing without it.")
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "me" / "run.rank-0" / "file"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("theirs")
+    lines: list[str] = []
+    save(tmp_path / "shared", Place(tmp_path, ("me", "run.rank-0"), "part"), lines)
+    assert theirs.read_text() == "theirs"
+    assert len(lines) == 1

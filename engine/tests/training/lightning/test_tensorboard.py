@@ -1,0 +1,77 @@
+"""One curve in TensorBoard, however often a run was resumed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.files import ROOT
+from train_anywhere.training.lightning.tensorboard import TensorBoard
+
+
+def part(folder: Path, start: int, stop: int, value: float) -> None:
+    """Log `value` at the steps after `start` up to `stop`, as one part of a run."""
+    board = TensorBoard(EventFileSync(None, folder), start)
+    for step in range(start + 1, stop + 1):
+        board.log_metrics({"train/loss": value}, step)
+    board.finalize("success")
+    board.log_metrics({"test/loss": value}, stop)  # the test comes after fit has finalized
+    board.finalize("success")
+
+
+def test_a_resumed_run_shows_one_curve(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    part(tmp_path, 0, 6, 1.0)  # killed after step 6
+    part(tmp_path, 4, 8, 2.0)  # resumed from the checkpoint of step 4
+    events = EventAccumulator(str(tmp_path)).Reload()
+    curve = [(e.step, e.value) for e in events.Scalars("train/loss")]
+    assert curve == [(s, 1.0) for s in (1, 2, 3, 4)] + [(s, 2.0) for s in (5, 6, 7, 8)]
+    assert [(e.step, e.value) for e in events.Scalars("test/loss")] == [(8, 2.0)]
+
+
+def test_no_files_besides_events(tmp_path: Path) -> None:
+    part(tmp_path, 0, 2, 1.0)
+    assert [p.name.split(".")[0] for p in tmp_path.iterdir()] == ["events"]
+
+
+FILL = """
+import sys
+from pathlib import Path
+from train_anywhere.training.lightning.tensorboard import TensorBoard
+from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.staging import Staging
+
+disk, target = map(Path, sys.argv[1:])
+mirror = EventFileSync(Staging(disk / "digits" / "run"), target, print)
+board = TensorBoard(mirror, 4)
+board.log_metrics({"train/loss": 5.0}, 5)
+try:
+    (disk / "filler").write_bytes(b"x" * (2 << 20))
+except OSError:
+    pass
+for step in range(6, 300):  # more than the last page of the file has room for
+    board.log_metrics({"train/loss": float(step), "lr": 0.5}, step)
+assert mirror.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs_root
+def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
+    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice.
+
+    In a process as training has it, without TensorFlow: with it, tensorboard writes through TensorFlow's files.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    target = tmp_path / "tensorboard"
+    command = [sys.executable, "-c", FILL, str(small_disk), str(target)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    events = EventAccumulator(str(target), size_guidance={"scalars": 0}).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(s, float(s)) for s in range(5, 300)]
+    assert [e.step for e in events.Scalars("lr")] == list(range(6, 300))
+    assert done.stdout.count("\n") == 1 and "No space left" in done.stdout

@@ -1,0 +1,92 @@
+"""A run that trained nothing has failed; one that skipped batches says how many."""
+
+import csv
+from collections.abc import Callable
+
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ProjectError
+from train_anywhere.files.removal import say_once
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning import fast_loop
+
+from .conftest import Fit
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "engine.tests.training.lightning.ending_strangers"
+SHORT = (
+    f"task._target_={HERE}.Learns",
+    "data.batch_size=8",
+    "trainer.max_epochs=2",
+    "monitor.progress=plain",
+    "trainer.accelerator=cpu",
+    "trainer.limit_val_batches=0",
+)
+SKIPPED = "batches were skipped (training_step returned None for them, or the loader gave None)"
+ERRORS = {
+    "skips all": f"all 8 {SKIPPED}",
+    "the parameters of another": "no parameter of the optimizer ever had a gradient",
+    "leaves each epoch": "no batch reached training_step",
+}
+NOTES = {
+    "skips one": "2 of 8 batches were skipped",
+    "no optimizer": "the module has no optimizer: no weight was changed.",
+    "by hand": "",
+    "": "",
+}
+
+
+@pytest.fixture(params=["", "slow"], autouse=True)
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own loop, and Lightning's."""
+    if request.param:
+        monkeypatch.setattr(fast_loop, "unusual", lambda trainer: "it is asked for")
+
+
+@pytest.mark.parametrize("how", ERRORS)
+def test_nothing_was_trained(how: str, make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(f"task.how={how}", f"data._target_={HERE}.rows", *SHORT)
+    with pytest.raises(ProjectError, match="nothing was trained") as caught:
+        fit(config, run)
+    assert ERRORS[how] in str(caught.value)
+
+
+@pytest.mark.parametrize("how", NOTES)
+@pytest.mark.quick("-skips one", "-")
+def test_a_part_was_trained(
+    how: str, make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, run = make_run(f"task.how='{how}'", f"data._target_={HERE}.rows", *SHORT)
+    assert fit(config, run).state == "completed"
+    printed = capsys.readouterr().out
+    assert NOTES[how] in printed and ("skipped" in printed) == ("skip" in how)
+
+
+def test_a_loader_without_batches(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run("task.how=''", f"data._target_={HERE}.gaps", *SHORT)
+    with pytest.raises(ProjectError, match=r"nothing was trained: all 8 batches were skipped"):
+        fit(config, run)
+
+
+def test_metrics_named_like_a_column_get_another_one_with_a_note(
+    make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say_once.cache_clear()
+    how = "task.how='a metric called step'"
+    config, run = make_run(how, f"data._target_={HERE}.rows", *SHORT, "trainer.log_every_n_steps=1")
+    metrics = fit(config, run).metrics
+    said = capsys.readouterr().err
+    for name in ("epoch", "step", "lr"):
+        assert said.count(f"the metric '{name}' is written as 'metric/{name}'") == 1
+    rows = [*csv.DictReader(run.metrics_csv.read_text().splitlines())]
+    assert [int(row["step"]) for row in rows] == sorted(int(row["step"]) for row in rows)
+    assert {name: rows[-1][name] for name in ("step", "epoch")} == {"step": "8", "epoch": "2"}
+    assert {rows[-1][f"metric/{name}"] for name in ("step", "epoch", "lr")} == {"5", "7", "3"}
+    assert {row["lr"] for row in rows} == {"0.1"} and metrics["metric/lr"] == 3.0
+
+
+@pytest.mark.quick("slow")
+def test_a_complete_run_that_is_resumed_trains_nothing_more(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run("task.how=''", f"data._target_={HERE}.rows", *SHORT)
+    assert [fit(config, run).state for _ in range(2)] == ["completed", "completed"]

@@ -1,0 +1,78 @@
+"""What user code raises is an error, also if a loop of Lightning takes it for the end of the data or of the training."""
+
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import SignalsAsErrors
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning import fast_loop
+
+from .conftest import Fit
+from .ending_strangers import RAISED
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "engine.tests.training.lightning.ending_strangers"
+SHORT = (
+    "data.batch_size=8",
+    "trainer.max_epochs=1",
+    "monitor.progress=none",
+    "trainer.accelerator=cpu",
+    "checkpoint.monitor=val_loss",
+)
+PLACES = (
+    "training_step",
+    "validation_step",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "on_validation_epoch_end",
+    "configure_optimizers",
+)
+CASES = [
+    *(("StopIteration", f"task.at={place}") for place in PLACES),
+    ("StopIteration", "task.at=training_step", "task.by_hand=true"),
+    *((name, "task.at=training_step") for name in RAISED),
+    *((name, f"data._target_={HERE}.rows") for name in ("StopIteration", "SystemExit")),
+    ("StopIteration", f"data._target_={HERE}.rows", "data.part=val"),
+    ("StopIteration", f"data._target_={HERE}.collated"),
+    ("StopIteration", f"data._target_={HERE}.loaders", "data.processes=0"),
+    ("StopIteration", f"data._target_={HERE}.loaders", "data.processes=1"),
+    ("SystemExit", f"data._target_={HERE}.rows", "data.workers=1"),
+    ("StopIteration", "callbacks.a.at=on_train_batch_end"),
+    ("StopIteration", "callbacks.a.at=on_validation_batch_start"),
+]
+
+
+def words_of(name: str, *words: str) -> list[str]:
+    """The overrides of a case: the exception goes to the section of its first one."""
+    section = words[0].partition("=")[0].rpartition(".")[0]
+    targets = {"task": f"{HERE}.Ends", "data": f"{HERE}.rows", "callbacks.a": f"{HERE}.Listens"}
+    chosen = [f"{key}._target_={targets[key]}" for key in dict.fromkeys(["task", "data", section])]
+    given = {word.partition("=")[0]: word for word in [*chosen, *words]}
+    return [*given.values(), f"{section}.raises={name}", *SHORT]
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.quick(
+    "StopIteration data._target_=engine.tests.training.lightning.ending_strangers.rows data.part=val-",
+    "SystemExit data._target_=engine.tests.training.lightning.ending_strangers.rows-slow",
+)
+def test_it_is_an_error_with_the_line_of_the_user(
+    case: tuple[str, ...], slow: bool, make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if slow:
+        monkeypatch.setattr(fast_loop, "unusual", lambda trainer: "it is asked for")
+    config, run = make_run(*words_of(*case))
+    with pytest.raises(Exception) as caught, SignalsAsErrors():  # as the rank does
+        fit(config, run)
+    text = "".join(traceback.format_exception(caught.value))
+    assert case[0] in text and "in misbehave" in text
+
+
+def test_an_iterator_ends_as_iterators_do(make_run: MakeRun, fit: Fit) -> None:
+    words = [f"task._target_={HERE}.Ends", f"data._target_={HERE}.streams", "trainer.limit_val_batches=9"]
+    config, run = make_run(*words, *SHORT)
+    assert fit(config, run).state == "completed"

@@ -1,0 +1,58 @@
+"""Nothing extra on the wire: a step of the Trainer sends, and waits for, what a loop by hand does, to the byte."""
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.wire import STEPS, Sent, count
+from train_anywhere.distributed.horovod_install import horovod_problem
+
+WEIGHTS = 4 * (9 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + (64 * 4 * 4 + 1) * 128 + 129 * 10)
+"""Bytes of the gradients of the network."""
+
+
+def collectives(sent: Sent) -> int:
+    """How many operations."""
+    return sum(n for name, n in sent.items() if name.startswith(("gloo:", "horovod")) and "bytes" not in name)
+
+
+@pytest.mark.slow
+def test_a_step_sends_what_plain_ddp_sends() -> None:
+    plain, ours = count("lightning", "raw", "ddp"), count("lightning", "ours", "ddp")
+    assert plain["steps"]["gloo:all_reduce"] == STEPS  # the gradients: one bucket
+    assert plain["steps"]["gloo:all_reduce bytes"] == STEPS * WEIGHTS
+    assert ours["steps"] == plain["steps"]
+    # the sums of the metrics with the wish to stop; and a comparison of the names that were logged
+    assert collectives(ours["row"]) == 2, ours["row"]
+
+
+@pytest.mark.slow
+def test_a_step_sends_what_plain_fsdp_sends() -> None:
+    plain, ours = count("lightning", "raw", "fsdp"), count("lightning", "ours", "fsdp")
+    assert any("gather" in name for name in plain["steps"]), plain
+    assert ours["steps"] == plain["steps"]
+    assert collectives(ours["row"]) == 2, ours["row"]
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+def test_a_step_sends_what_plain_horovod_sends(require: Callable[[object, str], None]) -> None:
+    require(not horovod_problem("torch"), "run `make horovod`")
+    plain, ours = count("lightning", "raw", "horovod"), count("lightning", "ours", "horovod")
+    assert (
+        plain["steps"]["horovod_torch_allreduce_async"] == STEPS * 10
+    )  # one for each parameter; Horovod joins them
+    assert plain["steps"]["horovod_torch_allreduce_async bytes"] == STEPS * WEIGHTS
+    assert ours["steps"] == plain["steps"]
+    assert collectives(ours["row"]) == 2, ours["row"]
+
+
+@pytest.mark.slow
+def test_the_count_sees_the_signal_flag_of_lightning() -> None:
+    """Should Lightning drop its flag one day, our replacement of it can go."""
+    flagged, plain = (
+        count("lightning", "lightning", "ddp")["steps"],
+        count("lightning", "raw", "ddp")["steps"],
+    )
+    assert flagged["gloo:broadcast"] == plain["gloo:broadcast"] + STEPS
+    assert flagged["aten::_local_scalar_dense"] == STEPS

@@ -1,0 +1,123 @@
+"""A language model by every strategy: rows that do not count the same, and yet the weights of one process."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from engine.tests.chaos.test_ranks import outcome, ranks, start, state, wait_for_checkpoint
+from train_anywhere.config.strategies import SUPPORTED
+from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.testing.weights import final_weights, info, largest_difference
+
+SAME = (
+    "task=language_model",
+    "model=gpt",
+    "model.layers=2",
+    "model.heads=2",
+    "model.kv_heads=1",
+    "model.width=16",
+    "data._target_=tests.tasks.sentences.open_sentences",
+    "data.batch_size=8",  # 54 rows: the last batch is not whole, and its second half nothing but padding
+    "optimizer=sgd",
+    "schedule=constant",
+    "trainer.max_epochs=1",
+    "trainer.gradient_clip_val=0.5",
+    "trainer.accelerator=cpu",
+)
+
+CASES = [
+    *((framework, name, ()) for framework, cells in SUPPORTED.items() for name in cells if name != "single"),
+    ("lightning", "fsdp", ("strategy.blocks=[Block]", "model.checkpoint_activations=true")),
+    ("lightning", "ddp", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
+    ("keras", "mirrored", ("model.checkpoint_activations=true",)),
+    ("keras", "multiworker_mirrored", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
+]
+
+
+@pytest.fixture(scope="module")
+def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
+    """Of each framework, the weights of one process with the whole batch."""
+    known: dict[str, dict[str, np.ndarray]] = {}
+
+    def weights(framework: str) -> dict[str, np.ndarray]:
+        if framework not in known:
+            folder = tmp_path_factory.mktemp(framework)
+            done = train(*SAME, f"framework={framework}", "strategy=single", f"paths.results={folder}")
+            assert done.returncode == 0, done.stderr
+            known[framework] = final_weights(folder / "latest")
+        return known[framework]
+
+    return weights
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+@pytest.mark.parametrize(
+    ("framework", "strategy", "besides"),
+    CASES,
+)
+def test_two_devices_train_as_one(
+    framework, strategy, besides, train, single, require, tmp_path: Path
+) -> None:
+    if strategy == "horovod":
+        require(not horovod_problem(framework), "run `make horovod`")
+    options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2", *besides)
+    done = train(*SAME, *options, f"paths.results={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert info(tmp_path / "latest")["strategy"] == strategy
+    assert "tokens/s" in done.stdout
+    assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
+
+
+LONG = (
+    *SAME,
+    "name=digits",  # where the helpers look for the run
+    "optimizer=adamw",
+    "schedule=cosine",
+    "trainer.max_epochs=60",
+    "trainer.devices=2",
+    "checkpoint.every_n_steps=3",
+    "monitor.progress=none",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ("framework=lightning", "strategy=ddp"),
+        ("framework=lightning", "strategy=fsdp", "strategy.blocks=[Block]"),
+        ("framework=keras", "strategy=multiworker_mirrored"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_all_ranks_killed_and_resumed_give_the_same_bits(choice: tuple[str, ...], tmp_path: Path) -> None:
+    """Weights, optimizer and random states of the end, after SIGKILL to the launcher and its ranks at a random moment."""
+    whole = start(*LONG, *choice, f"paths.results={tmp_path / 'whole'}")
+    said = whole.communicate(timeout=300)[0]
+    assert whole.returncode == 0, said
+    results = tmp_path / "results"
+    process = start(*LONG, *choice, f"paths.results={results}", f"checkpoint.local={tmp_path / 'node'}")
+    wait_for_checkpoint(process, results)
+    delay = random.uniform(0, 1.5)
+    time.sleep(delay)
+    killed = [process.pid, *ranks(process.pid)]
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    psutil.wait_procs([psutil.Process(pid) for pid in killed if psutil.pid_exists(pid)], timeout=60)
+    run = next(results.glob("digits/*"))
+    assert len(killed) == 3 and state(run)["state"] == "running", f"it was over after {delay} s"
+    again = start(f"resume={run}")
+    said = again.communicate(timeout=300)[0]
+    assert again.returncode == 0, said
+    assert state(run)["restarts"] == 1
+    framework = choice[0].removeprefix("framework=")
+    assert outcome(framework, run) == outcome(framework, next((tmp_path / "whole").glob("digits/*")))

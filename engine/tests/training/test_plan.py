@@ -1,0 +1,57 @@
+"""Batches, steps and epochs of a run."""
+
+from collections.abc import Callable
+
+import pytest
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.training.plan import limited, make_plan, validation_due
+
+Make = Callable[..., Config]
+
+
+def test_whole_run(make_config: Make) -> None:
+    plan = make_plan(make_config("data.batch_size=10", "trainer.max_epochs=3"), 10, 3, 2, world_size=2)
+    assert (plan.batch_per_rank, plan.train_batches, plan.val_batches, plan.test_batches) == (5, 10, 3, 2)
+    assert (plan.steps_per_epoch, plan.max_epochs, plan.total_steps) == (10, 3, 30)
+
+
+def test_accumulation_leaves_out_an_incomplete_window(make_config: Make) -> None:
+    plan = make_plan(make_config("data.batch_size=10", "trainer.accumulate_grad_batches=4"), 10, 2, 2, 1)
+    assert (plan.train_batches, plan.steps_per_epoch) == (8, 2)
+
+
+def test_max_steps_ends_in_the_middle_of_an_epoch(make_config: Make) -> None:
+    plan = make_plan(make_config("data.batch_size=10", "trainer.max_steps=13"), 10, 2, 2, 1)
+    assert (plan.total_steps, plan.max_epochs) == (13, 2)
+
+
+def test_fast_dev_run_is_one_batch_of_each(make_config: Make) -> None:
+    plan = make_plan(
+        make_config("trainer.fast_dev_run=true", "trainer.accumulate_grad_batches=8"), 10, 2, 0, 1
+    )
+    assert (plan.total_steps, plan.train_batches, plan.val_batches, plan.test_batches) == (1, 1, 1, 0)
+
+
+def test_limits() -> None:
+    limits: list[float] = [1.0, 0.25, 0.01, 0.0, 3, 30, 0, 1]
+    assert [limited(10, limit, fast_dev_run=False) for limit in limits] == [10, 2, 1, 0, 3, 10, 0, 1]
+
+
+def test_refusals_come_together(make_config: Make) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(
+            make_config("data.batch_size=50", "trainer.accumulate_grad_batches=9"), 2, 1, 1, world_size=3
+        )
+    assert len(caught.value.problems) == 2
+    assert "use data.batch_size=51" in caught.value.problems[0]
+
+
+def test_validation_is_due_every_few_epochs_and_at_the_end(make_config: Make) -> None:
+    config = make_config("data.batch_size=100", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
+    plan = make_plan(config, 10, 1, 1, 1)
+    due = [validation_due(config.trainer, plan, epoch, 10 * (epoch + 1)) for epoch in range(5)]
+    assert due == [False, True, False, True, True]
+    none = make_plan(make_config("data.batch_size=100", "trainer.limit_val_batches=0"), 10, 1, 1, 1)
+    assert not validation_due(config.trainer, none, 4, 50)

@@ -1,0 +1,223 @@
+"""What a person sees: lines in a file, a bar on a terminal."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.files import ROOT
+from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.training import progress as module
+from train_anywhere.training.plan import Plan
+from train_anywhere.training.progress import Progress
+
+PLAN = Plan(
+    batch_per_rank=32,
+    train_batches=10,
+    accumulate=2,
+    steps_per_epoch=5,
+    max_epochs=3,
+    total_steps=15,
+    val_batches=1,
+    test_batches=1,
+)
+
+
+class Clock:
+    """A clock that is moved by hand; `time.monotonic` itself would make the test as long as what it shows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+
+def epoch(progress: Progress, number: int, clock: Clock, seconds: float = 0.1) -> None:
+    """Ten batches; the last one has metrics."""
+    for batch in range(PLAN.train_batches):
+        clock.now += seconds
+        progress.batch(number, batch, {"train/loss": 0.5, "lr": 0.01} if batch == 9 else None)
+    clock.now += 100  # a long validation
+    progress.validated(number, {"train/loss": 0.5, "lr": 0.01, "val/loss": 0.25})
+
+
+def test_a_plain_line_for_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Images per second are those of training: 10 batches of 32 on 2 ranks in 1 s, whatever validation took."""
+    clock = Clock(monkeypatch)
+    with Progress("plain", PLAN, world_size=2) as progress:
+        epoch(progress, 0, clock)
+        epoch(progress, 1, clock)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert lines == [
+        "epoch 1/3  step 5/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 samples/s",
+        "epoch 2/3  step 10/15  train/loss 0.5  lr 0.01  val/loss 0.25  640 samples/s",
+    ]
+
+
+def test_units_that_rows_hold_several_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tokens are known where metrics are read: 5,000 of 10 batches in a second; before that there is no speed."""
+    clock = Clock(monkeypatch)
+    with Progress("plain", PLAN, unit="tokens", counted=True) as progress:
+        clock.now += 10
+        progress.batch(0, 0)
+        progress.validated(0, {})
+        for batch in range(9):
+            clock.now += 0.1
+            progress.batch(1, batch)
+        clock.now += 0.1
+        progress.batch(1, 9, {"train/loss": 0.5}, 11 * 500.0)  # since the last report, which there was none
+        progress.validated(1, {})
+    first, _, last = capsys.readouterr().out.splitlines()
+    assert first == "epoch 1/3  step 0/15"
+    assert last == "epoch 2/3  step 10/15  train/loss 0.5  5000 tokens/s"
+
+
+def test_a_long_epoch_shows_life_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    with Progress("plain", PLAN) as progress:
+        epoch(progress, 0, clock, seconds=4.0)
+    steps = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert steps == ["1/15", "3/15", "4/15", "5/15"]
+
+
+def test_batches_may_be_told_several_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, said = Clock(monkeypatch), []
+    for count in (1, 5):
+        with Progress("plain", PLAN, counted=True) as progress:
+            for batch in range(count - 1, 10, count):
+                clock.now += 0.1 * count
+                fresh = {"train/loss": 0.5} if batch == 9 else None
+                progress.batch(0, batch, fresh, 700.0 if fresh else None, count)
+            progress.validated(0, {})
+        said.append((capsys.readouterr().out, progress.throughput.rows))
+    assert said[0] == said[1] and "700 samples/s" in said[0][0]
+
+
+def test_max_steps_may_end_the_last_epoch_early(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    with Progress("plain", replace(PLAN, total_steps=13)) as progress:
+        epoch(progress, 2, clock)
+    assert "step 13/13" in capsys.readouterr().out
+
+
+def test_none_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock(monkeypatch)
+    with Progress("none", PLAN) as progress:
+        epoch(progress, 0, clock)
+        progress.note("resuming")
+    assert capsys.readouterr().out == ""
+
+
+BAR = f"""
+import sys
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
+from train_anywhere.training.plan import Plan
+from train_anywhere.training.progress import Progress
+plan = {PLAN!r}
+with Progress("auto", plan) as progress:
+    progress.note("resuming at step 0")
+    for batch in range(10):
+        progress.batch(0, batch, {{"train/loss": 0.5}})
+    progress.validated(0, {{"val/acc": 0.75}})
+"""
+
+
+def test_auto_is_a_bar_on_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 160, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen(
+        [sys.executable, "-c", BAR], stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := read(ours):
+            shown += chunk
+    assert process.returncode == 0
+    text = shown.decode()
+    assert "━" in text
+    assert "resuming at step 0" in text
+    assert "epoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75" in text
+
+
+def read(terminal: int) -> bytes:
+    """What the terminal shows next; Linux reports the end of it as an error."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
+
+
+def test_auto_is_plain_in_a_file() -> None:
+    out = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True).stdout
+    assert out.startswith("resuming at step 0\nepoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")
+
+
+def test_what_is_told_to_who_asks_from_outside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also where nothing is shown. 10 batches in 1 s, each of which waited 0.04 s for its data; 100 s of validation."""
+    clock = Clock(monkeypatch)
+    heartbeat.enter("start")
+    with Progress("none", PLAN, unit="images", live=tmp_path) as progress:
+        assert progress.state()["section"] == "start"
+        assert progress.state()["step"] is None
+        clock.now += 50  # a slow start is no training
+        heartbeat.enter("step", "data")
+        progress.begin()
+        for batch in range(10):
+            clock.now += 0.04
+            heartbeat.fetched()
+            clock.now += 0.06
+            heartbeat.trained_batch(batch // 2)
+            progress.batch(0, batch, {"train/loss": float("inf")} if batch == 9 else None)
+        told = progress.state()
+        assert (told["epoch"], told["epochs"], told["step"], told["steps"]) == (1, 3, 5, 15)
+        assert (told["rate"], told["unit"], told["data_wait"]) == (320.0, "images", 0.4)
+        assert told["seconds_left"] == 1.8  # 5 steps in 0.9 s since the first batch
+        with heartbeat.within("validation"):
+            assert progress.state()["section"] == "validation"
+            clock.now += 100
+        progress.validated(0, {"val/loss": 0.25})
+        told = progress.state()
+        assert told["section"] == "train"
+        assert told["metrics"] == {"train/loss": float("inf"), "val/loss": 0.25}
+        assert told["rate"] == 320.0  # the last one known
+        assert told["seconds_left"] == 201.8  # what validations take is part of the pace
+        assert told["checkpoint"] is None
+        (tmp_path / "00000005").mkdir()
+        saved = SavedCheckpoint(5, 1, 0, {}, None, "keras", tmp_path / "00000005")
+        progress.newest = lambda: saved
+        assert progress.state()["checkpoint"]["step"] == 5
+        heartbeat.enter("end")
+    left = json.loads((tmp_path / "monitor" / "live.json").read_text())
+    assert left["section"] == "end"
+    assert left["step"] == 5
+    assert capsys.readouterr().out == ""
+
+
+def test_a_rank_that_nobody_asks_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Progress("none", PLAN) as progress:
+        progress.batch(0, 3)
+        assert progress.live is None
+        assert progress.state()["step"] is None
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,107 @@
+"""`trainer.detect_nan=replay`: a loss of nan is computed again, and says whose fault it was."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from train_anywhere.data.shuffle import permutation
+from train_anywhere.runs import replay
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.replay import BadLoss
+from train_anywhere.testing.weights import final_weights, largest_difference
+
+Train = Callable[..., "subprocess.CompletedProcess[str]"]
+
+LENGTH, BATCH = 480, 24
+SEED = 3
+STEP = 33  # of 20 in each epoch: batch 13 of epoch 2, which is read after step 40
+ROW = int(permutation(LENGTH, SEED, 1)[12 * BATCH + 15])  # of rank 1 of two
+WORDS = (
+    "task=regression",
+    "model=mlp",
+    "model.hidden=[8]",
+    "data._target_=engine.tests.training.poisoned.open_poisoned",
+    f"+data.length={LENGTH}",
+    f"+data.row={ROW}",
+    f"data.batch_size={BATCH}",
+    f"seed={SEED}",
+    "trainer.max_epochs=3",
+    "trainer.detect_nan=replay",
+    "checkpoint.every_n_steps=8",
+    "checkpoint.keep_last=9",
+    "monitor.report=false",
+)
+
+
+def of(run: Path) -> list[dict[str, Any]]:
+    """The attempts."""
+    return list(json.loads((run / "run.json").read_text())[ATTEMPTS])
+
+
+def test_what_is_recorded(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert replay.pending(run) is None and replay.good_until(run, "replay") is None
+    run.update(**{ATTEMPTS: [{"started": "a"}]})
+    replay.record(run, BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",)))
+    assert replay.good_until(run, "replay") == 31 and replay.good_until(run, "warn") is None
+    run.update(**{ATTEMPTS: [*run.info()[ATTEMPTS], {"started": "b"}]})
+    found = replay.pending(run)
+    assert found and found.where == "rank 1 on node2"
+    replay.judge(run, "machine")
+    assert replay.pending(run) is None
+    assert [found.verdict for found in replay.history(run.info())] == ["machine"]
+    run.update(**{ATTEMPTS: [{"nan": {"step": "x"}}, {"nan": 3}, {"nan": None}]})
+    assert replay.history(run.info()) == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "ranks"),
+    [
+        pytest.param("lightning", 1),
+        pytest.param("lightning", 2, marks=pytest.mark.slow),
+        pytest.param("keras", 1),
+        pytest.param("keras", 2, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.slow
+def test_another_result_is_the_machine_s(train: Train, tmp_path: Path, framework: str, ranks: int) -> None:
+    """The run goes on by itself, and ends with the weights of a machine without a fault."""
+    words = [f"framework={framework}", *WORDS, f"trainer.devices={ranks}"]
+    done = train(*words, f"+data.once={tmp_path / 'read'}", f"paths.results={tmp_path / 'a'}")
+    assert done.returncode == 0, done.stderr
+    said = f"train/loss was nan or inf in step {STEP}, first on rank {ranks - 1} on "
+    assert said in done.stderr and "that was the machine" in done.stderr, done.stderr
+    first, second = of(tmp_path / "a" / "latest")
+    assert (first["ended_by"], first["nan"]["verdict"], second["ended_by"]) == (
+        "failed",
+        "machine",
+        "completed",
+    )
+    assert (first["nan"]["step"], first["nan"]["epoch"], first["nan"]["batch"]) == (STEP, 1, 12)
+    assert second["from_step"] == 24
+    whole = train(*words, f"+data.once={tmp_path / 'read'}", f"paths.results={tmp_path / 'b'}")
+    assert whole.returncode == 0, whole.stderr
+    assert largest_difference(*(final_weights(tmp_path / name / "latest") for name in "ab")) == 0
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param("lightning"), pytest.param("keras", marks=pytest.mark.slow)],
+)
+def test_the_same_again_is_the_model_s_or_the_data_s(train: Train, tmp_path: Path, framework: str) -> None:
+    """The batch is named and kept, and nothing begins for a third time."""
+    words = [f"framework={framework}", *WORDS, "trainer.devices=2", "trainer.accumulate_grad_batches=2"]
+    done = train(*words, f"paths.results={tmp_path}")
+    assert done.returncode == 1, done.stderr
+    assert "in step 17, batch 13 of epoch 2 again, first on rank 1 on " in done.stderr, done.stderr
+    assert done.stderr.count("again, first on") == 1, "rank 0 alone says it"
+    first, second = of(tmp_path / "latest")
+    assert (first["nan"]["verdict"], second["nan"]["verdict"]) == ("repeated", "repeated")
+    kept = np.load(tmp_path / "latest" / "debug" / "nan-epoch-2-batch-13-rank-1.npz")
+    place = [*kept["rows"]].index(ROW)
+    assert np.isnan(kept["targets"][place]).all() and np.isfinite(np.delete(kept["targets"], place, 0)).all()

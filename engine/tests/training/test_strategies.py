@@ -1,0 +1,116 @@
+"""Every strategy on this machine, as a user types it: the weights are those of one process with the whole batch."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train_anywhere.config.strategies import SHARDED, SUPPORTED
+from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.launch.processes import free_port
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference
+
+SAME = (
+    "model=mlp",  # no batch normalisation: each device has batch statistics of its own
+    "model.hidden=[32]",
+    "model.dropout=0",
+    "optimizer=sgd",
+    "data.batch_size=96",  # of the last batch of an epoch, the second of two devices has only padding
+    "trainer.max_epochs=1",
+    "trainer.gradient_clip_val=0.5",
+    "trainer.accelerator=cpu",
+    "monitor.ranks=true",
+)
+"""Everything whose result must not depend on the number of devices."""
+
+CELLS = [(framework, name) for framework, cells in SUPPORTED.items() for name in cells if name != "single"]
+AS_ONE_PROCESS = [
+    "dp",
+]
+"""Computes the loss of the whole batch in one place: there is no average that could be missing."""
+NOT_AVERAGED = [c for c in CELLS if c[1] not in AS_ONE_PROCESS]
+QUICK = [
+    "dp",
+    "mirrored",
+]
+"""Tried in `make test` too; all others are there in tests/slurm."""
+
+
+@pytest.fixture(scope="module")
+def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
+    """Of each framework, the weights of one process with the whole batch."""
+    known: dict[str, dict[str, np.ndarray]] = {}
+
+    def weights(framework: str) -> dict[str, np.ndarray]:
+        if framework not in known:
+            folder = tmp_path_factory.mktemp(framework)
+            done = train(*SAME, f"framework={framework}", "strategy=single", f"paths.results={folder}")
+            assert done.returncode == 0, done.stderr
+            known[framework] = final_weights(folder / "latest")
+        return known[framework]
+
+    return weights
+
+
+def needs_horovod(require, framework: str, strategy: str) -> None:
+    """Skip where it is not built."""
+    if strategy == "horovod":
+        require(not horovod_problem(framework), "run `make horovod`")
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize(
+    "framework, strategy", [c if c[1] in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CELLS]
+)
+@pytest.mark.slow
+def test_two_devices_train_as_one(framework, strategy, train, single, require, tmp_path: Path) -> None:
+    needs_horovod(require, framework, strategy)
+    options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
+    done = train(*SAME, *options, f"paths.results={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert info(tmp_path / "latest")["strategy"] == strategy
+    ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
+    assert done.stdout.count("started by") == ranks
+    # ranks that share one state have no whole weights
+    assert len(fingerprints(done.stdout)) == (0 if strategy in SHARDED else 1)
+    assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+@pytest.mark.parametrize("framework, strategy", NOT_AVERAGED)
+def test_a_missing_average_would_show(framework, strategy, make_run, single, require) -> None:
+    """The same training without the average ends far away: so the test above would fail."""
+    needs_horovod(require, framework, strategy)
+    options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
+    _, run = make_run(*SAME, *options)
+    ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
+    output = start_broken(run, ranks, noticed=strategy not in SHARDED)
+    assert largest_difference(final_weights(run.path), single(framework)) > 1e-3
+    if ranks > 1 and strategy not in SHARDED:
+        assert len(fingerprints(output)) == 2  # ranks see different data, so their weights part
+
+
+def start_broken(run: RunDir, ranks: int, noticed: bool) -> str:
+    """Train with not_averaged.py; returns what rank by rank was printed. Weights that part are `noticed` by the ranks."""
+    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+    world |= {"MASTER_PORT": str(free_port(ranks)), "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, str(Path(__file__).with_name("not_averaged.py")), str(run.path)]
+    processes = [
+        subprocess.Popen(
+            program,
+            env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    output = [p.communicate(timeout=120)[0] for p in processes]
+    assert [p.returncode for p in processes] == [int(noticed)] * ranks, "\n".join(output)
+    return "".join(output)

@@ -1,0 +1,52 @@
+"""Write the report of a run again: what it did, where the time went, and what to do about it.
+
+    python src/report.py [RUN]      RUN/report.html, for a browser
+    python src/report.py SWEEP      its members side by side
+
+RUN is a run folder, a run id or a job id; without it, the newest run. SWEEP is the id of a sweep that was submitted. Every run writes its
+report when it ends; this command does it for one that is still running, was killed, or was made by an older version.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from train_anywhere.errors import REFUSED, ProjectError
+from train_anywhere.files import ROOT
+from train_anywhere.files.printable import printable_output
+from train_anywhere.files.typed_paths import shell_folder
+from train_anywhere.monitor.report.page import write_report
+from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm import runs
+from train_anywhere.slurm.status.sweep_page import write_sweep
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0, or `REFUSED` with one sentence."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="run folder, run id, job id or sweep (the newest run)"
+    )
+    parser.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
+    parsed = parser.parse_args(arguments)
+    with printable_output():
+        return write(parsed.run, shell_folder() / parsed.results)
+
+
+def write(named: str | None, results: Path) -> int:
+    """Write the report of a run or sweep; returns the exit code."""
+    try:
+        found = runs.find(named, results)
+        if len(found) > 1:
+            print(f"{'Report:':<15}{display_path(write_sweep(found))}")
+        else:
+            print("\n".join(write_report(found[0].folder)))
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"error: the report can't be written: {error}", file=sys.stderr)
+        return REFUSED
+    return 0

@@ -1,0 +1,119 @@
+"""Command line of the testbed: python slurm/testbed.py up | shell | run | image | down | kill | boot."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from train_anywhere.errors import REFUSED, ProjectError
+from train_anywhere.slurm.testbed.cluster import Testbed, default_dir
+from train_anywhere.slurm.testbed.errors import TestbedError
+from train_anywhere.slurm.testbed.images import PACKAGES, can_build, make_image
+from train_anywhere.slurm.testbed.sites import SITES
+
+HOW_TO = """\
+Slurm is up: {nodes} with {gres} each, partitions {partitions}.
+  export PATH={dir}/bin:$PATH    # use it from this shell: sbatch, srun, squeue, sinfo ...
+  python slurm/testbed.py shell{where}           # or a bash on the login node; make slurm-shell
+  python slurm/testbed.py kill{where} NODE       # power a node off; boot NODE: on again
+  python slurm/testbed.py down{where}            # when done; make slurm-down
+Nodes see this machine's files, except for /tmp and /dev/shm, which each has its own."""
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    arguments = _parser().parse_args()
+    try:
+        return arguments.verb(arguments) or 0
+    except ProjectError as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python slurm/testbed.py", description="a real Slurm of several nodes on one machine"
+    )
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--dir", type=Path, default=default_dir(), help="folder of the testbed (%(default)s)")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    up = verbs.add_parser("up", parents=[where], help="start it")
+    up.add_argument("--nodes", type=int, default=4, help="compute nodes (%(default)s)")
+    up.add_argument("--site", choices=SITES, default="slurm", help="what the nodes look like (%(default)s)")
+    up.add_argument("--accounting", action="store_true", help="full sacct: slurmdbd and a database too")
+    up.add_argument("--ssh", action="store_true", help="ssh between the nodes too")
+    up.add_argument(
+        "--share", type=Path, action="append", default=[], help="a folder below /tmp that all nodes see"
+    )
+    up.add_argument("--conf", action="append", default=[], help="a line for slurm.conf: MaxArraySize=6")
+    up.add_argument(
+        "--root", default="", help="a folder with a newer Slurm, see engine/tests/slurm/make_root.sh"
+    )
+    up.set_defaults(verb=_up)
+
+    run = verbs.add_parser("run", parents=[where], help="run a command on the login node")
+    run.add_argument("--user", help="as alice or bob instead of root")
+    run.add_argument("--node", help="on this node instead")
+    run.add_argument("command", nargs="+", metavar="-- COMMAND")
+    run.set_defaults(verb=_run)
+
+    image = verbs.add_parser(
+        "image", help="make an image folder for --container-image (a stand-in for pyxis)"
+    )
+    image.add_argument("folder", type=Path)
+    image.add_argument("--borrow", type=Path, action="append", default=[], help="show this folder in it, too")
+    image.set_defaults(verb=_image)
+
+    verbs.add_parser("shell", parents=[where], help="a bash on the login node").set_defaults(verb=_shell)
+    verbs.add_parser("down", parents=[where], help="end it").set_defaults(verb=_down)
+    for name, verb, text in (("kill", _kill, "power a node off"), ("boot", _boot, "power it on again")):
+        node = verbs.add_parser(name, parents=[where], help=text)
+        node.add_argument("node")
+        node.set_defaults(verb=verb)
+    return parser
+
+
+def _up(a: argparse.Namespace) -> None:
+    conf = "\n".join(a.conf)
+    testbed = Testbed(a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, True, conf, a.root).up()
+    site = testbed.layout.site
+    where = f" --dir {a.dir}" if a.dir != default_dir() else ""
+    nodes, partitions = (
+        ", ".join(testbed.nodes),
+        ", ".join((*site.partitions, "scavenge", "preemptible", "urgent")),
+    )
+    print(HOW_TO.format(dir=testbed.dir, nodes=nodes, gres=site.gres, partitions=partitions, where=where))
+    if not a.root and not can_build():
+        print(f"Without --container-image: apt-get install -y {PACKAGES}, then down and up again.")
+
+
+def _run(a: argparse.Namespace) -> None:
+    testbed = Testbed.attach(a.dir)
+    words = testbed.command(a.command, a.user, a.node)
+    os.execvpe(words[0], words, testbed.env_inside())
+
+
+def _image(a: argparse.Namespace) -> None:
+    if a.folder.exists():
+        raise TestbedError(f"{a.folder} exists already: give the image a new folder")
+    make_image(a.folder, a.borrow)
+
+
+def _shell(a: argparse.Namespace) -> None:
+    testbed = Testbed.attach(a.dir)
+    prompt = {"PS1": rf"(slurm testbed: {testbed.site}) \u@\h:\w\$ "}
+    words = testbed.command(["bash", "--norc", "-i"])
+    os.execvpe(words[0], words, testbed.env_inside() | prompt)
+
+
+def _down(a: argparse.Namespace) -> None:
+    Testbed.attach(a.dir).down()
+
+
+def _kill(a: argparse.Namespace) -> None:
+    Testbed.attach(a.dir).kill_node(a.node)
+
+
+def _boot(a: argparse.Namespace) -> None:
+    Testbed.attach(a.dir).boot_node(a.node)

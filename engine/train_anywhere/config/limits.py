@@ -1,0 +1,115 @@
+"""Rules for values of the configuration, beside their types: `Annotated[float, Range(above=0)]`.
+
+`train_anywhere.config.strict` calls a rule with the converted value. The answer is a value to continue with, and what is wrong with
+the given one ("" if nothing is): an allowed value takes its place, so that the checks of other keys can still run.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+Rule = Callable[[Any], tuple[Any, str]]
+"""From a value to an allowed one, and the words that follow `key=value` in a sentence."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A finite number between bounds.
+
+    Args:
+        at_least, at_most: inclusive bounds.
+        above, below: exclusive bounds.
+        hint: the end of the sentence: what to do instead.
+    """
+
+    at_least: float | None = None
+    at_most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    hint: str = ""
+
+    def __call__(self, value: float) -> tuple[float, str]:
+        """The value, or an allowed one and what is wrong."""
+        words = self.broken(value)
+        if not words:
+            return value, ""
+        stands_in = 1 if self.at_least is None else self.at_least
+        return type(value)(stands_in), words + (f"; {self.hint}" if self.hint else "")
+
+    def broken(self, value: float) -> str:
+        """The bound that the value breaks, in words."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return "must be a finite number"
+        if self.at_least is not None and value < self.at_least:
+            return f"must be at least {self.at_least}" if self.at_least else "must not be negative"
+        if self.above is not None and value <= self.above:
+            return f"must be above {self.above}"
+        if self.at_most is not None and value > self.at_most:
+            return f"must be at most {self.at_most}"
+        if self.below is not None and value >= self.below:
+            return f"must be below {self.below}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The number of items of a list, and their order.
+
+    Args:
+        count: the exact number; None: at least one.
+        ascending: each item is larger than the one before; such a list may be empty.
+        example: a valid list, as it is typed.
+    """
+
+    count: int | None = None
+    ascending: bool = False
+    example: str = ""
+
+    def __call__(self, values: Sequence[Any]) -> tuple[Sequence[Any], str]:
+        """The list, and what is wrong with it."""
+        words = ""
+        if self.ascending:
+            words = "must be in ascending order" if list(values) != sorted(set(values)) else ""
+        elif self.count is not None and len(values) != self.count:
+            words = f"must have {self.count} items"
+        elif not values:
+            words = "must have at least one item"
+        return values, words and words + f", such as {self.example}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of counts as Slurm writes it: 2-4.
+
+    Args:
+        at_most: the largest count.
+    """
+
+    at_most: int
+    words = "a range such as 2-4"
+
+    def __call__(self, value: str) -> tuple[str, str]:
+        """The range, or one of a single count and what is wrong."""
+        found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", value)
+        if not found:
+            return "1-1", "is not a whole number, nor a range such as 2-4"
+        least, most = map(int, found.groups())
+        if not 1 <= least <= most <= self.at_most:
+            return "1-1", f"must go from a smaller to a larger count, from 1 to {self.at_most}"
+        return value, ""
+
+
+def span(value: int | str) -> tuple[int, int]:
+    """The smallest and the largest of a count or a range of counts."""
+    least, _, most = str(value).partition("-")
+    return int(least), int(most or least)
+
+
+MOST = 2**31 - 1
+"""The largest count: a signed 32-bit integer, which every library can hold."""
+
+Count = Annotated[int, Range(at_least=1, at_most=MOST)]
+Epochs = Annotated[float, Range(at_least=0, at_most=MOST)]
+Probability = Annotated[float, Range(at_least=0, below=1)]

@@ -1,0 +1,259 @@
+"""Strict conversion of a plain tree (dicts, lists, scalars) into dataclasses; collects every problem, not just the first.
+
+Only the types that configurations need are supported: int, float, bool, str, None, Literal, unions of these, list[...], Mapping[str, ...],
+nested dataclasses, and a `Choice`: one of several dataclasses, picked by the section's `name`. `Annotated[kind, rule]` adds a rule
+of `train_anywhere.config.limits` or `train_anywhere.config.paths` to one of these. No string may be empty: null stands for no value.
+By hand because a submission takes half a second: importing pydantic and building its schema would add a quarter to it.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+from train_anywhere.config.limits import Span
+from train_anywhere.config.open import DERIVED, OPEN, TARGET, Open, split_open
+
+T = TypeVar("T")
+
+UNUSABLE = object()
+"""What `convert` returns for a value of a wrong type."""
+
+
+class Choice:
+    """Annotated metadata: the section is one of these dataclasses, picked by its key `name`; with a `_target_`, the open one."""
+
+    def __init__(self, *classes: type) -> None:
+        self.open = next((c for c in classes if issubclass(c, Open)), None)
+        self.choices = {name: c for c in classes for name in typing.get_args(types_of(c)["name"])}
+
+
+def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
+    """Build `cls` from `tree`; append one sentence to `problems` for each fault.
+
+    Args:
+        cls: a dataclass; fields with a default may be left out of the tree.
+        tree: keys and values of the section.
+        problems: receives the sentences.
+        path: dotted name of the section, for the messages.
+
+    Returns:
+        The object, or None if a value is missing or of the wrong type. Numbers out of range and unknown keys still give an
+        object, so that further checks can run; `problems` says that it is not to be used.
+    """
+    hints = types_of(cls)
+    values: dict[str, Any] = {}
+    if issubclass(cls, Open):
+        values, tree = split_open(tree, set(hints), problems, path)
+    optional = {f.name for f in dataclasses.fields(cls) if _has_default(f)}  # type: ignore[arg-type]
+    for key in tree:
+        if key not in hints:
+            problems.append(
+                f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints, path)}"
+            )
+    for key, hint in hints.items():
+        if key in tree:
+            values[key] = convert(hint, tree[key], problems, _join(path, key))
+        elif key not in optional:
+            values[key] = UNUSABLE
+            problems.append(f"'{_join(path, key)}' is missing; give it {describe(hint)}.")
+    return None if any(v is UNUSABLE for v in values.values()) else cls(**values)
+
+
+def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
+    """The `value` converted to the type `hint`; if it does not fit, a problem is appended.
+
+    The result is then `UNUSABLE`, or an allowed value if only a rule is broken.
+    """
+    for kind, rules in alternatives(hint):
+        if rules and isinstance(rules[0], Choice):
+            return _pick(rules[0], value, problems, path)
+        fits, converted = _fit(kind, value, problems, path)
+        if fits:
+            for rule in rules if converted is not UNUSABLE else ():
+                converted, words = rule(converted)
+                if words:
+                    problems.append(f"{path}={_shown(value)} {words}.")
+            return converted
+    shown = "null" if value is None else f"'{_shown(value)}'"
+    names = [str(v) for kind, _ in alternatives(hint) for v in typing.get_args(kind)]
+    near = nearest(str(value), names) if isinstance(value, str) else None
+    problems.append(f"{path}={shown} {_misfit(hint, value)}." + (f" Did you mean '{near}'?" if near else ""))
+    return UNUSABLE
+
+
+def _pick(choice: Choice, value: Any, problems: list[str], path: str) -> Any:
+    if choice.open and isinstance(value, Mapping) and TARGET in value:
+        return _section(choice.open, value, problems, path)
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in choice.choices:
+        shown = _shown(name)
+        problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.choices)}")
+        return UNUSABLE
+    return _section(choice.choices[name], value, problems, path)
+
+
+def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str) -> Any:
+    built = build(cls, value, problems, path)
+    return UNUSABLE if built is None else built
+
+
+def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, Any]:
+    """Whether `value` has the type `kind`, and the converted value; items and keys inside it report their own problems."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            return False, None
+        return True, _section(typing.cast(type, kind), value, problems, path)
+    if typing.get_origin(kind) is Mapping:
+        if not isinstance(value, Mapping):
+            return False, None
+        _, item = typing.get_args(kind)
+        entries = {str(k): convert(item, v, problems, f"{path}.{k}") for k, v in value.items()}
+        return True, UNUSABLE if any(e is UNUSABLE for e in entries.values()) else entries
+    if typing.get_origin(kind) is list:
+        if not isinstance(value, list):
+            return False, None
+        item = typing.get_args(kind)[0]
+        items = [convert(item, v, problems, f"{path}[{i}]") for i, v in enumerate(value)]
+        return True, UNUSABLE if any(i is UNUSABLE for i in items) else items
+    return _scalar(kind, value)
+
+
+def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
+    if kind is type(None):
+        return value is None, None
+    if typing.get_origin(kind) is Literal:
+        for option in typing.get_args(kind):
+            # compared as strings, so that precision=32 (a number in YAML) is the choice "32"
+            if _shown(value) == str(option) and isinstance(value, bool) == isinstance(option, bool):
+                return True, option
+        return False, None
+    if isinstance(value, bool) or kind is bool:
+        return kind is bool and isinstance(value, bool), value
+    if kind is float and isinstance(value, int):
+        return True, _as_float(value)
+    if kind is str:
+        # name=2024: YAML reads a number, and a string is meant
+        text = _shown(value) if isinstance(value, (int, float)) else value
+        return _is_string(text), text
+    return isinstance(value, kind), value
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _is_string(value: Any) -> bool:
+    """Whether a value can be a name, a path or an option: a string that is not empty, without NUL and lone surrogates."""
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        return False
+    return not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _misfit(hint: Any, value: Any) -> str:
+    """What is wrong with a value of the wrong type."""
+    kinds = [kind for kind, _ in alternatives(hint)]
+    if str in kinds and isinstance(value, str):
+        if value.strip():
+            return "contains a character that names, paths and options can't have"
+        if type(None) in kinds:
+            return "is empty; use null for no value"
+        return "is empty" + (f"; use {describe(hint)}" if len(kinds) > 1 else "")
+    quotes = "; put it in quotes" if str in kinds and hasattr(value, "isoformat") else ""  # a date
+    return f"is not {describe(hint)}{quotes}"
+
+
+def _shown(value: Any) -> str:
+    """A value as shown in a message: at most one line."""
+    # Python refuses to convert an integer of very many digits to decimal
+    huge = isinstance(value, int) and value.bit_length() > 10_000
+    text = hex(value) if huge else str(value)
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= 200 else f"{text[:60]}..."
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `word` is most likely a misspelling of."""
+
+    return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
+
+
+def did_you_mean(word: str, known: Iterable[str], within: str = "") -> str:
+    """The end of a sentence: the nearest of `known`, or all of them if none is near and they are few.
+
+    Args:
+        within: the section that they are keys of, for the nearest as it is to be typed.
+    """
+    names = list(known)
+    near = nearest(word, names)
+    if near:
+        return f". Did you mean '{_join(within, near)}'?"
+    return f". Known: {', '.join(names)}." if names and len(names) <= 12 else "."
+
+
+def describe(hint: Any) -> str:
+    """A type in plain words: 'a whole number or null', 'one of sgd, adamw'."""
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a string",
+        type(None): "null",
+    }
+    parts = []
+    for kind, rules in alternatives(hint):
+        if named := [rule.words for rule in rules if isinstance(rule, Span)]:
+            parts += named
+        elif typing.get_origin(kind) is Literal:
+            options = typing.get_args(kind)
+            parts.append(("one of " if len(options) > 1 else "") + ", ".join(str(o) for o in options))
+        elif typing.get_origin(kind) is list:
+            parts.append(f"a list ({describe(typing.get_args(kind)[0])})")
+        else:
+            parts.append(words.get(kind, "a section of keys"))
+    return " or ".join(parts)
+
+
+def alternatives(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The types of a union, or the one type, each with its rules."""
+    plain, rules = _plain(hint)
+    if rules and isinstance(rules[0], Choice):
+        return [(plain, rules)]
+    kinds = typing.get_args(plain) if _is_union(plain) else (plain,)
+    return [(kind, own or rules) for kind, own in map(_plain, kinds)]
+
+
+def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    if typing.get_origin(hint) is typing.Annotated:
+        kind, *rules = typing.get_args(hint)
+        return kind, tuple(rules)
+    return hint, ()
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+def _has_default(field: "dataclasses.Field[Any]") -> bool:
+    return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
+
+
+def keys(cls: type) -> frozenset[str]:
+    """The keys of a section."""
+    return frozenset(types_of(cls))
+
+
+def types_of(cls: type) -> dict[str, Any]:
+    """Return the type of each key of a section."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.metadata not in (DERIVED, OPEN)}
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

@@ -1,0 +1,58 @@
+"""Pipelines that feed every data set to every framework in the same order.
+
+`sets.open_splits` calls the function that `data._target_` names, which returns `base.Splits`. `order.BatchOrder` assigns rows to ranks: a
+pure function of seed, epoch, batch and rank. The files of a framework (`torch_*`, `tf_*`) read these rows in workers or threads, and
+yield them with their weights (padding has weight 0) or, for a module that takes no weights, without. A map-style data set that a user
+brings is read in the same order; an iterable one in its own.
+
+Public: what `__all__` lists. A name is imported on first use, since some need numpy and a submission imports none.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from train_anywhere.data.archives import is_archive
+    from train_anywhere.data.base import ArraySet, Splits, Staged, as_it_is, image_splits
+    from train_anywhere.data.download import fetch
+    from train_anywhere.data.known import Known
+    from train_anywhere.data.listing import describe, is_hidden, left_out, walk
+    from train_anywhere.data.shuffle import permutation
+
+__all__ = [
+    "ArraySet",
+    "Known",
+    "Splits",
+    "Staged",
+    "as_it_is",
+    "describe",
+    "fetch",
+    "image_splits",
+    "is_archive",
+    "is_hidden",
+    "left_out",
+    "permutation",
+    "walk",
+]
+
+_MODULES = {
+    "ArraySet": "base",
+    "Known": "known",
+    "Splits": "base",
+    "Staged": "base",
+    "as_it_is": "base",
+    "describe": "listing",
+    "fetch": "download",
+    "image_splits": "base",
+    "is_archive": "archives",
+    "is_hidden": "listing",
+    "left_out": "listing",
+    "permutation": "shuffle",
+    "walk": "listing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

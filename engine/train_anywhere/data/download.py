@@ -1,0 +1,116 @@
+"""Downloads of files with checksums, from the first mirror that has them; one process fetches, the others wait."""
+
+import fcntl
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from urllib.request import urlopen
+
+from train_anywhere.errors import DataError
+from train_anywhere.files.atomic import replace
+from train_anywhere.files.removal import remove_file, temporary_name
+
+TIMEOUT = 10
+"""Seconds to wait for a connection, and for each read."""
+
+CHUNK = 2**16
+"""Bytes per read."""
+
+
+def fetch(
+    folder: Path, checksums: Mapping[str, str], missing: Callable[[], list[str]], mirrors: tuple[str, ...]
+) -> None:
+    """Put the files that `missing()` lists into `folder`, each from the first of `mirrors` that has it whole.
+
+    `checksums` maps file names to MD5 sums. Raises DataError if no mirror has one of them.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with only_one(folder / ".download.lock") as had_to_wait:
+            names = missing()
+            if names and had_to_wait:
+                # A rank that waited for a failed attempt would only wait through the same time-outs again.
+                raise DataError("another process of this run tried, see its message.")
+            for name in names:
+                _fetch_one(folder / name, checksums[name], mirrors)
+    except OSError as error:
+        raise DataError(f"{folder} can't be written ({error.strerror}).") from error
+
+
+def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
+    failures = []
+    for mirror in mirrors:
+        problem = _try_mirror(mirror + target.name, target, checksum)
+        if problem is None:
+            return
+        failures.append(f"{mirror} {problem}")
+        print(f"{target.name}: {failures[-1]}", file=sys.stderr)
+    raise DataError(f"{target.name}: {', '.join(failures)}.")
+
+
+def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
+    """Fetch to a temporary name and rename when whole. Returns what went wrong, in words, or None."""
+    part = temporary_name(target)
+    try:
+        digest = _transfer(url, part)
+        if digest != checksum:
+            size = part.stat().st_size
+            return f"sent a wrong or truncated file ({size} bytes, MD5 {digest} instead of {checksum})"
+        replace(part, target)
+        return None
+    except (OSError, HTTPException, ValueError) as error:
+        return f"failed ({error})"
+    finally:
+        remove_file(part)
+
+
+def _transfer(url: str, part: Path) -> str:
+    """Write the answer to `url` to the file `part`, with progress; returns its MD5 sum."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with (
+        urlopen(url, timeout=TIMEOUT) as answer,
+        part.open("wb") as file,
+        _progress(url, answer.headers.get("Content-Length")) as advance,
+    ):
+        while chunk := answer.read(CHUNK):
+            file.write(chunk)
+            digest.update(chunk)
+            advance(len(chunk))
+    return digest.hexdigest()
+
+
+@contextmanager
+def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
+    """A function to call with the bytes of each chunk: shows a bar on a terminal, one plain line elsewhere."""
+    if not sys.stderr.isatty():
+        print(f"fetching {url} ({length or 'unknown number of'} bytes)", file=sys.stderr)
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(url.rsplit("/", 1)[-1], total=int(length) if length else None)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def only_one(lock: Path) -> Iterator[bool]:
+    """Hold an exclusive `lock`; yields whether another process held it before. It is released when the process dies.
+
+    On a file system without locks several processes may fetch: wasted work, but files are renamed into place whole.
+    """
+    with lock.open("w") as handle:
+        had_to_wait = False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            had_to_wait = True
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield had_to_wait

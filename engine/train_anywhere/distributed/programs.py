@@ -1,0 +1,151 @@
+"""Run a client of the scheduler (squeue, sbatch, qstat, ...) with a limit of time and of output.
+
+A client that can't be started or does not answer is a `SchedulerError`; the caller interprets the answer.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from textwrap import shorten
+
+from train_anywhere.errors import NoAnswer, SchedulerError
+
+QUERY_TIMEOUT_S = 60.0
+"""For a query. Slurm 22.05's clients give up after 8 s without a connection and 10 s without an answer; sites raise that."""
+
+SUBMIT_TIMEOUT_S = 120.0
+"""For a submission, which also waits for the site's plugins."""
+
+MAX_OUTPUT = 64 << 20
+"""Bytes; a client that prints more is taken for one that never ends."""
+
+CHECK_EVERY_S = 0.2
+"""Time between checks of how much a client has printed."""
+
+MAX_QUOTED = 400
+"""Characters of a client's message that an error of ours repeats."""
+
+CLIENT_OPTIONS = re.compile(r"S(QUEUE|ACCT|CANCEL|CONTROL|INFO)_")
+"""Variables that set options of Slurm's clients: SQUEUE_PARTITION=gpu would hide the jobs of other partitions."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def message(self) -> str:
+        """What it printed, on one line: errors, else output."""
+        printed = (self.err.strip() or self.out.strip())[: 10 * MAX_QUOTED]
+        clean = "".join(c if c.isprintable() or c.isspace() else "?" for c in printed)
+        return shorten(clean, MAX_QUOTED, placeholder=" ...")
+
+
+def run(
+    command: Sequence[str], limit: float, text: str = "", environ: Mapping[str, str] | None = None
+) -> Answer:
+    """Run a client, apart from the terminal: it can't read from it, and Ctrl-C does not reach it.
+
+    Args:
+        limit: seconds, after which it and its process group are killed.
+        text: its standard input.
+        environ: its environment; by default `parsable()`.
+
+    Raises:
+        SchedulerError: it can't be started.
+        NoAnswer: it does not answer in time, or its output has no end.
+    """
+    name, pipe = command[0], subprocess.PIPE
+    # A file, because a pipe would have to be filled while the answer is read.
+    with TemporaryFile() if text else open(os.devnull, "r+b") as given:
+        given.write(text.encode())
+        given.seek(0)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=given,
+                stdout=pipe,
+                stderr=pipe,
+                env=parsable() if environ is None else environ,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SchedulerError(_not_started(name, error)) from None
+    try:
+        out, err = _printed(process, limit)
+    except NoAnswer as error:
+        raise NoAnswer(f"{name} {error} and was ended.") from None
+    finally:
+        _end(process)
+    return Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def ask(command: Sequence[str], unknown: str) -> str:
+    """The output of a query; "" if the client answers that it knows nothing.
+
+    Args:
+        unknown: a regular expression for the error message that means so, such as "Invalid job id".
+
+    Raises:
+        SchedulerError: any other failure.
+    """
+    answer = run(command, QUERY_TIMEOUT_S)
+    if answer.code == 0:
+        return answer.out
+    if re.search(unknown, answer.err + answer.out):
+        return ""
+    raise SchedulerError(f"{command[0]} failed with {describe_end(answer)}.")
+
+
+def describe_end(answer: Answer) -> str:
+    """How a client ended, and its message: 'exit code 1: Unable to contact slurm controller'."""
+    how = f"signal {-answer.code}" if answer.code < 0 else f"exit code {answer.code}"
+    return f"{how}: {answer.message.rstrip('.')}" if answer.message else how
+
+
+def parsable(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment in which a client prints exactly what was asked for, in English."""
+    return {**{k: v for k, v in environ.items() if not CLIENT_OPTIONS.match(k)}, "LC_ALL": "C"}
+
+
+def _printed(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
+    """Output and errors of a client. Raises NoAnswer with what it did instead of ending."""
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            return process.communicate(timeout=min(CHECK_EVERY_S, max(0.0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired as so_far:
+            if len(so_far.stdout or b"") + len(so_far.stderr or b"") > MAX_OUTPUT:
+                raise NoAnswer(f"printed more than {MAX_OUTPUT >> 20} MiB") from None
+            if time.monotonic() >= deadline:
+                raise NoAnswer(f"did not answer within {limit:g} s") from None
+
+
+def _not_started(name: str, error: OSError) -> str:
+    path = shutil.which(name)
+    if isinstance(error, FileNotFoundError) and not path:
+        return f"{name} is not on this machine: run this on a login node of the cluster."
+    return f"{path or name} can't be started: {error.strerror}."
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a client that has not answered, with its process group, and close its pipes."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            with suppress(OSError):
+                pipe.close()

@@ -1,0 +1,62 @@
+"""Which rank this process is, and where the others are: found once at the start, then passed to whatever needs it."""
+
+import os
+from dataclasses import dataclass
+
+from train_anywhere.distributed.hostlist import expand_hosts, expand_tasks
+from train_anywhere.errors import TopologyError
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Place of this process among all.
+
+    Attributes:
+        rank, world_size: number of this process among all, and how many there are.
+        local_rank, local_world_size: the same on this node.
+        node_rank, nodes: number of this node among all, and how many there are.
+        coordinator_address, coordinator_port: where rank 0 listens; a single rank has port 0, any free one.
+        launched_by: the launcher: one of `LAUNCHERS`, local or none.
+        node_list, tasks_per_node: where all ranks are, in Slurm's notation; "" if the launcher does not say.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    node_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    nodes: int = 1
+    coordinator_address: str = "127.0.0.1"
+    coordinator_port: int = 0
+    launched_by: str = "none"
+    node_list: str = ""
+    tasks_per_node: str = ""
+
+    @property
+    def meeting_port(self) -> int:
+        """Where ranks may meet: the coordinator's port, if its launcher does not listen there itself."""
+        if self.launched_by == "torchrun":
+            return self.coordinator_port + 1
+        return self.coordinator_port
+
+    def layout(self) -> list[tuple[str, int]]:
+        """Host and number of ranks of each node, in the order of the ranks.
+
+        Raises:
+            TopologyError: the launcher does not say, or names another number of ranks.
+        """
+        if not self.node_list and self.nodes == 1:
+            return [(self.coordinator_address, self.world_size)]
+        hosts, tasks = expand_hosts(self.node_list or "unknown"), expand_tasks(self.tasks_per_node or "0")
+        if len(hosts) != len(tasks) or sum(tasks) != self.world_size:
+            raise TopologyError(
+                f"{self.launched_by} started {self.world_size} ranks on {self.nodes} nodes, but their places are "
+                f"{f'{self.node_list} with {self.tasks_per_node}' if self.node_list else 'unknown'}: export "
+                f"TRAIN_HOSTS=node1:2,node2:1 (host:ranks in the order of the ranks, {self.world_size} in "
+                "all)."
+            )
+        return list(zip(hosts, tasks, strict=True))
+
+    def hosts(self) -> list[str]:
+        """Names of the nodes, as far as they are known, in the order of the node ranks."""
+        return expand_hosts(self.node_list) if self.node_list else [os.uname().nodename]

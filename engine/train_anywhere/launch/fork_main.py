@@ -1,0 +1,216 @@
+"""The process whose forks are programs: it imports modules, then forks for each request of a `train_anywhere.launch.forkserver.ForkServer`.
+
+It only imports: nothing that threads, devices or process groups depend on is initialized before a fork. A fork looks like a new
+interpreter: its own session, folder, environment, umask, standard streams, signal handlers and random state. It runs the
+program's real file as `__main__` and exits as the interpreter does.
+"""
+
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.files import ENGINE
+from train_anywhere.monitor.ranks import GONE, process_state
+from train_anywhere.runs.lock import started
+
+ROOM = " " * 4000
+"""Last word of the server's command line: a fork writes its own command line over it."""
+
+AFTER_IMPORTS: dict[str, str] = {}
+"""Environment of this server once it has imported the modules."""
+
+MORE: list[socket.socket] = []
+"""Further sockets on which requests arrive; a module may add one, for what forks start themselves."""
+
+
+def read_line(connection: socket.socket) -> str:
+    """Return a line without its end, and leave what comes after it; "" if the other side has gone."""
+    found = b""
+    while not found.endswith(b"\n"):
+        try:
+            seen = connection.recv(1 << 16, socket.MSG_PEEK)
+            part = connection.recv(seen.find(b"\n") + 1 or len(seen)) if seen else b""
+        except OSError:
+            return ""
+        if not part:
+            return ""
+        found += part
+    return found[:-1].decode(errors="surrogateescape")
+
+
+def serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request. In a fork, return the request; in the server None, when its client has gone."""
+    children: dict[int, socket.socket] = {}
+    sockets, server = [requests, *MORE], os.getpid()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer)
+    while True:
+        watched: list[Any] = [*sockets, reader]
+        ready = select.select(watched, [], [])[0]
+        if reader in ready:
+            os.read(reader, 1 << 12)
+            _report_ends(children)
+        for source in set(ready) - {reader}:
+            _, passed, _, _ = socket.recv_fds(source, 1, 4)
+            if not passed:
+                return None
+            answers = socket.socket(fileno=passed[0])
+            request = json.loads(read_line(answers) or "null")
+            child = _fork() if request else -1
+            if not child:
+                signal.set_wakeup_fd(-1)
+                for one in (*sockets, answers, *children.values()):
+                    one.close()
+                os.close(reader)
+                os.close(writer)
+                return {**request, "streams": passed[1:], "server": server}
+            for number in passed[1:]:
+                os.close(number)
+            if child > 0:
+                answers.sendall(f"{child}\n".encode())
+                children[child] = answers
+            else:
+                answers.close()
+
+
+def _fork() -> int:
+    """Return the fork's process id, 0 in the fork, or -1 if the system has no room for a process."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
+
+
+def _report_ends(children: dict[int, socket.socket]) -> None:
+    """Send the exit code of each fork that has ended to whoever waits for it."""
+    for child in list(children):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            with children.pop(child) as answers, suppress(OSError):
+                answers.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]:
+    """Make this fork look like a new interpreter; return its arguments without -u.
+
+    Args:
+        request: what `ForkServer.start` has sent.
+        imported: variables that were set by what the server has imported.
+    """
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.umask(request["umask"])
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update({**imported, **request["environ"]})
+    os.getppid = starter(request["starter"], request["server"])  # type: ignore[assignment]
+    for to, passed in enumerate(request["streams"]):
+        os.dup2(passed, to)
+    for passed in request["streams"]:
+        os.close(passed)
+    show_as(request["command"])
+    words = request["command"][1:]
+    unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
+    streams = {
+        "stdin": io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), sys.stdin.encoding),
+        "stdout": _text(1, sys.stdout, unbuffered),
+        "stderr": _text(2, sys.stderr, unbuffered),
+    }
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    for finalizer in util._finalizer_registry.values():  # type: ignore[attr-defined]
+        finalizer._pid = os.getpid()  # else it is skipped at the end: it was registered in the server
+    tempfile.tempdir = None
+    time.tzset()
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    return words[words[0] == "-u" :]
+
+
+def starter(pid: int, server: int) -> Callable[[], int]:
+    """Return what os.getppid is in a fork: the process that requested it, or 1 once that or the server has ended."""
+    parent, start, fork = os.getppid, int(started(pid) or 0), os.getpid()
+
+    def getppid() -> int:
+        if os.getpid() != fork:  # a child of the fork, such as a worker that reads data
+            return parent()
+        return pid if parent() == server and process_state(pid, start) != GONE else 1
+
+    return getppid
+
+
+def show_as(command: Sequence[str]) -> None:
+    """Make `ps` and `pgrep -f` show another command line for this process, by writing over its own (Linux, see proc(5))."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = map(int, fields[45:47])  # arg_start and arg_end; this list begins at the third field
+        text = "\0".join(command).encode(errors="surrogateescape")[: end - start - 1]
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def _text(number: int, like: Any, unbuffered: bool) -> io.TextIOWrapper:
+    raw = io.FileIO(number, "w", closefd=False)
+    buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
+    return io.TextIOWrapper(
+        buffer,
+        like.encoding,
+        like.errors,
+        line_buffering=not unbuffered and (raw.isatty() or number == 2),
+        write_through=unbuffered,
+    )
+
+
+def run(words: list[str]) -> None:
+    """Run a script, a module (-m) or code (-c), as the interpreter does."""
+    sys.path.remove(str(ENGINE))  # the server's: a program finds the engine itself
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
+    if words[0] == "-m":
+        sys.argv, sys.path[0] = words[1:], os.getcwd()
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *words[2:]], ""
+        main = type(sys)("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(words[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def main(number: int, modules: Sequence[str]) -> None:
+    """Import the modules and serve until the client has gone; in a fork, run the program.
+
+    Args:
+        number: the descriptor of the socket on which requests arrive.
+        modules: imported before the first fork.
+    """
+    requests, before = socket.socket(fileno=number), dict(os.environ)
+    for name in modules:
+        importlib.import_module(name)
+    imported = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    AFTER_IMPORTS.update(os.environ)
+    gc.collect()
+    gc.freeze()
+    if (request := serve(requests)) is not None:
+        run(become(request, imported))

@@ -1,0 +1,265 @@
+"""Start Python programs as forks of one process that has imported what they need, so that none waits for an import.
+
+A new interpreter takes seconds to import a framework; a fork of a process that has imported it starts at once. `ForkServer` starts
+that process (launch/fork_main.py) and requests forks of it. A program that a fork can't run starts as a new interpreter.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.launch.fork_main import AFTER_IMPORTS, ROOM, main, read_line
+
+READ_AT_IMPORT = (
+    "CUDA", "KERAS", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TF_C", "TORCH_", "XLA",
+)  # fmt: skip
+"""Starts of the names of variables that libraries read while they are imported."""
+
+LOST = -int(signal.SIGKILL)
+"""Exit code of a fork whose server was killed: only the server knows its real one."""
+
+
+class Process(Protocol):
+    """What starters of programs need of `subprocess.Popen`."""
+
+    pid: int
+    returncode: Any
+    stdin: Any
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the program runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; raise subprocess.TimeoutExpired after `timeout` seconds."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, if the program still runs."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+class ForkedProcess:
+    """A program that runs as a fork, with the methods of `subprocess.Popen` that its starters use.
+
+    Attributes:
+        pid: its process, which leads a session and a process group.
+        returncode: its exit code, negative for a signal; None while it runs.
+        stdin: the pipe to its standard input, if one was requested.
+    """
+
+    def __init__(self, answers: socket.socket, pid: int) -> None:
+        self.pid = pid
+        self.stdin: IO[bytes] | None = None
+        self.returncode: int | None = None
+        self._answers = answers
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the program runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code.
+
+        Args:
+            timeout: seconds; None: wait until it ends.
+
+        Raises:
+            subprocess.TimeoutExpired: the program still runs.
+        """
+        if self.returncode is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            self.returncode = int(read_line(self._answers) or LOST)
+            self._answers.close()
+        return self.returncode
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, if the program still runs."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts programs as forks of a process that has imported `modules`; use it as a context manager.
+
+    If a fork is not possible, `start` starts a new interpreter: on macOS, whose libraries do not survive a fork
+    (https://github.com/python/cpython/issues/77906); for a program with other options than -u, -m and -c, or with another value of a
+    variable that libraries read while they are imported; and if the server could not import the modules.
+
+    Args:
+        modules: imported before the first fork.
+        environ: environment of the server; None: that of this process.
+        root: folder from which the project's modules are imported.
+        around: words before the server's command.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        root: Path = ROOT,
+        around: Sequence[str] = (),
+    ) -> None:
+        self._environ = dict(os.environ if environ is None else environ)
+        self._socket: socket.socket | None = None
+        if sys.platform == "darwin" or not hasattr(os, "fork"):
+            return
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            folders = [str(root), str(ENGINE)]
+            code = f"import sys; sys.path[:1] = {folders}; from {main.__module__} import main; main({number}, {[*modules]})"
+            command = [*around, sys.executable, "-c", code, ROOM]
+            quiet = subprocess.DEVNULL
+            self._server = subprocess.Popen(
+                command, cwd=root, env=self._environ, pass_fds=[number], start_new_session=True,
+                stdin=quiet, stdout=quiet, stderr=quiet,
+            )  # fmt: skip
+
+    @classmethod
+    def join(cls, client: socket.socket) -> "ForkServer":
+        """Return the server at the other end of a socket of `train_anywhere.launch.fork_main.MORE`, for use in its forks."""
+        self = cls.__new__(cls)
+        self._socket, self._environ = client, AFTER_IMPORTS
+        return self
+
+    def __enter__(self) -> "ForkServer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the server; programs that run continue."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+            self._server.wait()
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        stdin: Any = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        start_new_session: bool = True,
+    ) -> Process:
+        """Start a program, as `subprocess.Popen` does; returns once it runs.
+
+        Args:
+            command: this Python and its arguments.
+            env: environment; None: that of this process.
+            cwd: folder; None: that of this process.
+            stdin, stdout, stderr: as for `subprocess.Popen`; only stdin may be a pipe.
+            start_new_session: applies to a new interpreter; a fork always has a session of its own.
+        """
+        environ = dict(os.environ if env is None else env)
+        with ExitStack() as streams:
+            pipe = os.pipe() if stdin is subprocess.PIPE else None
+            writer = os.fdopen(pipe[1], "wb", 0) if pipe else None
+            numbers = [
+                _descriptor(streams, *one)
+                for one in ((pipe[0] if pipe else stdin, 0), (stdout, 1), (stderr, 2))
+            ]
+            numbers[2] = numbers[1] if stderr is subprocess.STDOUT else numbers[2]
+            if pipe:
+                streams.callback(os.close, pipe[0])
+            known = self._serves(command) and not self.differing(environ)
+            if known and (forked := self.fork(command, environ, cwd or Path.cwd(), numbers)):
+                forked.stdin = writer
+                return forked
+            process = subprocess.Popen(
+                command, env=environ, cwd=cwd, stdin=numbers[0], stdout=numbers[1], stderr=numbers[2],
+                start_new_session=start_new_session,
+            )  # fmt: skip
+            process.stdin = writer
+            return process
+
+    def _serves(self, command: Sequence[str]) -> bool:
+        """Return whether a fork can do what the command's options ask for."""
+        words = [word for word in command[1:3] if word != "-u"]
+        return bool(words) and (words[0] in ("-m", "-c") or not words[0].startswith("-"))
+
+    def differing(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the variables that libraries read while they are imported, and that differ from the server's."""
+        names = {n for n in environ.keys() | self._environ.keys() if n.startswith(READ_AT_IMPORT)}
+        return sorted(
+            n for n in names - {"PYTHONUNBUFFERED", "PYTHONPATH"} if environ.get(n) != self._environ.get(n)
+        )
+
+    def fork(
+        self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
+    ) -> ForkedProcess | None:
+        """Start a program as a fork, also with variables that differ; return None if the server has ended.
+
+        Args:
+            command: this Python and its arguments.
+            environ: its environment.
+            cwd: its folder.
+            streams: descriptors of its standard input, output and error.
+        """
+        if not self._socket:
+            return None
+        request = {
+            "command": [*command],
+            "environ": {**environ},
+            "cwd": str(cwd),
+            "umask": _umask(),
+            "starter": os.getpid(),
+        }
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._socket, [b"."], [theirs.fileno(), *streams])
+                ours.sendall(json.dumps(request).encode(errors="surrogateescape") + b"\n")
+            except OSError:
+                ours.close()
+                return None
+        if line := read_line(ours):
+            return ForkedProcess(ours, int(line))
+        ours.close()
+        return None
+
+
+def _descriptor(streams: ExitStack, stream: Any, number: int) -> int:
+    """Return the descriptor that a program gets as its `number`."""
+    if stream is subprocess.DEVNULL:
+        opened = os.open(os.devnull, os.O_RDWR)
+        streams.callback(os.close, opened)
+        return opened
+    if stream is None or stream == subprocess.STDOUT:
+        return number
+    return stream if isinstance(stream, int) else int(stream.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return mask

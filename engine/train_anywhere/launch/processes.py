@@ -1,0 +1,271 @@
+"""Run on this machine: this process is the only rank, or it starts one process per device and watches them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from train_anywhere.checkpoints.recovery import recover_leftovers
+from train_anywhere.config.schema import Config
+from train_anywhere.config.strategies import LAUNCHERS
+from train_anywhere.distributed.discover import discover
+from train_anywhere.distributed.layout import Layout, local_layout
+from train_anywhere.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
+from train_anywhere.files import ROOT, with_engine
+from train_anywhere.files.output import outlive_terminal, protect
+from train_anywhere.launch.forkserver import ForkServer, Process
+from train_anywhere.launch.leaving import follow_parent, rank_environment
+from train_anywhere.launch.rank import frozen, run_rank
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.replay import read
+from train_anywhere.training.stop import SIGNALS
+
+ENDING_S = 0.2
+"""How long a run that has ended waits for its side process; on a busy machine that takes longer, because its priority is low."""
+
+
+KILLED = 128 + signal.SIGKILL
+"""Of ranks that hung, among others: see monitor/ending.py."""
+
+
+Start = Callable[..., Process]
+"""A function that starts a program: `subprocess.Popen`, or `ForkServer.start`."""
+
+
+class ForkServers:
+    """A fork server for each framework, started on first use."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, ForkServer] = {}
+
+    def starter(self, framework: str, ranks: int) -> Start:
+        """Return the function that starts the ranks of a run and its side process.
+
+        Args:
+            framework: lightning or keras.
+            ranks: of the run; a later run with another number of ranks may start new interpreters, since the number of
+                threads is set for each.
+        """
+        if framework not in self._servers:
+            modules = (
+                f"train_anywhere.training.{framework}.run",
+                "train_anywhere.launch.rank",
+                *SIDE_PROCESSES,
+            )
+            self._servers[framework] = ForkServer(modules, {**os.environ, **_threads(ranks)})
+        return self._servers[framework].start
+
+
+SIDE_PROCESSES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report.page")
+"""Modules that a run imports besides its framework."""
+
+
+def run_here(
+    run: RunDir, layout: Layout, start: Start | None = None, signals: list[int] | None = None
+) -> int:
+    """Train in `run` on this machine, again after a loss of nan with `trainer.detect_nan=replay`; returns the exit code of training.
+
+    Args:
+        start: starts all ranks; None: a single rank runs in this process.
+        signals: receives the signals that were forwarded to the ranks.
+    """
+    inside = layout.world_size == 1 and start is None
+    code = run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
+    while code == 1 and _replays(run):
+        print("The steps are computed again, from a checkpoint before.", file=sys.stderr, flush=True)
+        code = _run_ranks(run, layout.world_size, start, signals)
+    return code
+
+
+def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] | None) -> int:
+    protect()
+    outlive_terminal()
+    code = recorded(run, watch(start_ranks(run, ranks, start or subprocess.Popen), signals=signals))
+    if code not in (0, REFUSED):
+        recover_leftovers(run)
+    return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
+
+
+def recorded(run: RunDir, code: int) -> int:
+    """Return the exit code of the ranks, or 1 if all exited with 0 before rank 0 recorded the end of the run."""
+    if code or run.info().get("state") != "running":
+        return code
+    print(f"the process of {run.path} exited with code 0 before the end of the run.", file=sys.stderr)
+    return 1
+
+
+def _replays(run: RunDir) -> bool:
+    """Whether the attempt that has just ended saw a loss of nan that is to be computed again."""
+    newest = (run.info().get(ATTEMPTS) or [{}])[-1]
+    found = read(newest)
+    return found is not None and not found.verdict
+
+
+@contextlib.contextmanager
+def beside(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
+    """Run the side process of this machine (monitor/node.py) while the run trains; if it can't be started, go without."""
+    if config.trainer.fast_dev_run or not config.monitor.beside:
+        yield
+        return
+    command = [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), str(os.getpid())]
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        process = start(
+            command, env=with_engine(), cwd=ROOT, stdin=pipe, stderr=quiet, start_new_session=True
+        )
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        _end_beside(process)
+
+
+def _end_beside(process: Process) -> None:
+    """End it, and kill it where it takes long: nothing that it has written needs more."""
+    process.terminate()
+    try:
+        process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def refuse_nested_launch() -> None:
+    """Each process of `mpirun python src/train.py` would make a run of its own.
+
+    Raises:
+        ConfigError: where this process already is one rank of several.
+    """
+    topology = discover()
+    if topology.world_size > 1:
+        raise ConfigError(
+            f"this process was started as rank {topology.rank} of {topology.world_size} by {topology.launched_by}, but the "
+            f"project starts its ranks itself: run the command once, with launch={'|'.join(LAUNCHERS)} inside "
+            "a job, or trainer.devices=N on one machine."
+        )
+
+
+def start_ranks(run: RunDir, ranks: int, start: Start = subprocess.Popen) -> list[Process]:
+    """Start `ranks` processes of this program, with the variables that `discover` reads for their rank and world size."""
+    command = run_command(run, 1)
+    return [start(command, env=environ, start_new_session=True) for environ in _environments(ranks)]
+
+
+def run_command(run: RunDir, ranks: int) -> list[str]:
+    """Return the command that trains in a run folder: a single rank, or the launcher of several."""
+    several = ["-m", "train_anywhere.launch.processes", str(run.path)]
+    return [
+        sys.executable,
+        "-u",
+        *(several if ranks > 1 else [str(ROOT / "src" / "train.py"), "--run", str(run.path)]),
+    ]
+
+
+def _environments(ranks: int) -> list[dict[str, str]]:
+    """Return the environment of each rank; a single one needs no variables."""
+    if ranks == 1:
+        return [rank_environment()]
+    # what an earlier torchrun left: ranks would wait for a store that it keeps
+    left = ("TORCHELASTIC_", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    shared = {
+        **{k: v for k, v in rank_environment().items() if not k.startswith(left)},
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port(ranks)),
+        **_threads(ranks),
+    }
+    return [{**shared, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(ranks)]
+
+
+def _threads(ranks: int) -> dict[str, str]:
+    """Share the CPUs of this machine among several ranks, unless the user has set the number of threads."""
+    if ranks == 1 or "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
+
+
+def watch(processes: Sequence[Process], grace: float = 15.0, signals: list[int] | None = None) -> int:
+    """Wait for all ranks; forward signals; when one fails, name it and stop the others.
+
+    Args:
+        processes: rank 0 first.
+        grace: seconds between the first failure and killing the ranks that still run.
+        signals: receives the signals that were forwarded.
+
+    Returns:
+        0, or the exit code of the first rank that failed (128 + n for signal n, as shells count).
+    """
+
+    def forward(number: int, frame: object) -> None:
+        if signals is not None:
+            signals.append(number)
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    for number in SIGNALS:  # not SIGHUP: a terminal that hangs up ends no run
+        signal.signal(number, forward)
+    while True:
+        codes = [p.poll() for p in processes]
+        failed = [(rank, code) for rank, code in enumerate(codes) if code]
+        if failed:
+            rank, code = failed[0]
+            return _end_others(processes, rank, code, grace)
+        if all(code == 0 for code in codes):
+            return 0
+        time.sleep(0.05)
+
+
+def _end_others(processes: Sequence[Process], rank: int, code: int, grace: float) -> int:
+    deadline = time.monotonic() + grace
+    while time.monotonic() < deadline and any(p.poll() is None for p in processes):
+        time.sleep(0.05)
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    several = len(processes) > 1
+    if code not in (STOPPED, INTERRUPTED, NOT_FINITE) and (several or code < 0):
+        who = f"rank {rank} of {len(processes)}" if several else "the training process"
+        rest = "; the other ranks were stopped." if several else "."
+        print(f"{who} ended with {status}{rest}", file=sys.stderr)
+    return 128 - code if code < 0 else code
+
+
+def free_port(count: int = 1) -> int:
+    """The first of `count` unused TCP ports in a row of the loopback interface.
+
+    Workers of some strategies listen on a port each: the coordinator's plus their local rank.
+    """
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = _bound(stack, 0)
+            try:
+                for port in range(first + 1, first + count):
+                    _bound(stack, port)
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+def _bound(stack: contextlib.ExitStack, port: int) -> int:
+    s = stack.enter_context(socket.socket())
+    s.bind(("127.0.0.1", port))
+    return int(s.getsockname()[1])
+
+
+if __name__ == "__main__":
+    follow_parent()
+    here = RunDir(Path(sys.argv[1]))
+    sys.exit(run_here(here, local_layout(frozen(here))))

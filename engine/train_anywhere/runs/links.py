@@ -1,0 +1,90 @@
+"""What a run writes must be ordinary files and folders in its run folder: a link would lead to a file of the user.
+
+Links that nothing writes to are left alone, such as notes of the user, or a checkpoint that was moved to another disk.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from train_anywhere.distributed.network import node_name
+from train_anywhere.errors import CheckpointError
+from train_anywhere.runs.folder import RunDir
+
+FILES = (
+    r"config\.yaml|overrides\.txt|run\.json|state|steps|metrics\.csv|jobs\.txt|lock|bad_nodes|report\.html|log\.txt|job\.\w+"
+    r"|\.run-marker|(slurm|pbs)-.*\.(out|err)"
+)
+"""Names of the files that this project and the schedulers write directly in the run folder."""
+
+FOLDERS = "checkpoints|tensorboard|monitor|debug|ranks|evaluations|exports|wandb|mlruns"
+"""Names of the folders that this project, and the loggers that it starts, make there."""
+
+REPLACED = ("metrics.csv", "lock")
+"""Files in whose place a folder may be: what writes them keeps it under another name, or refuses it."""
+
+ALL = ".*"
+INSIDE = {
+    "monitor": ALL,
+    "debug": ALL,
+    "ranks": ALL,
+    "mlruns": ALL,
+    "checkpoints": r"index\.json|newest|best|stage\.json|\.run-marker",
+    "tensorboard": r"events\.out\..*",
+    "wandb": r"(?!latest-run$|debug.*\.log$).*",  # links that W&B makes
+}
+"""Names that are written in each folder."""
+
+
+def refuse_links(run: RunDir) -> None:
+    """Raise CheckpointError with all that `not_ordinary` finds."""
+    if problems := not_ordinary(run):
+        raise CheckpointError("\n       ".join(problems))
+
+
+def not_ordinary(run: RunDir) -> list[str]:
+    """Return a message for each link, pipe, socket or device in the place of something that a run writes."""
+    found = [_problem(entry, "file") for entry in _named(run.path, FILES)]
+    found += [_problem(entry, "folder") for entry in _named(run.path, FOLDERS)]
+    for folder, names in INSIDE.items():
+        names += f"|{_nodes(run)}" if folder == "tensorboard" else ""
+        found += [_problem(entry) for entry in _named(run.path / folder, names)]
+    return sorted(problem for problem in found if problem)
+
+
+def _problem(entry: os.DirEntry[str], wanted: str = "") -> str:
+    if entry.is_symlink():
+        target = os.readlink(entry.path)
+        return f"{entry.path} is a link to {target}: a run continues in its own folder, so put what it leads to there."
+    if entry.is_dir(follow_symlinks=False):
+        in_the_way = wanted == "file" and entry.name not in REPLACED
+        return f"{entry.path} is a folder, not an ordinary file; move it away." if in_the_way else ""
+    if wanted == "folder":
+        return f"{entry.path} is not a folder; move it away."
+    if not entry.is_file(follow_symlinks=False):
+        return f"{entry.path} is a pipe or device, not an ordinary file; move it away."
+    return ""
+
+
+def _named(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder whose name matches; with `ALL` those of the folders in it too."""
+    with suppress(OSError):
+        if folder.is_symlink():
+            return
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if re.fullmatch(names, entry.name, re.DOTALL):
+                    yield entry
+                if names == ALL and entry.is_dir(follow_symlinks=False):
+                    yield from _named(Path(entry.path), names)
+
+
+def _nodes(run: RunDir) -> str:
+    """Return a pattern of the nodes of the run and this one: each has a folder in `tensorboard`."""
+    hosts = [socket.gethostname(), node_name()]
+    with suppress(CheckpointError):
+        hosts += map(str, run.info().get("hosts") or [])
+    return "|".join(re.escape(host) for host in hosts if host)

@@ -1,0 +1,92 @@
+"""`cluster=current`: the preset whose login nodes include this machine."""
+
+import fnmatch
+import socket
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from train_anywhere.config.compose import CONFIGS
+from train_anywhere.errors import ConfigError
+
+PRESETS = CONFIGS / "cluster"
+
+
+def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
+    """The overrides with the preset's name in place of `current`.
+
+    Args:
+        overrides: what was typed.
+        hosts: names of this machine; by default its short and its full name.
+
+    Raises:
+        ConfigError: no preset, or more than one, lists this machine.
+    """
+    hosts = hosts or [socket.gethostname(), socket.getfqdn()]
+    known, broken = patterns()
+    for sentence in broken:
+        print_note(sentence)
+    found = [
+        name for name, wanted in known.items() if any(fnmatch.fnmatch(h, p) for h in hosts for p in wanted)
+    ]
+    if len(found) != 1:
+        what = f"fits {' and '.join(found)}" if found else "is not a login node of any preset"
+        raise ConfigError(
+            f"cluster=current: this machine ({hosts[0]}) {what}; name one of {', '.join(known)}, or write a preset with "
+            "`python slurm/new_cluster.py NAME --write` (its cluster.site.hosts lists the login nodes).",
+            *broken,
+        )
+    return [f"cluster={found[0]}" if o == "cluster=current" else o for o in overrides]
+
+
+@cache
+def print_note(sentence: str) -> None:
+    """Print a note once, although each member of a sweep reads the presets."""
+    print(f"note: {sentence}", file=sys.stderr)
+
+
+def patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], list[str]]:
+    """Host name patterns of each preset that has some, and a sentence for each preset that can't be read.
+
+    A broken preset is ignored, so that it does not stop the users of the others.
+    """
+    known, broken = {}, []
+    for file in sorted(presets.glob("*.yaml")):
+        try:
+            if wanted := _hosts(file):
+                known[file.stem] = wanted
+        except ValueError as error:
+            broken.append(f"configs/cluster/{file.name} is ignored: {error}.")
+    return known, broken
+
+
+def _hosts(file: Path) -> list[str]:
+    """`cluster.site.hosts` of a preset.
+
+    Raises:
+        ValueError: the file can't be read, with the reason.
+    """
+    try:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"it can't be read ({error.strerror})") from error
+    except UnicodeError as error:
+        raise ValueError("it is not UTF-8") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from error
+    hosts: Any = {} if tree is None else tree
+    for key in ("cluster", "site", "hosts"):
+        if not isinstance(hosts, dict):
+            raise ValueError(f"it has no section of keys where `{key}` belongs")
+        hosts = hosts.get(key, [] if key == "hosts" else {})
+    if tree is None or not isinstance(hosts, list) or not all(isinstance(h, str) for h in hosts):
+        raise ValueError(
+            "it is empty"
+            if tree is None
+            else 'cluster.site.hosts is not a list of strings such as ["login*"]'
+        )
+    return hosts

@@ -1,0 +1,92 @@
+"""What is requested, compared with what a node has."""
+
+import math
+from collections.abc import Iterator
+
+from train_anywhere.config.batch import uneven_batch
+from train_anywhere.slurm import units
+from train_anywhere.slurm.rules.request import Request
+
+
+def gpus_of_a_node(request: Request) -> Iterator[str]:
+    """No more GPUs per node than a node has, and only numbers that the site gives."""
+    node, wanted = request.job.node, max(request.job.devices)
+    if node is None or not request.job.gpus:
+        return
+    if wanted > node.gpus:
+        more = f" trainer.nodes={-(-sum(request.job.devices) // node.gpus)}"
+        yield (
+            f"trainer.devices={wanted} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
+        )
+    elif node.counts and not set(request.job.devices) <= set(node.counts):
+        choices = " or ".join(map(str, node.counts))
+        yield f"trainer.devices={wanted}, but {request.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
+
+
+def cpus_of_a_node(request: Request) -> Iterator[str]:
+    """No more CPUs than a node has."""
+    job, node = request.job, request.job.node
+    wanted = max(job.ranks) * job.cpus_per_task
+    if node and node.cpus and wanted > node.cpus:
+        yield (
+            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {wanted} CPUs per node, but {_node(request)} "
+            f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // max(job.ranks))}."
+        )
+
+
+def memory_of_a_node(request: Request) -> Iterator[str]:
+    """No more memory than a node has."""
+    job, node = request.job, request.job.node
+    if job.mem and node and node.mem and job.mem > units.megabytes(node.mem):
+        each = units.megabytes(node.mem) // max(job.devices) // 1024
+        yield (
+            f"{units.short_size(job.mem)} of memory per node, but {_node(request)} gives {node.mem}; "
+            f"use cluster.mem={node.mem} or cluster.mem_per_gpu={each}G."
+        )
+
+
+def one_amount_of_memory(request: Request) -> Iterator[str]:
+    """Per node or per GPU, not both."""
+    c = request.config.cluster
+    if c.mem is not None and c.mem_per_gpu is not None:
+        yield f"cluster.mem={c.mem} and cluster.mem_per_gpu={c.mem_per_gpu} contradict each other; set one of them to null."
+
+
+def every_node_has_a_rank(request: Request) -> Iterator[str]:
+    """Every node of an uneven job has at least one rank."""
+    if min(request.job.devices) < 1:
+        total, nodes = request.config.trainer.total_devices, request.job.nodes
+        yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
+
+
+def batch_for_ranks(request: Request) -> Iterator[str]:
+    """The global batch can be shared evenly, by each number of nodes that the job may get."""
+    job = request.job
+    devices = sum(job.devices)
+    if not job.elastic:
+        if devices and (problem := uneven_batch(job.batch, devices, "GPUs")):
+            yield problem
+        return
+    counts = [job.devices[0] * nodes for nodes in range(job.fewest, job.nodes + 1)]
+    if uneven := [n for n in counts if job.batch % n]:
+        common = math.lcm(*counts)
+        yield (
+            f"the job may get {job.fewest} to {job.nodes} nodes, and data.batch_size={job.batch} is the global batch, which can't be "
+            f"shared evenly by {', '.join(map(str, uneven))} GPUs; use data.batch_size={max(1, round(job.batch / common)) * common}."
+        )
+
+
+def _node(request: Request) -> str:
+    node, name = request.job.node, request.cluster
+    what = node and (node.gpu_type or node.partition)
+    return f"a node of {name}" + (f" ({what})" if what else "")
+
+
+RULES = (
+    gpus_of_a_node,
+    cpus_of_a_node,
+    memory_of_a_node,
+    one_amount_of_memory,
+    every_node_has_a_rank,
+    batch_for_ranks,
+)

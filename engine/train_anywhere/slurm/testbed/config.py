@@ -1,0 +1,184 @@
+"""Writes the files that a testbed's daemons read, from the templates in `files/`."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from train_anywhere.slurm.testbed import images
+from train_anywhere.slurm.testbed.requirements import find
+from train_anywhere.slurm.testbed.sites import RULES, Site
+
+FILES = Path(__file__).parent / "files"
+NETWORK = "10.77.0"  # inside the login node's own network namespace: several testbeds don't meet
+GATEWAY = f"{NETWORK}.254"
+USERS = {"alice": 2001, "bob": 2002}
+SLURM_COMMANDS = ("sbatch", "srun", "salloc", "sattach", "sbcast", "squeue", "scancel", "scontrol", "sinfo")
+SLURM_REPORTS = ("sacct", "sacctmgr", "sstat", "sprio")
+PBS_COMMANDS = ("qsub", "qstat", "qdel", "qalter", "qhold", "qrls", "pbsnodes")
+COMMANDS = (*SLURM_COMMANDS, *SLURM_REPORTS, *PBS_COMMANDS, "mpirun")
+FOLDERS = ("bin", "dev", "etc/slurm", "etc/ssh", "home", "log", "run", "state")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one testbed consists of; everything its files and scripts depend on.
+
+    Attributes:
+        dir: the testbed's folder.
+        site: what a node looks like.
+        nodes: host names of the compute nodes.
+        accounting: slurmdbd and a database run too.
+        ssh: sshd runs on every node.
+        share: folders that all nodes see even if they are below `/tmp`.
+        conf: lines for slurm.conf, in place of those that set the same.
+        root: folder whose programs and settings the machines have; empty: this machine's.
+    """
+
+    dir: Path
+    site: Site
+    nodes: tuple[str, ...]
+    accounting: bool
+    ssh: bool
+    share: tuple[Path, ...]
+    conf: str = ""
+    root: str = ""
+
+    def address(self, node: str) -> str:
+        """IP address of a node."""
+        return f"{NETWORK}.{self.nodes.index(node) + 1}"
+
+
+def write_all(layout: Layout) -> None:
+    """Make the folders and write every file of a new testbed."""
+    for name in FOLDERS:
+        (layout.dir / name).mkdir(parents=True, exist_ok=True)
+    for index in range(layout.site.gpus):
+        (layout.dir / f"dev/nvidia{index}").symlink_to("/dev/null")
+    _write_private(layout.dir / "etc/munge.key", os.urandom(128))
+    _write_etc(layout)
+    _write_users(layout.dir)
+    _write_slurm(layout)
+    _write_shims(layout)
+    if layout.ssh:
+        _write_ssh(layout.dir)
+
+
+def _fill(source: str, target: Path, **values: object) -> None:
+    target.write_text(Template((FILES / source).read_text()).substitute(values))
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+
+def _write_etc(layout: Layout) -> None:
+    lines = ["127.0.0.1 localhost", f"{GATEWAY} login"]
+    lines += [f"{layout.address(node)} {node}" for node in layout.nodes]
+    (layout.dir / "etc/hosts").write_text("\n".join(lines) + "\n")
+    shutil.copy(FILES / "nsswitch.conf", layout.dir / "etc/nsswitch.conf")
+
+
+def _write_users(folder: Path) -> None:
+    """This machine's users plus the testbed's own, who exist nowhere else."""
+    passwd, group = Path("/etc/passwd").read_text(), Path("/etc/group").read_text()
+    for name, uid in USERS.items():
+        home = folder / "home" / name
+        home.mkdir()
+        os.chown(home, uid, uid)
+        passwd += f"{name}:x:{uid}:{uid}::{home}:/bin/bash\n"
+        group += f"{name}:x:{uid}:\n"
+    (folder / "etc/passwd").write_text(passwd)
+    (folder / "etc/group").write_text(group)
+
+
+def _write_slurm(layout: Layout) -> None:
+    site, etc = layout.site, layout.dir / "etc/slurm"
+    nodes = ",".join(layout.nodes)
+    accounting = (FILES / ("accounting.conf" if layout.accounting else "no_accounting.conf")).read_text()
+    _fill(
+        "slurm.conf",
+        etc / "slurm.conf",
+        dir=layout.dir,
+        accounting=accounting,
+        nodes=nodes,
+        cpus=site.cpus,
+        memory_mb=site.memory_mb,
+        gres=site.gres,
+        features=f"Features={','.join(site.features)}" if site.features else "",
+        max_time=site.max_time,
+        job_submit="JobSubmitPlugins=lua" if site.rules else "",
+        partitions=_partitions(site.partitions),
+    )
+    _edit(etc / "slurm.conf", layout.conf)
+    gpu_type = f"Type={site.gpu_type}" if site.gpu_type else ""
+    _fill("gres.conf", etc / "gres.conf", dir=layout.dir, type=gpu_type, last_gpu=site.gpus - 1)
+    _fill(
+        "job_submit.lua", etc / "job_submit.lua", **{rule: str(rule in site.rules).lower() for rule in RULES}
+    )
+    shutil.copy(FILES / "mpi.conf", etc)
+    shutil.copy(FILES / "task_prolog.sh", etc)
+    (etc / "task_prolog.sh").chmod(0o755)
+    _write_plugins(layout)
+    if layout.accounting:
+        _fill("slurmdbd.conf", etc / "slurmdbd.conf", dir=layout.dir)
+        (etc / "slurmdbd.conf").chmod(0o600)
+
+
+def _setting(line: str) -> str:
+    """Return what a line of slurm.conf sets: its first key, or the partition that it describes."""
+    found = re.match(r"PartitionName=\S+|\w+=", line, re.I)
+    return found[0].lower() if found else ""
+
+
+def _edit(conf: Path, lines: str) -> None:
+    """Append `lines` to slurm.conf, and remove those that set the same: Slurm warns about a second value."""
+    new = {_setting(line) for line in lines.splitlines()}
+    kept = [line for line in conf.read_text().splitlines() if _setting(line) not in new]
+    conf.write_text("\n".join([*kept, lines]) + "\n")
+
+
+def _write_plugins(layout: Layout) -> None:
+    """PBS variables if the site has PBS; containers if the stand-in can be built."""
+    plugins, etc = "", layout.dir / "etc/slurm"
+    if layout.site.pbs:
+        (etc / "pbs").touch()
+        plugins += "required spank_pbs.so\n"
+    if images.can_build() and not layout.root:  # a plugin is for the Slurm that it is compiled with
+        images.build_plugin(etc / "pyxis_standin.so")
+        plugins += "required /etc/slurm/pyxis_standin.so\n"
+    (etc / "plugstack.conf").write_text(plugins)
+
+
+def _partitions(names: Sequence[str]) -> str:
+    lines = [f"PartitionName={name} PriorityTier=10 PreemptMode=OFF" for name in names]
+    lines[0] += " Default=YES"
+    return "\n".join(lines)
+
+
+def _write_shims(layout: Layout) -> None:
+    """One script per client command that there is: put the folder first on PATH."""
+    folder = layout.dir
+    for command in COMMANDS:
+        program = find(command, "/usr/bin:/usr/local/bin", layout.root)
+        if program:
+            _fill("shim.sh", folder / "bin" / command, command=command, program=program, dir=folder)
+            (folder / "bin" / command).chmod(0o755)
+
+
+def _write_ssh(folder: Path) -> None:
+    """Keys and settings for `ssh NODE` without a password, for root and the testbed's users."""
+    ssh = folder / "etc/ssh"
+    for name in ("host_key", "id_root"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", ssh / name], check=True)
+    shutil.copy(ssh / "id_root.pub", ssh / "authorized_keys")
+    for user, uid in USERS.items():
+        _write_private(ssh / f"id_{user}", (ssh / "id_root").read_bytes())
+        os.chown(ssh / f"id_{user}", uid, uid)
+    for name in ("sshd_config", "ssh_config"):
+        _fill(name, ssh / name, dir=folder)

@@ -1,0 +1,112 @@
+"""The login node and the compute nodes as sets of namespaces: power on, power off, and the way in."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+
+from train_anywhere.slurm.testbed import config, namespaces
+from train_anywhere.slurm.testbed.errors import TestbedError
+
+START_TIMEOUT_S = 60
+
+
+class Machines:
+    """The machines of one testbed, known by the process 1 of each (id and start time in `run/<name>.pid`)."""
+
+    def __init__(self, layout: config.Layout) -> None:
+        self.layout = layout
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def pid(self, name: str) -> int | None:
+        """Process 1 of a machine as this machine numbers it, or None when it is off."""
+        file = self.layout.dir / f"run/{name}.pid"
+        words = file.read_text().split() if file.exists() else []
+        if len(words) != 2:  # another process is writing it
+            return None
+        pid, started = words
+        return int(pid) if namespaces.started(int(pid)) == started else None
+
+    def start_login(self, outlive: bool) -> None:
+        """Start the login node and wait for its daemons.
+
+        What is run there keeps this machine's process ids and /proc: one process that gets signals directly.
+        """
+        script = ["bash", str(config.FILES / "login.sh"), str(self.layout.dir), config.GATEWAY]
+        script += [str(int(self.layout.ssh)), str(int(self.layout.accounting))]
+        if self.layout.root:
+            own_python = [os.path.realpath(sys.executable), sysconfig.get_path("stdlib")]
+            script += [self.layout.root, *own_python]
+        with_us = [] if outlive else ["setpriv", "--pdeathsig", "KILL"]
+        outer = self._start("login", [*with_us, *namespaces.UNSHARE, *script])
+        self._save_pid("login", namespaces.child_of(outer))
+        self.wait_for((self.layout.dir / "run/ready").exists, "the login node did not start")
+
+    def boot(self, node: str) -> None:
+        """Start a compute node with an empty `/tmp` and plug it into the login node's bridge."""
+        login = self._login()
+        enter = namespaces.enter(login, pid_namespace=True, cwd="/")
+        outer = self._start(node, [*enter, *namespaces.UNSHARE, "--mount-proc", *self._node_script(node)])
+        # nsenter -> unshare -> bash, process 1 of the node
+        pid = namespaces.child_of(namespaces.child_of(outer))
+        self._save_pid(node, pid)
+        namespaces.wait_for_own_network(pid, login)
+        cable = f"ip link delete {node} 2> /dev/null; ip link add {node} type veth peer name eth0 netns {pid}"
+        script = ["sh", "-c", f"{cable} && ip link set {node} master br0 up"]
+        subprocess.run([*namespaces.enter(login, pid_namespace=False, cwd="/"), *script], check=True)
+
+    def unplug(self, node: str) -> None:
+        """Take a node's cable out of the bridge."""
+        enter = namespaces.enter(self._login(), pid_namespace=False, cwd="/")
+        # fails if the node is already off
+        subprocess.run([*enter, "ip", "link", "delete", node], check=False, capture_output=True)
+
+    def kill(self, name: str) -> None:
+        """Power off: everything on the machine dies at once. The nodes die with the login node."""
+        pid = self.pid(name)
+        if pid:
+            namespaces.kill(pid)
+
+    def reap(self) -> None:
+        """Collect the processes that this object started."""
+        for process in self._started:
+            process.wait()
+        self._started.clear()
+
+    def wait_for(self, done: Callable[[], bool], sentence: str) -> None:
+        """Wait until `done()`; stop at once when the login node has died.
+
+        Raises:
+            TestbedError: `sentence`, with the end of the log.
+        """
+        end = time.monotonic() + START_TIMEOUT_S
+        while not done():
+            if not self.pid("login") or time.monotonic() > end:
+                raise TestbedError(f"{sentence}; logs are in {self.layout.dir}/log:\n{self._log_tail()}")
+            time.sleep(0.02)
+
+    def _login(self) -> int:
+        pid = self.pid("login")
+        if not pid:
+            raise TestbedError("the testbed is down: start it with `python slurm/testbed.py up`")
+        return pid
+
+    def _node_script(self, node: str) -> list[str]:
+        layout = self.layout
+        shared = [str(p) for p in layout.share if p.is_relative_to("/tmp")]
+        words = [layout.dir, node, layout.address(node), config.GATEWAY, int(layout.ssh), *shared]
+        return ["bash", str(config.FILES / "node.sh"), *map(str, words)]
+
+    def _start(self, name: str, argv: list[str]) -> int:
+        process = namespaces.start(argv, self.layout.dir / f"log/{name}.out")
+        self._started.append(process)
+        return process.pid
+
+    def _save_pid(self, name: str, pid: int) -> None:
+        (self.layout.dir / f"run/{name}.pid").write_text(f"{pid} {namespaces.started(pid)}\n")
+
+    def _log_tail(self) -> str:
+        logs = [self.layout.dir / f"log/{name}" for name in ("login.out", "slurmctld.log")]
+        return "\n".join(line for log in logs if log.exists() for line in log.read_text().splitlines()[-8:])

@@ -1,0 +1,1 @@
+"""For tests: fixtures (`plugin`), and what several test files compare by."""

@@ -1,0 +1,12 @@
+"""The frameworks of this project."""
+
+from train_anywhere.config.strategies import SUPPORTED
+
+FRAMEWORKS = tuple(SUPPORTED)
+PREFIXES = {
+    "torch": "lightning",
+    "tf": "keras",
+}
+"""Of the names of files that are for one framework."""
+FIRST = FRAMEWORKS[0]
+"""The one of a run that names none."""

@@ -1,0 +1,129 @@
+"""Run commands of the project as forks of processes that have imported what they need.
+
+While a test runs, `subprocess.Popen` is the one below: a command of this Python and this project is forked, any other is started anew.
+A worker of pytest has a server for commands without a framework and one for each framework, started on first use. What a
+fork starts itself, such as the ranks of a run on this machine, is forked by the same server.
+
+Tests of the start itself (what is imported, how the interpreter ends, what a terminal does) have the mark new_process.
+"""
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.files import ROOT
+from train_anywhere.launch.forkserver import ForkServer
+
+ENVIRON: dict[str, str] = {}
+"""Environment of this process before the first test: a test may change what libraries read."""
+
+_servers: dict[str, ForkServer] = {}
+
+
+def server(framework: str) -> ForkServer:
+    """Return this process's server for commands with a framework, or without one ("")."""
+    if framework not in _servers:
+        modules = [
+            "train_anywhere.testing.warm_imports",
+            *([f"train_anywhere.testing.warm_imports.{framework}"] if framework else []),
+        ]
+        _servers[framework] = ForkServer(modules, ENVIRON)
+    return _servers[framework]
+
+
+def join(only: ForkServer) -> None:
+    """Make this process, a server or its fork, start what it starts from one server."""
+    _servers.update(dict.fromkeys(("", "lightning", "keras"), only))
+    subprocess.Popen = Popen  # type: ignore[misc]
+
+
+def framework_of(words: Sequence[str]) -> str:
+    """Return the framework that a command is going to import, as far as its words say so; "" for none."""
+    if words[0] == "-c":
+        known = {"lightning": ("torch", "lightning"), "keras": ("keras", "tensorflow")}
+        return next((f for f, names in known.items() if any(n in words[1] for n in names)), "")
+    program = Path(words[1] if words[0] == "-m" else words[0]).stem
+    if program not in ("train", "evaluate") or any(w.startswith(LIGHT) for w in words):
+        return ""
+    for word in words[1:]:
+        with suppress(OSError, ValueError):
+            if (config := Path(word.removeprefix("resume=")) / "config.yaml").is_file():
+                return "keras" if "framework: keras" in config.read_text() else "lightning"
+    return "keras" if "framework=keras" in words else "lightning"
+
+
+LIGHT = ("dry_run=true", "cluster=", "--help", "--cfg", "--info")
+"""Starts of words that make a command one without a framework."""
+
+
+NEW = subprocess.Popen
+
+
+class Popen(NEW):  # type: ignore[type-arg]
+    """A fork of a warm process if the command is one of this project, else a new process."""
+
+    _forked: Any = None
+
+    def _execute_child(self, *arguments: Any) -> None:
+        given = inspect.signature(NEW._execute_child).bind(self, *arguments).arguments  # type: ignore[attr-defined]
+        command = given["args"]
+        environ = dict(os.environ if given["env"] is None else given["env"])
+        if self._usual(given) and (chosen := _chosen(command, environ, given["cwd"])):
+            numbers = (given["p2cread"], given["c2pwrite"], given["errwrite"])
+            streams = [own if number == -1 else number for own, number in enumerate(numbers)]
+            self._forked = chosen.fork(command, environ, given["cwd"] or Path.cwd(), streams)
+        if self._forked:
+            self.pid, self._child_created = self._forked.pid, True
+            self._close_pipe_fds(*(given[n] for n in PIPES))  # type: ignore[attr-defined]
+        else:
+            super()._execute_child(*arguments)  # type: ignore[misc]
+
+    @staticmethod
+    def _usual(given: Mapping[str, Any]) -> bool:
+        """Return whether nothing is asked for that only a new process has."""
+        odd = ("preexec_fn", "pass_fds", "shell", "executable", "gid", "uid")
+        return isinstance(given["args"], list) and not any(
+            given[name] not in (None, (), False) for name in odd
+        )
+
+    def _internal_poll(self, *arguments: Any, **more: Any) -> int | None:
+        if self._forked:
+            self.returncode = self._forked.poll()
+            return self.returncode
+        return super()._internal_poll(*arguments, **more)  # type: ignore[misc,no-any-return]
+
+    def _wait(self, timeout: float | None) -> int:
+        if self._forked:
+            try:
+                self.returncode = self._forked.wait(timeout)
+            except subprocess.TimeoutExpired:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+            return self.returncode
+        return super()._wait(timeout)  # type: ignore[misc,no-any-return]
+
+
+PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+def _chosen(command: list[str], environ: Mapping[str, str], cwd: Any) -> ForkServer | None:
+    """Return the server of a command of this project; None for any other command."""
+    if len(command) < 2 or os.fspath(command[0]) != sys.executable:
+        return None
+    command[:] = [os.fspath(word) for word in command]
+    words = command[1 + (command[1] == "-u") :]
+    if words[0] == "-c" and "modules" in words[1]:  # it looks at what is imported
+        return None
+    here = Path(cwd or ".").resolve()
+    script = not words[0].startswith("-") and (here / words[0]).resolve().is_relative_to(ROOT)
+    if not script and not (words[0] in ("-m", "-c") and here == ROOT):
+        return None
+    folders = environ.get("PYTHONPATH", "").split(os.pathsep)
+    if any(Path(folder, "sitecustomize.py").exists() for folder in folders):
+        return None
+    chosen = server(framework_of(words))
+    return None if chosen.differing(environ) else chosen

@@ -1,0 +1,42 @@
+"""What commands without a framework import; a fork server of the tests imports this module, its forks find it done."""
+
+import socket
+from importlib import import_module
+
+from train_anywhere.launch import fork_main
+from train_anywhere.launch.forkserver import ForkServer
+from train_anywhere.testing import warm
+
+NAMES = (
+    "antlr4", "argparse", "difflib", "fnmatch", "getpass", "jinja2.runtime", "yaml",
+    "hydra._internal.hydra", "hydra._internal.core_plugins.basic_sweeper", "hydra._internal.core_plugins.basic_launcher",
+    "hydra._internal.utils", "hydra.main", "omegaconf", "hydra_plugins.slurm_launcher",
+    *(
+        f"train_anywhere.{name}"
+        for name in (
+            "slurm.launch", "slurm.rules", "launch.sweep", "slurm.presets", "slurm.git",
+            "slurm.snapshot", "slurm.show_logs", "slurm.runs", "config.refusal", "runs.resume",
+            "launch.local", "launch.processes", "launch.rank", "runs.lock",
+            "distributed.horovod_install", "runs.attempts",
+        )
+    ),
+)  # fmt: skip
+
+
+def load() -> None:
+    """Import, let Hydra look for its plugins, and compose once: its parsers cache what they build."""
+    for name in NAMES:
+        import_module(name)
+    from hydra.core.global_hydra import GlobalHydra
+
+    from train_anywhere.config.compose import compose, quoted
+
+    for words in (["cluster=slurm", "optimizer.lr=1e-3", "cluster.extra=[--a=b]"], ["model=mlp"]):
+        compose([quoted(w) for w in words])
+    GlobalHydra.instance().clear()
+
+
+ours, theirs = socket.socketpair()
+fork_main.MORE.append(theirs)
+warm.join(ForkServer.join(ours))
+load()

@@ -1,0 +1,5 @@
+"""What commands with framework=keras import."""
+
+import train_anywhere.monitor.node
+import train_anywhere.monitor.report.page
+import train_anywhere.training.keras.run  # noqa: F401

@@ -1,0 +1,5 @@
+"""What commands with framework=lightning import."""
+
+import train_anywhere.monitor.node
+import train_anywhere.monitor.report.page
+import train_anywhere.training.lightning.run  # noqa: F401

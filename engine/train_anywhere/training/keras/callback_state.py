@@ -1,0 +1,105 @@
+"""State of callbacks: those of their attributes that change and are plain data, saved with each checkpoint and restored at a resume."""
+
+import json
+import types
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+import keras
+import numpy as np
+
+from train_anywhere.errors import CheckpointError
+from train_anywhere.training.keras.strategies.base import Strategy
+
+SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set}
+
+MADE_ANEW = (
+    str, PurePath, type, partial, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
+    keras.losses.Loss, keras.optimizers.schedules.LearningRateSchedule,
+)  # fmt: skip
+"""What a callback may have besides plain data: it does not change, or is plain data."""
+
+
+def encode(value: Any) -> Any:
+    """Return plain data for JSON; no path, since a file of someone else may not change what is written. Raises TypeError with the rest."""
+    if value is None or type(value) in (bool, int, float) or (type(value) is str and "/" not in value):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {kind: [value.dtype.name, value.shape, b64encode(value.tobytes()).decode()]}
+    if type(value) in SEQUENCES.values():
+        return {type(value).__name__: [encode(item) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+    raise TypeError(value)
+
+
+def decode(value: Any) -> Any:
+    """Return what `encode` was called with."""
+    if not isinstance(value, dict):
+        encode(value)
+        return value
+    ((kind, items),) = value.items()
+    if kind in ("array", "scalar"):
+        array = np.frombuffer(b64decode(items[2]), items[0]).reshape(items[1]).copy()
+        return array if kind == "array" else array[()]
+    if kind == "dict":
+        return {decode(key): decode(item) for key, item in items}
+    return SEQUENCES[kind](decode(item) for item in items)
+
+
+class CallbackStates:
+    """The state of a run's callbacks: attributes that are no longer what their constructors made of them.
+
+    Args:
+        callbacks: just made, by names that a resumed run finds again; the same ones on all ranks.
+    """
+
+    def __init__(self, callbacks: Mapping[str, keras.callbacks.Callback]) -> None:
+        self.callbacks = callbacks
+        self._first = {key: hash(value) for key, value in self._attributes() if isinstance(value, str)}
+
+    def save(self) -> dict[str, dict[str, str]]:
+        """Return the state of this moment: JSON by attribute, by callback."""
+        kept: dict[str, dict[str, str]] = {name: {} for name in self.callbacks}
+        for key, value in self._attributes():
+            if isinstance(value, str) and self._first.get(key) != hash(value):
+                self._first.pop(key, None)  # has changed once: what it was made of counts no more
+                kept[key[0]][key[1]] = value
+        return kept
+
+    def restore(self, kept: Mapping[str, Mapping[str, str]], strategy: Strategy) -> None:
+        """Restore a saved state after `on_train_begin`; what each rank sets by itself there it keeps. Raises CheckpointError."""
+        here = self.save()
+        first = strategy.shared(here)
+        try:
+            for name, callback in self.callbacks.items():
+                for attribute, text in kept.get(name, {}).items():
+                    if here[name].get(attribute) == first[name].get(attribute):
+                        vars(callback)[attribute] = decode(json.loads(text))
+                        self._first.pop((name, attribute), None)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise CheckpointError(f"the checkpoint's state of callbacks can't be read: {error!r}.") from error
+
+    def lost(self) -> list[str]:
+        """Return a line for each attribute that checkpoints can't hold."""
+        return [
+            f"callbacks.{name.split()[0]}.{attribute} is a {type(error.args[0]).__name__}, which checkpoints can't hold: a resumed run "
+            "makes it anew, and may differ from one that never stopped; keep numbers, strings, arrays, lists and dicts."
+            for (name, attribute), error in self._attributes()
+            if isinstance(error, Exception) and not isinstance(error.args[0], MADE_ANEW)
+        ]
+
+    def _attributes(self) -> Iterator[tuple[tuple[str, str], str | Exception]]:
+        """Yield the JSON of each attribute, or an error with the object in it that can't be saved."""
+        for name, callback in self.callbacks.items():
+            # Keras flips the sign of min_delta once, where it also sets a function that is not saved
+            left_out = {"params", "_model", "min_delta" if hasattr(callback, "_set_monitor_op") else ""}
+            for attribute in vars(callback).keys() - left_out:
+                try:
+                    yield (name, attribute), json.dumps(encode(vars(callback)[attribute]))
+                except (TypeError, RecursionError) as error:
+                    yield (name, attribute), error

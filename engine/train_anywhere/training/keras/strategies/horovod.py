@@ -1,0 +1,81 @@
+"""Horovod under Keras' `fit`: any number of processes with one device each, started by any launcher.
+
+Horovod 0.28.1 has its own optimizer for Keras, which silently does nothing under Keras 3: it overrides a method
+that Keras 3 never calls. Here `optimizer.apply` averages the gradients before it clips them or checks them for overflow, so
+all ranks decide alike.
+"""
+
+from contextlib import AbstractContextManager
+
+import keras
+import tensorflow as tf
+
+from train_anywhere.distributed.horovod_init import explaining_lost_ranks, import_horovod, start_horovod
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.training.keras.strategies.base import Strategy
+
+hvd = import_horovod("tensorflow")
+
+SENDABLE = ("float16", "float32", "float64", "int32", "int64")
+
+
+class HorovodStrategy(Strategy):
+    """Data parallelism over ranks that exist already; the devices must be chosen before.
+
+    Args:
+        topology: which rank this process is.
+        compression: "none", or "fp16" to send gradients with 16 bits; those above 65504 become infinite.
+    """
+
+    def __init__(self, topology: Topology, compression: str = "none") -> None:
+        start_horovod(topology, hvd)
+        super().__init__(topology.rank, topology.world_size, topology.world_size)
+        self.topology = topology
+        self.compression = getattr(hvd.Compression, compression)
+
+    def explaining_lost_ranks(self) -> AbstractContextManager[object]:
+        """Horovod's error of a broken collective becomes one sentence."""
+        return explaining_lost_ranks(self.topology)
+
+    def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
+        """Dense gradients travel as one group; sparse ones (embeddings) are gathered as such."""
+        averages = list(gradients)
+        if self.processes == 1:
+            return averages
+        dense = {n: g for n, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
+        for number, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                averages[number] = hvd.allreduce(gradient, op=hvd.Average, name=f"{name}.sparse.{number}")
+        if dense:
+            reduced = hvd.grouped_allreduce(
+                list(dense.values()), op=hvd.Average, name=name, compression=self.compression
+            )
+            for number, gradient in zip(dense, reduced, strict=True):
+                averages[number] = gradient
+        return averages
+
+    def average_variables(self, variables: list[keras.Variable]) -> None:
+        """One grouped all-reduce."""
+        if self.processes == 1 or not variables:
+            return
+        values = [tf.convert_to_tensor(v.value) for v in variables]
+        averages = hvd.grouped_allreduce(values, op=hvd.Average, name="variables")
+        for variable, value in zip(variables, averages, strict=True):
+            variable.assign(value)
+
+    def from_rank_0(self, variables: list[keras.Variable]) -> None:
+        """One broadcast for each; types that Horovod can't send travel as int64."""
+        if self.processes == 1:
+            return
+        for number, variable in enumerate(variables):
+            value = tf.convert_to_tensor(variable.value)
+            packed = value if value.dtype.name in SENDABLE else tf.cast(value, tf.int64)
+            sent = hvd.broadcast(packed, 0, name=f"from_rank_0.{number}")
+            variable.assign(tf.cast(sent, value.dtype))
+
+    def sum(self, values: list[float]) -> list[float]:
+        """One all-reduce."""
+        if self.processes == 1:
+            return values
+        totals = hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum, name="sum")
+        return [float(v) for v in totals.numpy()]

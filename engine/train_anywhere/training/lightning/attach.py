@@ -1,0 +1,131 @@
+"""What a Trainer is given before it trains: callbacks, loggers, and the checkpoint to resume from."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.loggers import Logger
+
+from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
+from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.interval import Interval
+from train_anywhere.checkpoints.recovery import open_checkpointer
+from train_anywhere.checkpoints.staging import open_staging
+from train_anywhere.config.monitors import judged_by
+from train_anywhere.config.schema import Config
+from train_anywhere.data.torch_foreign import Stream
+from train_anywhere.errors import CheckpointError
+from train_anywhere.runs.attempts import record_first_step
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.replay import good_until
+from train_anywhere.training.lightning.agreement import CompareWeights
+from train_anywhere.training.lightning.callbacks import MetricsCallback
+from train_anywhere.training.lightning.checkpoint import METADATA, CheckpointCallback, StateWriter
+from train_anywhere.training.lightning.dropin import (
+    ConfiguredOptimizer,
+    brings_optimizer,
+    callbacks_of,
+    loggers_of,
+)
+from train_anywhere.training.lightning.early_stop import EarlyStop
+from train_anywhere.training.lightning.module import TaskModule
+from train_anywhere.training.lightning.random_state import RandomState
+from train_anywhere.training.lightning.rank_state import RankState
+from train_anywhere.training.lightning.shards import Shards
+from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
+from train_anywhere.training.lightning.tensorboard import TensorBoard
+from train_anywhere.training.lightning.trainer import Trainer
+from train_anywhere.training.metrics_csv import CsvLog
+from train_anywhere.training.resuming import refuse_other_framework, resuming_at
+from train_anywhere.training.tracking import Pair
+
+
+def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> CheckpointCallback:
+    """Give the Trainer what writes and resumes the checkpoints of the run, from its newest good one.
+
+    With a sharded strategy each rank writes a part of the checkpoint.
+    """
+    config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
+    writes = not config.trainer.fast_dev_run and trainer.is_global_zero
+    checkpointer = open_checkpointer(config.checkpoint, run, in_parts=sharded) if writes else None
+    until = good_until(run, config.trainer.detect_nan)
+    saved = trainer.strategy.broadcast(checkpointer.store.newest_good(until) if checkpointer else None)
+    if writes:
+        record_first_step(run, saved.step if saved else 0)
+        run.steps_done = lambda: trainer.steps_done
+    if saved:
+        refuse_other_framework(saved, "lightning")
+        refuse_other_layout(saved, sharded)
+        trainer.steps_done = saved.step
+        metrics.progress.note(resuming_at(saved, config, plan, trainer.world_size))
+    if line := judged_by(config):
+        metrics.progress.note(line)
+    interval = Interval(config.checkpoint, trainer.world_size)
+    metrics.interval = interval if writes else None
+    shards = open_shards(run, config, trainer.global_rank) if sharded else None
+    writer = StateWriter(checkpointer, shards, saved)
+    trainer.strategy.checkpoint_io = writer
+    return CheckpointCallback(config, plan, writer, metrics, saved, interval)
+
+
+def open_shards(run: RunDir, config: Config, rank: int) -> Shards:
+    """Writes this rank's parts of checkpoints, by way of its node's disk; all ranks call it together."""
+    staging = open_staging(run, config.checkpoint.local)
+    return Shards(run.checkpoints, staging.part(rank) if staging else None)
+
+
+def add_callbacks(
+    trainer: Trainer, module: pl.LightningModule, checkpoints: CheckpointCallback, training: Any, devices: int
+) -> None:
+    """The clock, the user's callbacks, then ours; the one that saves comes last: it saves what the others have decided.
+
+    Args:
+        training: the loader that is trained from.
+        devices: that share the global batch.
+    """
+    config, metrics = checkpoints.config, checkpoints.metrics
+    trainer.callbacks.insert(0, metrics.clock)
+    tell, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
+    if not isinstance(module, TaskModule) and not brings_optimizer(module):
+        trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
+    trainer.callbacks += [
+        *callbacks_of(config, module, trainer),
+        *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
+        RandomState(config.seed, tell),
+        RankState(training if isinstance(training, Stream) else None, tell),
+        metrics,
+        EarlyStop(config.trainer.early_stopping, metrics),
+        *([] if config.trainer.fast_dev_run else [checkpoints]),
+    ]
+
+
+def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) -> None:
+    """TensorBoard, the loggers of the configuration, metrics.csv, and the one that tells us what is logged."""
+    config, metrics, saved = checkpoints.config, checkpoints.metrics, checkpoints.writer.newest
+    metrics.received.trainer = trainer
+    loggers: list[Logger] = []
+    if not config.trainer.fast_dev_run:
+        step = saved.step if saved else 0
+        if config.monitor.tensorboard:
+            # Lightning counts steps from 0
+            purged = step if metrics.task else step - 1
+            loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
+        seen: frozenset[Pair] = frozenset()
+        if config.monitor.csv and trainer.is_global_zero:
+            known = metrics.task.names("train", "val", "test") if metrics.task else []
+            metrics.csv = CsvLog(run.metrics_csv, known)
+            seen = frozenset(metrics.csv.held(step))
+            metrics.csv.resume(step)
+        loggers += loggers_of(config, run, trainer.is_global_zero, step, seen)
+    trainer.loggers = [*loggers, metrics.received]
+
+
+def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:
+    """Raise CheckpointError for a whole checkpoint with a sharded strategy, or the reverse."""
+    if (saved.path / METADATA).exists() != sharded:
+        written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
+        raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
+
+
+def _events(checkpointer: AsyncCheckpointer | None, run: RunDir) -> EventFileSync:
+    return checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)

@@ -1,0 +1,59 @@
+"""Where in the run training resumes, and Lightning's loop counters for that place."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+
+from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.config.schema import Trainer
+from train_anywhere.training.plan import Plan, validation_due
+
+
+def steps_done(trainer: pl.Trainer) -> int:
+    """Optimizer steps of the run, as `train_anywhere.training.lightning.trainer.Trainer` counts them."""
+    steps: int = trainer.steps_done  # type: ignore[attr-defined]
+    return steps
+
+
+def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
+    """Epoch and batch to resume at, both from 0; batch `plan.train_batches` is the validation of the epoch.
+
+    The plan may have changed since the checkpoint was written (`resume=RUN trainer.limit_train_batches=10`):
+    an epoch that is over by the new plan is not resumed, nor is a finished run.
+    """
+    if saved is None:
+        return 0, 0
+    if saved.batch == plan.train_batches and validation_due(config, plan, saved.epoch, saved.step):
+        return saved.epoch, saved.batch
+    epoch, batch = (saved.epoch, saved.batch) if saved.batch < plan.train_batches else (saved.epoch + 1, 0)
+    over = saved.step >= plan.total_steps or epoch >= plan.max_epochs
+    return (plan.max_epochs, 0) if over else (epoch, batch)
+
+
+def set_loops(state: dict[str, Any], epoch: int, batch: int, train_batches: int, steps: int) -> None:
+    """Set the saved state of the fit loop to `epoch` epochs done, and `batch` batches of the next one.
+
+    Lightning saves its counters as they stand in the middle of a hook and guesses on loading which hook it
+    was; here they are set to what they are between two batches, between two epochs, or before a validation.
+
+    Args:
+        state: `checkpoint["loops"]["fit_loop"]`; changed in place.
+        batch: `train_batches` if only the validation of the epoch is left.
+        steps: optimizer steps done.
+    """
+    begun = epoch + 1 if batch else epoch
+    # Lightning adds the last step of an epoch after its validation
+    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - int(batch == train_batches)
+    to_validate = int(batch == train_batches)  # Lightning validates a finished epoch if it had begun to
+    state["epoch_progress"] = _counters(begun, begun, epoch)
+    state["epoch_loop.batch_progress"] = _counters(batch, batch, batch) | {"is_last_batch": bool(to_validate)}
+    state["epoch_loop.val_loop.batch_progress"] = {
+        "total": _counters(to_validate, to_validate, 0)["total"],
+        "current": _counters(0, 0, 0)["current"],
+        "is_last_batch": False,
+    }
+
+
+def _counters(ready: int, started: int, done: int) -> dict[str, Any]:
+    counts = {"ready": ready, "started": started, "processed": done, "completed": done}
+    return {"total": counts, "current": dict(counts)}

@@ -1,0 +1,35 @@
+"""The device that a rank computes on, and whether it supports the configuration."""
+
+import torch
+
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.devices import no_gpu
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import ConfigError
+
+
+def pick_device(config: Config, topology: Topology) -> torch.device:
+    """The one device of this rank: its GPU, or the CPU.
+
+    A scheduler may show each rank only its own GPU, or all GPUs of the node; then the local rank counts.
+
+    Raises:
+        ConfigError: the device is missing, or can't compute in the requested precision.
+    """
+    wanted, gpus = config.trainer.accelerator, torch.cuda.device_count()
+    if wanted == "cpu" or (wanted == "auto" and gpus == 0):
+        if config.trainer.precision == "16-mixed":
+            raise ConfigError(
+                "trainer.precision=16-mixed needs a GPU, and this rank computes on the CPU; "
+                "use trainer.precision=bf16-mixed."
+            )
+        return torch.device("cpu")
+    if gpus == 0:
+        raise ConfigError(no_gpu("torch"))
+    index = 0 if gpus == 1 else topology.local_rank
+    if index >= gpus:
+        raise ConfigError(
+            f"local rank {index} has no GPU: this node shows {gpus} and has "
+            f"{topology.local_world_size} ranks; use trainer.devices={gpus}."
+        )
+    return torch.device("cuda", index)

@@ -1,0 +1,243 @@
+"""Horovod as a strategy of Lightning, which removed its own in 2.0.
+
+No process group of torch.distributed exists: every collective goes through Horovod, and each has a fixed
+name, by which Horovod matches those of different ranks. The optimizer is Lightning's own and not wrapped,
+because the averages are complete when backward returns: before unscaling, clipping and the step.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.optimizer import _optimizers_to_device
+from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from train_anywhere.distributed.horovod_init import explaining_lost_ranks, start_horovod
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE
+from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
+from train_anywhere.training.lightning.strategies.horovod_gradients import (
+    GradientExchange,
+    addable,
+    hvd,
+    sendable,
+)
+from train_anywhere.training.lightning.trained import late
+
+
+class HorovodStrategy(ParallelStrategy):
+    """Data parallelism over ranks that exist already, with one device each.
+
+    Args:
+        topology: which rank this process is.
+        device: the device of this rank.
+        compression: "none" or "fp16", of the gradients on the wire.
+    """
+
+    strategy_name = "horovod"
+    is_distributed = True  # else Lightning does not reduce what `self.log(..., sync_dist=True)` logs
+
+    def __init__(
+        self, topology: Topology, device: torch.device, compression: str = "none", **options: Any
+    ) -> None:
+        super().__init__(
+            parallel_devices=[device], cluster_environment=TopologyEnvironment(topology), **options
+        )
+        self.topology, self.compression = topology, compression
+        self.exchange: GradientExchange | None = None
+
+    @property
+    def root_device(self) -> torch.device:
+        """The device of this rank."""
+        assert self.parallel_devices
+        return self.parallel_devices[0]
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """For a `DistributedSampler`; Lightning's own would count one rank."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    # --- set-up -------------------------------------------------------------------------------------------------
+
+    def setup_environment(self) -> None:
+        """From here on the ranks know each other."""
+        super().setup_environment()
+        start_horovod(self.topology, hvd)
+        rank_zero_only.rank = self.global_rank
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Move the model to its device, broadcast rank 0's state, then make optimizers and the hooks on gradients."""
+        assert self.accelerator and self.model
+        self.accelerator.setup(trainer)
+        refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
+        self.precision_plugin.convert_module(self.model)
+        self.model_to_device()
+        self._broadcast_state([*self.model.named_parameters(), *self.model.named_buffers()])
+        self._reduce_metrics_by_horovod(self.model)
+        fitting = trainer.state.fn == TrainerFn.FITTING
+        if fitting:
+            if self.world_size > 1:
+                self.exchange = GradientExchange(self.model, self.compression)
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+        if fitting:
+            _optimizers_to_device(self.optimizers, self.root_device)
+
+    def model_to_device(self) -> None:
+        """To this rank's device."""
+        assert self.model
+        if self.root_device.type == "cuda":
+            torch.cuda.set_device(self.root_device)
+        self.model.to(self.root_device)
+
+    def on_validation_start(self) -> None:
+        """Buffers, such as BatchNorm's statistics, differ between ranks while training: rank 0's count."""
+        assert self.model
+        self._broadcast_state(list(self.model.named_buffers()))
+
+    def teardown(self) -> None:
+        """Take the hooks off the model."""
+        if self.exchange:
+            self.exchange.close()
+        self.exchange = None
+        super().teardown()
+
+    def _broadcast_state(self, state: list[tuple[str, Tensor]]) -> None:
+        if self.world_size == 1:
+            return
+        with self._collective():
+            sent = [(tensor, sendable(tensor), name) for name, tensor in state]
+            handles = [hvd.broadcast_async_(packed, 0, name=f"state.{name}") for _, packed, name in sent]
+            for (tensor, packed, _), handle in zip(sent, handles, strict=True):
+                hvd.synchronize(handle)
+                if packed.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(packed)
+
+    def _reduce_metrics_by_horovod(self, model: nn.Module) -> None:
+        """Without this, torchmetrics asks torch.distributed, finds nothing, and silently keeps one rank's numbers."""
+        for metric in (m for m in model.modules() if isinstance(m, Metric)):
+            metric.distributed_available_fn = lambda: self.world_size > 1
+            metric.dist_sync_fn = self._gather_ragged
+
+    # --- gradients ----------------------------------------------------------------------------------------------
+
+    def follow_trained(self) -> None:
+        """Average the gradients of parameters that are trained since this epoch too; all ranks call it together."""
+        if self.exchange and self.model:
+            self.exchange.follow(self.model)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Raise ConfigError for a parameter that is trained since the middle of an epoch."""
+        if self.exchange and (names := [n for p, n in self.exchange.frozen.items() if p.requires_grad]):
+            raise late(names, self.lightning_module, batch_idx)
+
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """Wait for the averages, which began to travel during backward."""
+        super().post_backward(closure_loss)
+        if self.exchange:
+            with explaining_lost_ranks(self.topology):
+                self.exchange.finish()
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Entered by Lightning for all but the last batch of an accumulation: nothing is sent."""
+        if not self.exchange:
+            yield
+            return
+        with self.exchange.paused():
+            yield
+
+    # --- collectives --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _collective(self) -> Iterator[None]:
+        """Lightning validates under inference_mode, which does not reach the thread where Horovod allocates."""
+        with torch.inference_mode(False), torch.no_grad(), explaining_lost_ranks(self.topology):
+            yield
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait until all ranks are here; but not after a checkpoint."""
+        if self.world_size > 1 and name != AFTER_SAVE:
+            with self._collective():
+                hvd.allreduce(torch.zeros(1), name="barrier")
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Any object that can be pickled, from rank `src` to all."""
+        if self.world_size == 1:
+            return obj
+        with self._collective():
+            return hvd.broadcast_object(obj, src, name="broadcast")
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """The mean (of integers: rounded down), sum, max, min or product over ranks; no tensor: as it is."""
+        if not isinstance(tensor, Tensor) or self.world_size == 1:
+            return tensor
+        refuse_group(group)
+        op = OPERATION.search(str(reduce_op or "sum").lower())  # "mean", ReduceOp.SUM, <RedOpType.AVG: 1>
+        if not op:
+            raise ConfigError(
+                f"strategy=horovod can't reduce by {reduce_op}: use sum, mean, min, max or product."
+            )
+        with self._collective():
+            reduced = hvd.allreduce(addable(tensor), name=f"reduce.{op[0]}", op=OPERATIONS[op[0]])
+        if op[0] in ("mean", "avg"):
+            rounding = None if reduced.is_floating_point() else "floor"
+            reduced = torch.div(reduced, self.world_size, rounding_mode=rounding)
+        return reduced.to(tensor.dtype)
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """[...] of each rank, all of one shape, to [world size, ...]."""
+        refuse_group(group)
+        if self.world_size == 1:
+            return tensor
+        if sync_grads and torch.is_grad_enabled():
+            return hvd.allgather(tensor.unsqueeze(0), name="all_gather")  # has a backward
+        with self._collective():
+            return hvd.allgather(sendable(tensor).unsqueeze(0), name="all_gather").to(tensor.dtype)
+
+    def _gather_ragged(self, tensor: Tensor, group: Any = None) -> list[Tensor]:
+        """One tensor per rank, of any shape with up to 7 dimensions: how torchmetrics wants them."""
+        with self._collective():
+            shape = torch.tensor([[tensor.dim(), *tensor.shape] + [0] * (7 - tensor.dim())])
+            shapes = hvd.allgather(shape, name="metric.shape").tolist()
+            flat = hvd.allgather(sendable(tensor).reshape(-1), name="metric.values").to(tensor.dtype)
+        sizes = [row[1 : 1 + row[0]] for row in shapes]
+        parts = flat.split([math.prod(size) for size in sizes])
+        return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
+
+
+OPERATIONS = {
+    "sum": hvd.Sum,
+    "mean": hvd.Sum,
+    "avg": hvd.Sum,
+    "max": hvd.Max,
+    "min": hvd.Min,
+    "product": hvd.Product,
+}
+OPERATION = re.compile("|".join(OPERATIONS))
+
+
+def refuse_group(group: Any) -> None:
+    """Process groups belong to torch.distributed."""
+    if group is not None and group is not getattr(torch.distributed.group, "WORLD", None):
+        raise ConfigError(
+            "strategy=horovod has no process groups: reduce over all ranks, or use strategy=ddp."
+        )
+
+
+def refuse_torch_sync_batchnorm(model: nn.Module, asked: bool) -> None:
+    """Without torch.distributed torch's SyncBatchNorm would silently be a plain BatchNorm."""
+    if asked or any(isinstance(m, nn.SyncBatchNorm) for m in model.modules()):
+        raise ConfigError(
+            "torch's SyncBatchNorm does not work with strategy=horovod: build the model with "
+            "horovod.torch.SyncBatchNorm (GPUs only), or use strategy=ddp."
+        )

@@ -1,0 +1,61 @@
+"""Report a loss of NaN or infinity when it happens: `trainer.detect_nan`.
+
+Checked when metrics are read anyway, every `trainer.log_every_n_steps` steps and at an epoch's end: no wait for a device.
+"""
+
+import sys
+from collections.abc import Mapping
+
+from train_anywhere.config.schema import DetectNan
+from train_anywhere.errors import NotFiniteError
+from train_anywhere.runs.summary import not_finite
+
+ADVICE = (
+    "try a lower optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed"
+)
+
+
+class NanWatch:
+    """Looks at losses; every rank has one, since all know the same metrics.
+
+    Args:
+        mode: warn: print it once; stop: end the run; off: nothing. replay ends it too, where `training/replay.py` has not: it
+            computes the training steps of tasks again, and nothing else.
+        prints: this rank prints the warning.
+    """
+
+    def __init__(self, mode: DetectNan, prints: bool) -> None:
+        self.mode, self.prints = mode, prints
+        self._reported = False
+
+    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Check what was just measured, and reported, at optimizer step `step`.
+
+        Raises:
+            NotFiniteError: with mode stop or replay, a loss is nan or inf.
+        """
+        bad = not_finite(metrics)
+        if self.mode == "off" or not bad or self._reported:
+            return
+        self._reported = True
+        what = f"{bad} is {metrics[bad]} at step {step}"
+        if self.mode in ("stop", "replay"):
+            alone = (
+                ", which computes nothing but training steps of a task again,"
+                if self.mode == "replay"
+                else ""
+            )
+            raise NotFiniteError(
+                f"{what}, and trainer.detect_nan={self.mode}{alone} ends the run; {ADVICE}. "
+                "Newer checkpoints than the best one may hold it too."
+            )
+        if self.prints:
+            print(
+                f"warning: {what}: training continues, but can't recover from that; {ADVICE}.",
+                file=sys.stderr,
+            )
+
+
+def judged(metrics: Mapping[str, float], monitor: str) -> float | None:
+    """The value by which a checkpoint may be the best; None if a loss is nan or inf, which is never the best."""
+    return None if not_finite(metrics) else metrics.get(monitor)
