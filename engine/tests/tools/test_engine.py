@@ -1,0 +1,146 @@
+"""`make detach`, `make attach` and `make update` in a copy of the project with an environment of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tools import engine
+from train_anywhere.files import ROOT
+from train_anywhere.testing.projects import copy, git, run
+
+pytestmark = pytest.mark.git
+
+NEXT = "0.1.1.dev7"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy whose environment sees the packages of this one, and installs into its own folder."""
+    made = copy(tmp_path)
+    sums = [sys.executable, "tools/engine.py", "checksums"]  # those of a tree that is being edited may be old
+    subprocess.run(sums, cwd=made, check=True)
+    git(made, "commit", "-q", "--allow-empty", "-am", "sums")
+    (made / ".venv").unlink()
+    venv.create(made / ".venv", symlinks=True)
+    folder = next((made / ".venv").glob("lib/python*/site-packages"))
+    (folder / "all.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return made
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Path:
+    """The folder of a newer engine."""
+    made = tmp_path / "newer" / "engine"
+    shutil.copytree(ROOT / "engine", made, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (made / "pyproject.toml").read_text()
+    (made / "pyproject.toml").write_text(text.replace(engine.version_of(ROOT / "engine"), NEXT))
+    log = (made / "CHANGELOG.md").read_text()
+    (made / "CHANGELOG.md").write_text(log.replace("\n## ", f"\n## {NEXT}\n\n- Steps are faster.\n\n## ", 1))
+    return made.parent
+
+
+def call(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [project / ".venv/bin/python", *words]
+    return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=300)
+
+
+def test_checksums_are_those_of_the_files() -> None:
+    assert engine.differing(ROOT / "engine") == [], "after a change of the engine: make format"
+
+
+def test_an_edited_engine_is_not_replaced(project: Path, newer: Path) -> None:
+    (project / "engine/train_anywhere/tasks.py").write_text("mine = 1\n")
+    (project / "engine/train_anywhere/mine.py").touch()
+    (project / "engine/README.md").unlink()
+    before = git(project, "status", "--short")
+    done = call(project, "tools/engine.py", "update", str(newer))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "README.md, train_anywhere/mine.py, train_anywhere/tasks.py" in done.stderr
+    assert git(project, "status", "--short") == before
+
+
+def test_an_engine_in_the_project_is_replaced(project: Path, newer: Path) -> None:
+    done = call(project, "tools/engine.py", "update", str(newer))
+    assert done.returncode == 0, done.stderr
+    assert f"-> {NEXT}" in done.stdout and "- Steps are faster." in done.stdout
+    assert "a package of its own" not in done.stdout  # this version's own section
+    assert engine.digests(project / "engine") == engine.digests(newer / "engine")
+    assert not [*project.glob(".engine-*")]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["update"], "name the new engine"),
+        (["update", "nowhere"], "FROM=nowhere is not an engine"),
+        (["update", "a.whl"], "is a wheel, and engine/ needs the sources"),
+        (["attach"], "engine/ is here already"),
+        (["detach", "nowhere.whl"], "FROM=nowhere.whl is not a wheel"),
+    ],
+)
+def test_refused(project: Path, words: list[str], says: str) -> None:
+    done = call(project, "tools/engine.py", *words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert says in done.stderr
+    assert git(project, "status", "--short") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.new_process
+def test_detached_updated_attached(project: Path, newer: Path, tmp_path: Path) -> None:
+    """The wheel has every file of the package, and the project trains and tests with it."""
+    done = call(project, "tools/engine.py", "detach")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (project / "wheels").glob("*.whl")
+    package = ROOT / "engine" / engine.PACKAGE
+    names = {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith(f"{engine.PACKAGE}/")}
+    assert names == {f"{engine.PACKAGE}/{p.relative_to(package)}" for p in engine.files(package)}
+    assert zipfile.ZipFile(wheel).getinfo(f"{engine.PACKAGE}/slurm/packed/python").external_attr >> 16 & 0o111
+    assert not (project / "engine").exists()
+    assert "sha256:" in (project / "requirements/engine.txt").read_text()
+
+    words = ("trainer.fast_dev_run=true", f"paths.results={tmp_path / 'results'}")
+    for framework in ("lightning", "keras"):
+        done = call(project, "src/train.py", f"framework={framework}", *words, "trainer.devices=2")
+        assert done.returncode == 0, done.stderr
+    done = call(project, "-m", "pytest", "-q", "-m", "not slow", "tests/models", "tests/tasks", "tests/data")
+    assert done.returncode == 0, done.stdout
+    done = run(project, "make", "test-engine")
+    assert done.returncode and "to bring them back: make attach" in done.stderr
+    git(project, "add", "-A")
+    code = git(project, "ls-files", "*.py", "*.yaml", "*.j2", "*.sh", "Makefile").splitlines()
+    assert sum((project / name).read_text().count("\n") for name in code) < 6000
+
+    done = call(project, "tools/engine.py", "update", str(newer))
+    assert done.returncode == 0, done.stderr
+    assert f"-> {NEXT}" in done.stdout and "- Steps are faster." in done.stdout
+    assert [p.name for p in (project / "wheels").glob("*.whl")] == [f"train_anywhere-{NEXT}-py3-none-any.whl"]
+    found = call(project, "-c", "from importlib.metadata import version; print(version('train-anywhere'))")
+    assert found.stdout == f"{NEXT}\n"
+
+    done = call(project, "tools/engine.py", "attach")
+    assert done.returncode == 0, done.stderr
+    assert engine.digests(project / "engine") == engine.digests(newer / "engine")
+    assert not (project / "requirements/engine.txt").exists()
+    done = call(
+        project,
+        "-c",
+        "import sys; sys.path[:1] = ['', 'engine']; import train_anywhere as t; print(t.__file__)",
+    )
+    assert done.stdout == f"{project}/engine/train_anywhere/__init__.py\n"
+
+
+def test_this_python_is_one_of_the_project() -> None:
+    """The tests above run the tool with another Python: it needs nothing but the standard library until it builds."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", ROOT / "tools/engine.py", "attach"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (2, "error: engine/ is here already.\n")
