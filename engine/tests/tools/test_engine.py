@@ -111,7 +111,7 @@ def test_detached_updated_attached(project: Path, newer: Path, tmp_path: Path) -
     for framework in ("lightning", "keras"):
         done = call(project, "src/train.py", f"framework={framework}", *words, "trainer.devices=2")
         assert done.returncode == 0, done.stderr
-    done = call(project, "-m", "pytest", "-q", "-m", "not slow", "tests/models", "tests/tasks", "tests/data")
+    done = call(project, "-m", "pytest", "-q", "-m", "not slow", "-n", "2", "tests")
     assert done.returncode == 0, done.stdout
     done = run(project, "make", "test-engine")
     assert done.returncode and "to bring them back: make attach" in done.stderr

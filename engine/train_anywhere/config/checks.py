@@ -21,6 +21,7 @@ def cross_checks(config: Config) -> list[str]:
     checks: tuple[Check, ...] = (
         _from_scratch,
         _devices,
+        _mps,
         _nesterov,
         _early_stopping,
         _name,
@@ -32,6 +33,23 @@ def cross_checks(config: Config) -> list[str]:
         _serve,
     )
     return [problem for check in checks for problem in check(config)]
+
+
+def _mps(c: Config) -> list[str]:
+    t = c.trainer
+    if t.accelerator != "mps":
+        return []
+    wrong = {
+        f"framework={c.framework}: use framework=lightning": c.framework != "lightning",
+        f"cluster={c.cluster.name}: leave cluster out": c.cluster.scheduler != "none",
+        "several devices: use trainer.devices=1": t.devices not in (1, "auto")
+        or t.total_devices not in (1, None),
+    }
+    return [
+        f"trainer.accelerator=mps, the GPU of a Mac, does not go with {what}."
+        for what, found in wrong.items()
+        if found
+    ]
 
 
 def _strategy(c: Config) -> list[str]:

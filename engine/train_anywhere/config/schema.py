@@ -56,7 +56,7 @@ class Trainer:
     total_devices: (
         Annotated[int, Range(at_least=1, at_most=MOST_DEVICES)] | Annotated[str, Span(MOST_DEVICES)] | None
     )
-    accelerator: Literal["auto", "cpu", "gpu"]
+    accelerator: Literal["auto", "cpu", "gpu", "mps"]
     precision: Literal["32", "bf16-mixed", "16-mixed"]
     max_epochs: Count
     max_steps: Count | None  # optimizer steps; null: no limit

@@ -1,7 +1,9 @@
 """The GPUs of this machine, counted without loading a framework."""
 
 import os
+import platform
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +21,13 @@ def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
     if listed is None:
         return None
     return [d.strip() for d in listed.split(",") if d.strip() not in ("", "-1", "NoDevFiles")]
+
+
+def no_apple_gpu() -> str:
+    """Return what to do on a machine without the GPU that trainer.accelerator=mps asks for; "" on a Mac with Apple silicon."""
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return ""
+    return "trainer.accelerator=mps needs a Mac with Apple silicon; use trainer.accelerator=auto or cpu."
 
 
 def no_gpu(seen_by: str) -> str:

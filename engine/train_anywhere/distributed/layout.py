@@ -49,7 +49,7 @@ def local_layout(config: Config) -> Layout:
     t = config.trainer
     devices = t.total_devices if isinstance(t.total_devices, int) else t.devices
     if devices == "auto":
-        return lay_out(config, (1 if t.accelerator == "cpu" else max(1, visible_gpus()),))
+        return lay_out(config, (1 if t.accelerator in ("cpu", "mps") else max(1, visible_gpus()),))
     return lay_out(config, (devices,))
 
 

@@ -13,7 +13,7 @@ from train_anywhere.config.load import load
 from train_anywhere.config.paths import absolute, expand, here
 from train_anywhere.config.schema import Config
 from train_anywhere.config.targets import unreadable
-from train_anywhere.distributed.devices import no_gpu, visible_gpus
+from train_anywhere.distributed.devices import no_apple_gpu, no_gpu, visible_gpus
 from train_anywhere.distributed.horovod_install import horovod_problem
 from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.distributed.packages import missing_framework
@@ -132,6 +132,8 @@ def local_problems(config: Config) -> list[str]:
     problems += _local_disk(config.checkpoint.local)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
         problems.append(no_gpu("this machine"))
+    if config.trainer.accelerator == "mps":
+        problems.append(no_apple_gpu())
     problems += _needs_gpus(config)
     problems.append(missing_framework(config.framework))
     if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):

@@ -84,7 +84,7 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
     return Trainer(
         config,
         accelerator=device.type,
-        devices=1 if device.type == "cpu" else [device.index],
+        devices=[device.index] if device.type == "cuda" else 1,
         num_nodes=topology.nodes,
         strategy=strategy,
         **computing_in(config.trainer.precision, device),

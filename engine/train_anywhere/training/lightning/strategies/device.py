@@ -24,6 +24,12 @@ def pick_device(config: Config, topology: Topology) -> torch.device:
                 "use trainer.precision=bf16-mixed."
             )
         return torch.device("cpu")
+    if wanted == "mps":
+        if not torch.backends.mps.is_available():
+            raise ConfigError(
+                "trainer.accelerator=mps, but torch can't use the GPU of this Mac; use trainer.accelerator=cpu."
+            )
+        return torch.device("mps")
     if gpus == 0:
         raise ConfigError(no_gpu("torch"))
     index = 0 if gpus == 1 else topology.local_rank
