@@ -1,4 +1,5 @@
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -37,6 +38,37 @@ def test_the_tests_stay_behind(project: Path, under_git: bool) -> None:
     taken, code = take(project)
     assert "src/a.py" in files(code) and not (code / "tests").exists()
     assert not taken.dirty
+
+
+@pytest.mark.parametrize("under_git", [True, False])
+def test_the_engine_is_copied_from_where_it_was_imported(
+    project: Path, under_git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an environment, or from engine/ of the project: without its tests, caches and what else is there."""
+    installed = project / ".venv" / "lib" / "site-packages"
+    for folder in (installed / "train_anywhere", project / "engine" / "train_anywhere"):
+        (folder / "slurm" / "__pycache__").mkdir(parents=True)
+        (folder / "__init__.py").write_text(f"place = {str(folder)!r}\n")
+        (folder / "slurm" / "python").write_text("#!/bin/bash\n")
+        (folder / "slurm" / "python").chmod(0o755)
+        (folder / "slurm" / "__pycache__" / "a.pyc").touch()
+    (project / "engine" / "tests").mkdir()
+    (project / "engine" / "tests" / "test_a.py").touch()
+    (installed / "torch").mkdir()
+    if under_git:
+        (project / ".gitignore").write_text(".venv\n__pycache__\n")
+        commit(project)
+        (project / "engine" / "tests" / "test_a.py").write_text("a = 1\n")
+    for engine in (installed, project / "engine"):
+        monkeypatch.setattr(snapshot, "ENGINE", engine)
+        taken, code = take(project)
+        assert not taken.dirty
+        copied = sorted(str(p.relative_to(code)) for p in (code / "train_anywhere").rglob("*") if p.is_file())
+        assert copied == ["train_anywhere/__init__.py", "train_anywhere/slurm/python"]
+        assert str(engine) in (code / "train_anywhere" / "__init__.py").read_text()
+        assert (code / "train_anywhere" / "slurm" / "python").stat().st_mode & 0o111
+        assert not (code / "engine").exists() and (code / "src" / "a.py").exists()
+        shutil.rmtree(code)
 
 
 def test_links_are_copied_with_what_they_lead_to(project: Path) -> None:

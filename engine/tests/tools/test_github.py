@@ -83,3 +83,12 @@ def test_links_of_the_pages_at_the_top_lead_somewhere() -> None:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
     ]
     assert links and [link for link in links if not link.exists()] == []
+
+
+def test_the_page_for_agents_is_short_and_names_what_is_there() -> None:
+    text = (ROOT / "AGENTS.md").read_text()
+    assert text.count("\n") <= 60
+    targets = set(re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= {word for line in targets for word in line.split()}
+    named = re.findall(r"`((?:configs|src|slurm|engine|tests)/[\w/.]*)`", text)
+    assert named and [name for name in named if not (ROOT / name).exists()] == []
