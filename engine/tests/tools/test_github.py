@@ -46,10 +46,11 @@ def test_workflows_run_targets_that_exist_and_tests_as_root(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for job in workflow["jobs"].values():
         assert job["runs-on"] and int(job["timeout-minutes"]) < 360  # GitHub's own limit
-        assert path.stem == "docs" or "--privileged" in job["container"]["options"]
+        elsewhere = path.stem == "docs" or "matrix" in job["runs-on"]  # other systems have no Slurm of their own
+        assert elsewhere or "--privileged" in job["container"]["options"]
         assert all(("run" in step) != ("uses" in step) for step in job["steps"])
         made = [step["run"].split()[1] for step in job["steps"] if step.get("run", "").startswith("make ")]
-        assert path.stem in made and set(made) <= targets
+        assert path.stem in made and set(made) <= targets, made
 
 
 def test_dependabot_looks_at_the_requirements_and_the_actions() -> None:
