@@ -55,7 +55,7 @@ ROWS = {
     "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
     "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
-    "12 the commands are the roof": Row({"commands"}, EVERYTHING, {"hydra", "omegaconf"}),
+    "12 the commands are the roof": Row({"commands"}, EVERYTHING, {"hydra", "omegaconf", "yaml"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
 

@@ -48,6 +48,24 @@ def test_an_import_by_an_old_name_is_the_same_module_and_warns() -> None:
     assert done.stderr.count("FutureWarning") == 3
 
 
+def test_rules_of_a_signature_count_by_old_names_too(
+    train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """A model that a fork wrote before: its annotations are read, not imported."""
+    (tmp_path / "mine.py").write_text(
+        "from typing import Annotated\nfrom src.config.limits import Probability, Range\n"
+        "def net(shape, outputs, dropout: Probability, width: Annotated[int, Range(at_least=2)]): ...\n"
+    )
+    words = ("model._target_=mine.net", "+model.from_data={shape: shape, outputs: outputs}")
+    words += ("+model.dropout=1.5", "+model.width=1", "dry_run=true")
+    done = train(*words, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert (
+        "model.dropout=1.5 must be below 1" in done.stderr
+        and "model.width=1 must be at least 2" in done.stderr
+    )
+
+
 def test_a_run_from_before_resumes_without_a_question(
     train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ OUTSIDE = {
     "engine/train_anywhere/data/stage.py": "the node's own disk",
     "engine/train_anywhere/data/text/build.py": "the data's cache",
     "engine/train_anywhere/data/text/cache.py": "the data's cache",
+    "engine/train_anywhere/config/json_schema.py": "the project's .vscode/",
     "engine/train_anywhere/distributed/programs.py": "/dev/null",
     "engine/train_anywhere/distributed/build_horovod.py": "the cache of wheels",
     "engine/train_anywhere/distributed/horovod_corrections.py": "Horovod's sources",

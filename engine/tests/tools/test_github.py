@@ -46,7 +46,9 @@ def test_workflows_run_targets_that_exist_and_tests_as_root(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for job in workflow["jobs"].values():
         assert job["runs-on"] and int(job["timeout-minutes"]) < 360  # GitHub's own limit
-        elsewhere = path.stem == "docs" or "matrix" in job["runs-on"]  # other systems have no Slurm of their own
+        elsewhere = (
+            path.stem == "docs" or "matrix" in job["runs-on"]
+        )  # other systems have no Slurm of their own
         assert elsewhere or "--privileged" in job["container"]["options"]
         assert all(("run" in step) != ("uses" in step) for step in job["steps"])
         made = [step["run"].split()[1] for step in job["steps"] if step.get("run", "").startswith("make ")]

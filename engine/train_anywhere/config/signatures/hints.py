@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origi
 from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.signatures.modules import Module
 from train_anywhere.config.signatures.names import Names
+from train_anywhere.renamed import renamed
 
 _SCALARS: dict[str, Any] = {f"builtins.{kind.__name__}": kind for kind in (int, float, bool, str)}
 _SEQUENCES = {"List", "Sequence", "Iterable", "Collection", "MutableSequence"}
-_RULES = {"train_anywhere.config.limits.Range": Range, "train_anywhere.config.limits.Items": Items}
 _LIGHT = "train_anywhere.config."
 """Modules that a hint may be imported from: they need the standard library alone."""
 
@@ -64,7 +64,7 @@ class _Reader:
         raise _NotKnown
 
     def _name(self, node: ast.Name | ast.Attribute, depth: int) -> Any:
-        name = self.names.origin(self.module, node) or ""
+        name = renamed(self.names.origin(self.module, node) or "")
         if name in _SCALARS:
             return _SCALARS[name]
         if name.startswith(_LIGHT):
@@ -122,8 +122,9 @@ class _Reader:
     def _rule(self, kind: Any, node: ast.expr) -> Range | Items:
         made = None
         if isinstance(node, ast.Call):
-            made = _RULES.get(self.names.origin(self.module, node.func) or "")
-        if made is None or not isinstance(node, ast.Call):
+            name = renamed(self.names.origin(self.module, node.func) or "")
+            made = _resolved(name) if name.startswith(_LIGHT) else None
+        if made not in (Range, Items) or not isinstance(node, ast.Call):
             raise _NotKnown
         try:
             positional = [ast.literal_eval(value) for value in node.args]
@@ -158,11 +159,15 @@ def _literal(parts: list[ast.expr]) -> Any:
     return Literal[tuple(values)]
 
 
-def _imported(name: str) -> Any:
+def _resolved(name: str) -> Any:
     try:
-        hint = pkgutil.resolve_name(name)
+        return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise _NotKnown from error
+
+
+def _imported(name: str) -> Any:
+    hint = _resolved(name)
     if not _understood(hint):
         raise _NotKnown
     return hint
