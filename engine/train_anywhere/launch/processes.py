@@ -56,10 +56,17 @@ class ForkServers:
                 f"train_anywhere.training.{framework}.run",
                 "train_anywhere.launch.rank",
                 *SIDE_PROCESSES,
+                *IMPORTED_LATE[framework],
             )
             self._servers[framework] = ForkServer(modules, {**os.environ, **_threads(ranks)})
         return self._servers[framework].start
 
+
+IMPORTED_LATE = {
+    "lightning": ("train_anywhere.training.lightning.tensorboard", "torch.utils.tensorboard", "hydra"),
+    "keras": ("hydra",),
+}
+"""Modules that a run imports where it needs them; Lightning itself imports omegaconf, which is of hydra."""
 
 SIDE_PROCESSES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report.page")
 """Modules that a run imports besides its framework."""
