@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.left_out import TESTS
+from train_anywhere.slurm.left_out import UNREAD
 
 FILES = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
 STATUS = ("status", "-z", "--porcelain=v2", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=no")  # fmt: skip
@@ -43,7 +43,7 @@ def read_state(root: Path) -> GitState | None:
     if listed is None:
         return None
     files = [entry.split(" ", 1) for entry in listed]
-    status = _git(root, *STATUS, "--", ".", *(f":(exclude){folder}" for folder in TESTS)) or ["? git failed"]
+    status = _git(root, *STATUS, "--", ".", *(f":(exclude){folder}" for folder in UNREAD)) or ["? git failed"]
     commit = next((e.split()[2] for e in status if e.startswith("# branch.oid ")), "(initial)")
     tracked = dict.fromkeys(path for tag, path in files if tag != "?")  # a file in conflict is listed thrice
     return GitState(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
-TESTS = ("tests/", "engine/tests/", "engine/benchmarks/")
+UNREAD = ("tests/", "engine/tests/", "engine/benchmarks/", "wheels/")
 """Folders that no run reads. They are half of the files, and run folders count against quotas of files."""
 
 MAX_CODE = 20 * 2**20

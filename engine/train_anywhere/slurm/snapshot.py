@@ -13,7 +13,7 @@ from pathlib import Path
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ENGINE
 from train_anywhere.slurm import git
-from train_anywhere.slurm.left_out import TESTS, group_reads, special, why_data, why_not_copied, why_private
+from train_anywhere.slurm.left_out import UNREAD, group_reads, special, why_data, why_not_copied, why_private
 
 PIECE = 2**20
 """Bytes copied at a time."""
@@ -97,7 +97,7 @@ def _notes(left_out: dict[str, str]) -> Iterator[str]:
 
 def _wanted(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
     """The names that are neither results nor tests nor the engine's."""
-    others = (os.path.relpath(results, root) + "/", *TESTS, "engine/")
+    others = (os.path.relpath(results, root) + "/", *UNREAD, "engine/")
     return (n for n in names if not n.startswith(others))
 
 
