@@ -61,7 +61,7 @@ def main() -> int:
         )
     if not asked.cpu and not chips():
         sys.exit(
-            "error: nvidia-smi shows no GPU here; python -m benchmarks.gpu --cpu tries the same steps without one."
+            "error: nvidia-smi shows no GPU here; make gpu-check ARGS=--cpu tries the same steps without one."
         )
     return everything(asked)
 

@@ -22,7 +22,7 @@ def check(*words: str, path: str | None = None) -> subprocess.CompletedProcess[s
 def test_without_a_gpu_it_says_what_to_type(tmp_path: Path) -> None:
     done = check(path=str(tmp_path))  # no nvidia-smi
     assert done.returncode == 1
-    assert "nvidia-smi shows no GPU here; python -m benchmarks.gpu --cpu" in done.stderr
+    assert "nvidia-smi shows no GPU here; make gpu-check ARGS=--cpu" in done.stderr
     assert "Traceback" not in done.stderr
 
 

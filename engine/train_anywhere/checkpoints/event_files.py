@@ -87,7 +87,7 @@ class EventFileSync:
             self._thread.join()
         done = self._sync()
         if not done and self.staging:
-            remedy = "make room, then `python -m train_anywhere.checkpoints.recovery RUN` on this node"
+            remedy = "make room, then `PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN` on this node"
             self._tell_once(f"the rest of {self.target} is in {self.staging.events}: {remedy}.")
         return done
 

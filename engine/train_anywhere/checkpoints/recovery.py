@@ -1,6 +1,6 @@
 """Open a run's checkpointer; first recover the checkpoints that an earlier process left on this node's disk.
 
-python -m train_anywhere.checkpoints.recovery RUN      after a crash: publish what is complete on this node's disk
+PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN      after a crash: publish what is complete on this node's disk
 """
 
 import sys
@@ -77,7 +77,7 @@ def recover_leftovers(run: RunDir) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m train_anywhere.checkpoints.recovery RUN")
+        sys.exit("usage: PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN")
     try:
         sys.exit(recover_leftovers(open_run(sys.argv[1])))
     except CheckpointError as problem:
