@@ -56,11 +56,8 @@ def files() -> dict[Path, str]:
     used = {f".vscode/schemas/{name}.json": f"configs/{name}/*.yaml" for name in GROUPS}
     whole = {".vscode/schemas/config.json": [f"configs/{pattern}" for pattern in WHOLE]}
     settings = {"python.defaultInterpreterPath": ".venv/bin/python", "yaml.schemas": whole | used}
-    texts = {folder / "schemas" / f"{name}.json": one for name, one in schemas().items()}
-    return {
-        path: json.dumps(one, indent=1) + "\n"
-        for path, one in {folder / "settings.json": settings, **texts}.items()
-    }
+    texts = {folder / "schemas" / f"{name}.json": json.dumps(one) + "\n" for name, one in schemas().items()}
+    return {folder / "settings.json": json.dumps(settings, indent=1) + "\n", **texts}
 
 
 def main() -> int:
