@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.renamed import OLD, in_override, in_tree, renamed
+from train_anywhere.renamed import OLD, in_override, renamed, update_tree
 
 
 def test_each_new_name_is_a_module() -> None:
@@ -29,10 +30,11 @@ def test_each_new_name_is_a_module() -> None:
 )
 def test_today_s_name(old: str, new: str) -> None:
     assert renamed(old) == new
-    assert in_tree({"a": [{"_target_": {"keras": old}}], "b": old}) == {
-        "a": [{"_target_": {"keras": new}}],
-        "b": old,
-    }
+    tree: dict[str, Any] = {"a": [{"_target_": {"keras": old}}], "b": old, "_check_": old, "_target_": None}
+    tree["itself"] = [tree]
+    update_tree(tree)
+    assert tree.pop("itself")[0] is tree
+    assert tree == {"a": [{"_target_": {"keras": new}}], "b": old, "_check_": new, "_target_": None}
     assert in_override(f"task._target_={old}") == f"task._target_={new}"
     assert in_override(f"name={old}") == f"name={old}"
 

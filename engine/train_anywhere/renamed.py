@@ -68,22 +68,35 @@ def renamed(dotted: str) -> str:
     return dotted
 
 
-def in_tree(value: Any, names: bool = False) -> Any:
-    """Return a configuration with today's names in its `_target_` and `_check_`; `names`: all strings below are names."""
-    if isinstance(value, dict):
-        return {k: in_tree(v, names or k in NAMING) for k, v in value.items()}
-    if isinstance(value, list):
-        return [in_tree(v, names) for v in value]
-    return renamed(value) if names and isinstance(value, str) else value
+def update_tree(tree: dict[str, Any]) -> None:
+    """Write today's names into each `_target_` and `_check_` of a configuration, which may contain itself."""
+    todo: list[Any] = [tree]
+    seen: set[int] = set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or not isinstance(one, dict | list):
+            continue
+        seen.add(id(one))
+        if isinstance(one, list):
+            todo += one
+            continue
+        for key in NAMING & one.keys():
+            named = one[key]
+            one[key] = {k: _today(v) for k, v in named.items()} if isinstance(named, dict) else _today(named)
+        todo += one.values()
+
+
+def _today(name: Any) -> Any:
+    return renamed(name) if isinstance(name, str) else name
 
 
 def in_override(line: str) -> str:
     """Return an override, `task._target_=src.mine.Task`, with today's name."""
     key, equals, value = line.partition("=")
-    return f"{key}={renamed(value)}" if equals and key.endswith(NAMING) else line
+    return f"{key}={renamed(value)}" if equals and key.endswith(tuple(NAMING)) else line
 
 
-NAMING = ("_target_", "_check_")
+NAMING = {"_target_", "_check_"}
 """Keys of a configuration whose values are names."""
 
 

@@ -15,7 +15,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.config.yaml_files import too_large
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import read_text, write_keeping
-from train_anywhere.renamed import in_override, in_tree
+from train_anywhere.renamed import in_override, update_tree
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.links import not_ordinary
 
@@ -59,7 +59,8 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
         raise CheckpointError(f"{run.config} is damaged (no configuration); {_again(run)}")
     if gone := [key for key in ALWAYS if key not in tree]:
         raise CheckpointError(f"{run.config} is damaged (it lacks {', '.join(gone)}); {_again(run)}")
-    return dict(in_tree(tree))
+    update_tree(tree)
+    return tree
 
 
 def read_overrides(run: RunDir) -> list[str]:

@@ -74,6 +74,7 @@ def test_a_compiled_run_goes_on_without_compiling(make_run: MakeRun, fit: Fit) -
 
 
 @pytest.mark.slow
+@pytest.mark.new_process  # torch reads CXX when it is imported
 def test_a_compiler_that_is_missing_is_one_sentence(tmp_path: Path, train: Train) -> None:
     """Compiled code is kept in a cache, which would do without."""
     environ = {"CXX": "/none/g++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
