@@ -108,7 +108,7 @@ def test_all_ranks_killed_and_resumed_give_the_same_bits(choice: tuple[str, ...]
     wait_for_checkpoint(process, results)
     delay = random.uniform(0, 1.5)
     time.sleep(delay)
-    killed = [process.pid, *ranks(process.pid)]
+    killed = [process.pid, *ranks(results)]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
