@@ -60,6 +60,7 @@ def listening(program: psutil.Process) -> set[str]:
     return found
 
 
+@pytest.mark.new_process  # ranks are looked for among its children
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "horovod"])
 def test_ranks_of_this_machine_listen_on_loopback_only(

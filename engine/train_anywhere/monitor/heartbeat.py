@@ -124,8 +124,9 @@ class Heartbeat:
         if self._path and self.folder:
             with suppress(OSError):
                 remove_in(self.folder, self._path.name)
-            if not list(self._path.parent.glob("rank-*")):  # the last one of this node
-                remove(self.folder)
+            with suppress(FileNotFoundError):  # another rank, which ends at the same time, has removed it
+                if not any(name.startswith("rank-") for name in os.listdir(self._path.parent)):
+                    remove(self.folder)
             self._path, self._map = None, bytearray(SIZE)
 
     def enter(self, section: str, place: str = "") -> None:

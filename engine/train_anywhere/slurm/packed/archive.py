@@ -158,7 +158,7 @@ def _add_environment(tar: tarfile.TarFile, environment: Environment, count: Coun
             info.linkname = os.path.relpath(os.path.abspath(target), (folder / name).parent)
         return count(info)
 
-    tar.add(folder, "venv", filter=chosen)
+    tar.add(folder.resolve(), "venv", filter=chosen)  # .venv may be a link
     for target, name in outside:
         if target.exists():
             tar.add(target, name, filter=count)
