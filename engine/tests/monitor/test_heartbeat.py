@@ -1,6 +1,7 @@
 """What a rank writes into its node's memory, and what is read of it from another process."""
 
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -95,6 +96,13 @@ def test_a_rank_that_ends_leaves_no_file(run: RunDir, beat: Heartbeat) -> None:
     beat.end()
     assert not path_of(run).parent.exists()
     beat.trained_batch(1)  # a thread that still runs disturbs nothing
+
+
+def test_ranks_that_end_at_the_same_time(run: RunDir, beat: Heartbeat) -> None:
+    """The other one may have removed the folder of both in between."""
+    assert beat.folder
+    shutil.rmtree(beat.folder.path)
+    beat.end()
 
 
 def test_what_is_no_heartbeat_is_not_read(tmp_path: Path) -> None:
