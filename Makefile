@@ -33,7 +33,7 @@ test-engine: engine setup $(tools)  ## test every part of engine/, in minutes
 
 test-all: export BAD_INPUTS = all
 # Tests that need the whole machine come last, one by one. Exit code 5: ARGS selects none of a part.
-test-all: engine setup $(tools)  ## every test, about half an hour: before a release
+test-all: engine setup $(tools)  ## every test, more than an hour on 2 cores: before a release
 	@$(pytest) -m 'not alone' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; [ $$last = 0 ] || [ $$last = 5 ] || exit $$last
 
