@@ -117,6 +117,7 @@ def update(source: str) -> None:
                 "your own, or merge the new version with git."
             )
         new_engine = folder_of(source, scratch)
+        write_sums(new_engine)
         before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
         changes = (new_engine / "CHANGELOG.md").read_text()
         os.rename("engine", scratch / "old")
@@ -126,8 +127,13 @@ def update(source: str) -> None:
 
 def checksums(_: str) -> None:
     """Write the checksums of engine/ again, after edits that belong to the engine."""
-    lines = (f"{digest}  {name}\n" for name, digest in sorted(digests(Path("engine")).items()))
-    Path("engine", SUMS).write_text("".join(lines))
+    write_sums(Path("engine"))
+
+
+def write_sums(folder: Path) -> None:
+    """Write the checksums of an engine as it is now: from here on a difference is an edit."""
+    lines = (f"{digest}  {name}\n" for name, digest in sorted(digests(folder).items()))
+    (folder / SUMS).write_text("".join(lines))
 
 
 # ---- what an engine consists of
@@ -238,7 +244,9 @@ def packed(source: str, scratch: Path) -> list[Path]:
     """Return a wheel and its sdist; of a wheel whose sdist is not next to it, the wheel only."""
     wheel = Path(source).expanduser()
     if wheel.suffix != ".whl":
-        return build(folder_of(source, scratch), scratch / "built")
+        sources = folder_of(source, scratch)
+        write_sums(sources)
+        return build(sources, scratch / "built")
     if not wheel.is_file() or not wheel.name.startswith(f"{PACKAGE}-"):
         raise Refused(f"FROM={source} is not a wheel of {NAME}.")
     sdist = wheel.with_name("-".join(wheel.name.split("-")[:2]) + ".tar.gz")

@@ -64,6 +64,20 @@ def test_a_command_without_configs_and_one_without_an_engine(tmp_path: Path) -> 
     assert f"{tmp_path}/configs" in done.stderr
 
 
+@pytest.mark.new_process
+def test_a_run_finds_the_engine_for_every_process_that_it_starts(tmp_path: Path) -> None:
+    """Two ranks, their side process and its server of TensorBoard, with nothing on PYTHONPATH."""
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    words = ["model=mlp", "trainer.max_epochs=2", "trainer.devices=2", "monitor.serve=true"]
+    words += ["monitor.sample_seconds=0.2", f"paths.results={tmp_path}"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("latest/monitor/*.csv"))) == 1
+    assert "TensorBoard does not run" not in done.stdout + done.stderr
+    assert "No module named" not in done.stdout + done.stderr
+
+
 def test_programs_of_the_engine_run_the_same_engine() -> None:
     assert with_engine({"PYTHONPATH": f"a:{ENGINE}:b"}) == {"PYTHONPATH": f"{ENGINE}:a:b"}
     assert with_engine({}) == {"PYTHONPATH": str(ENGINE)}

@@ -68,6 +68,16 @@ def test_the_engine_is_copied_from_where_it_was_imported(
         assert str(engine) in (code / "train_anywhere" / "__init__.py").read_text()
         assert (code / "train_anywhere" / "slurm" / "python").stat().st_mode & 0o111
         assert not (code / "engine").exists() and (code / "src" / "a.py").exists()
+        (project / "engine" / "train_anywhere" / "new.py").touch()
+        (project / "engine" / "train_anywhere" / "server.pem").touch()
+        shutil.rmtree(code)
+        taken, code = take(project)
+        has_new = (code / "train_anywhere" / "new.py").exists()
+        assert taken.dirty == under_git and has_new == (engine == project / "engine")
+        assert not (code / "train_anywhere" / "server.pem").exists()
+        assert any("server.pem was left out" in note for note in taken.notes)
+        for name in ("new.py", "server.pem"):
+            (project / "engine" / "train_anywhere" / name).unlink()
         shutil.rmtree(code)
 
 

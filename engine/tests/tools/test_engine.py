@@ -74,6 +74,7 @@ def test_an_engine_in_the_project_is_replaced(project: Path, newer: Path) -> Non
     assert "a package of its own" not in done.stdout  # this version's own section
     assert engine.digests(project / "engine") == engine.digests(newer / "engine")
     assert not [*project.glob(".engine-*")]
+    assert engine.differing(project / "engine") == []  # whatever CHECKSUMS came with it
 
 
 REFUSED = {

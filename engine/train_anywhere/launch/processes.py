@@ -66,7 +66,7 @@ IMPORTED_LATE = {
     "lightning": ("train_anywhere.training.lightning.tensorboard", "torch.utils.tensorboard", "hydra"),
     "keras": ("hydra",),
 }
-"""Modules that a run imports where it needs them; Lightning itself imports omegaconf, which is of hydra."""
+"""Modules that a run imports inside functions; hydra includes omegaconf, which Lightning imports too."""
 
 SIDE_PROCESSES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report.page")
 """Modules that a run imports besides its framework."""

@@ -5,7 +5,7 @@ import itertools
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,31 +61,24 @@ def take(root: Path, code: Path, results: Path) -> Snapshot:
 
 def _take(root: Path, code: Path, results: Path, known: git.GitState | None) -> Snapshot:
     left_out: dict[str, str] = {}
-    _copy_engine(root, code, known, left_out)
+    tracked = [*_wanted(results, root, known.tracked)] if known else []
+    new = [*_wanted(results, root, known.untracked if known else _walk(root, left_out))]
+    shared = group_reads(root, tracked[:SOME] if known else new)
+    names = [*tracked, *_code_only(root, new, left_out, shared)]
+    _copy(root, code, (name for name in names if not name.startswith("engine/")), left_out)
+    _copy(ENGINE, code, _engine(root, names, left_out), left_out)
     if known is None:
-        names = [*_wanted(results, root, _walk(root, left_out))]
-        _copy(root, code, _code_only(root, names, left_out, group_reads(root, names)), left_out)
         note = f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
         return Snapshot(None, False, (note, *_notes(left_out)))
-    untracked = [*_wanted(results, root, known.untracked)]
-    tracked = [*_wanted(results, root, known.tracked)]
-    shared = group_reads(root, tracked[:SOME])
-    _copy(root, code, itertools.chain(tracked, _code_only(root, untracked, left_out, shared)), left_out)
-    return Snapshot(known.commit, known.changed or bool(untracked), tuple(_notes(left_out)))
+    return Snapshot(known.commit, known.changed or bool(new), tuple(_notes(left_out)))
 
 
-def _copy_engine(root: Path, code: Path, known: git.GitState | None, left_out: dict[str, str]) -> None:
-    """Copy the engine that runs now to code/train_anywhere, from wherever it was imported: jobs do not see a later update."""
-    package = f"{os.path.relpath(ENGINE, root)}/train_anywhere/"
-    names = [n for n in (*known.tracked, *known.untracked) if n.startswith(package)] if known else []
-    if not names:  # installed, or not under git
-        here = {f"{path}/" for path in (ENGINE / "train_anywhere").rglob("__pycache__")}
-        files = (
-            p for p in (ENGINE / "train_anywhere").rglob("*") if p.is_file() and f"{p.parent}/" not in here
-        )
-        names = [os.path.relpath(path, root) for path in files]
-    top = os.path.relpath(ENGINE, root)
-    _copy(ENGINE, code, (os.path.relpath(name, top) for name in names), left_out)
+def _engine(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:
+    """Yield the files of the engine that runs now, below `ENGINE`: those of the project's engine/, else the installed ones."""
+    if ENGINE.resolve() == (root / "engine").resolve():
+        yield from (n.removeprefix("engine/") for n in names if n.startswith("engine/train_anywhere/"))
+    else:
+        yield from (f"train_anywhere/{name}" for name in _walk(ENGINE / "train_anywhere", left_out, apart=()))
 
 
 def _notes(left_out: dict[str, str]) -> Iterator[str]:
@@ -96,8 +89,8 @@ def _notes(left_out: dict[str, str]) -> Iterator[str]:
 
 
 def _wanted(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
-    """The names that are neither results nor tests nor the engine's."""
-    others = (os.path.relpath(results, root) + "/", *UNREAD, "engine/")
+    """The names that are neither results nor tests."""
+    others = (os.path.relpath(results, root) + "/", *UNREAD)
     return (n for n in names if not n.startswith(others))
 
 
@@ -116,15 +109,17 @@ def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], share
             yield name
 
 
-def _walk(root: Path, left_out: dict[str, str]) -> Iterator[str]:
-    """Files of a project without git: nothing hidden, no caches, environments, data or results."""
+def _walk(
+    root: Path, left_out: dict[str, str], apart: Collection[str] = ("data", "results")
+) -> Iterator[str]:
+    """Files of a project without git: nothing hidden, no caches, no environments, and no folders of `apart` at the top."""
 
     def unreadable(error: OSError) -> None:
         left_out[os.path.relpath(error.filename, root)] = f"it can't be read ({error.strerror})"
 
     for folder, folders, files in os.walk(root, onerror=unreadable):
         here = Path(folder)
-        top = {"data", "results"} if here == root else set()
+        top = apart if here == root else ()
         folders[:] = [
             f
             for f in folders
