@@ -14,8 +14,10 @@ from optuna.distributions import FloatDistribution
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, Interrupted, SubmitError
 from train_anywhere.files import ROOT
+from train_anywhere.launch.processes import ForkServers
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.search import start
+from train_anywhere.search.here import Here
 from train_anywhere.search.loop import Search
 from train_anywhere.search.space import Space
 from train_anywhere.search.study import Study, Wanted, begin, folder_of
@@ -201,3 +203,19 @@ def test_on_this_machine(train: Train, tmp_path: Path) -> None:
     best = results / "digits" / found.stdout.split()[2]
     assert train(*shlex.split(again[1])).returncode == 0
     assert info((results / "latest").resolve())["metrics"] == info(best)["metrics"]
+
+
+@pytest.mark.new_process
+def test_a_trial_on_two_devices_starts_as_a_new_process_too(
+    make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, where nothing is forked: it finds the engine, which PYTHONPATH does not name."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(ForkServers, "starter", lambda *_: subprocess.Popen)
+    config, run = make_run("model=mlp", "trainer.max_epochs=1", "trainer.devices=2")
+    here = Here(1)
+    here._start(run, config)
+    process, around = here._processes[run.id]
+    with around:
+        assert process.wait(120) == 0
+    assert run.info()["state"] == "completed"

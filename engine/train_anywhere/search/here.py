@@ -11,7 +11,7 @@ from train_anywhere.config.flat import flatten
 from train_anywhere.config.members import load_members, refuse_unlike
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
-from train_anywhere.files import ROOT
+from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.output import protect
 from train_anywhere.launch.forkserver import Process
@@ -83,7 +83,7 @@ class Here:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=rank_environment(),
+            env=with_engine(rank_environment()),
         )
         self._processes[run.id] = (process, around)
         return f"process {process.pid}"
