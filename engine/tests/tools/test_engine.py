@@ -114,6 +114,8 @@ def test_detached_updated_attached(project: Path, newer: Path, tmp_path: Path) -
         assert done.returncode == 0, done.stderr
     done = call(project, "-m", "pytest", "-q", "-m", "not slow", "-n", "2", "tests")
     assert done.returncode == 0, done.stdout
+    done = run(project, sys.executable, "-m", "ruff", "check", "--no-cache", ".")
+    assert done.returncode == 0, done.stdout
     done = run(project, "make", "test-engine")
     assert done.returncode and "to bring them back: make attach" in done.stderr
     git(project, "add", "-A")
