@@ -20,7 +20,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +94,8 @@ def attach(_: str) -> None:
         os.rename(folder_of(str(sdists[-1]), scratch), "engine")
     for path in (LIST, *Path("wheels").glob(f"{PACKAGE}-*")):
         path.unlink(missing_ok=True)
+    with suppress(OSError):  # other wheels are kept there
+        Path("wheels").rmdir()
     pip("uninstall", "--yes", NAME)
     print("engine/ is back, and is used instead of the installed package.")
 
