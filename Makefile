@@ -63,7 +63,7 @@ docs-serve:  ## show the site here, and follow changes
 	@PYTHON='$(PYTHON)' tools/docs.sh serve
 
 schemas: setup  ## write .vscode/ again: schemas with which editors complete and check configs/
-	@PYTHONPATH=engine $(bin)/python -m train_anywhere.config.json_schema
+	@PYTHONPATH=engine $(bin)/python -m train_anywhere.config.command.json_schema
 
 golden: engine setup  ## write the golden batch scripts and the list of all keys again; review the diff
 	@$(bin)/python engine/tests/golden/renew.py
@@ -96,7 +96,7 @@ format: setup  ## rewrite the code as ruff formats it
 	@[ ! -d engine ] || $(bin)/python tools/engine.py checksums
 
 horovod: setup  ## build Horovod once for the installed frameworks (about 4 minutes), then from the cache
-	@PYTHONPATH=engine $(bin)/python -m train_anywhere.distributed.build_horovod
+	@PYTHONPATH=engine $(bin)/python -m train_anywhere.distributed.horovod.build
 
 system-packages:  ## as root on Debian: Slurm, Open MPI, compilers for the tests
 	@tools/system_packages.sh

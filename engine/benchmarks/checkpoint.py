@@ -106,10 +106,10 @@ class Ours:
 
     def __init__(self, local: Path, shared: Path) -> None:
         from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-        from train_anywhere.checkpoints.event_files import EventFileSync
-        from train_anywhere.checkpoints.staging import Staging
+        from train_anywhere.checkpoints.disk.event_files import EventFileSync
+        from train_anywhere.checkpoints.disk.staging import Staging
         from train_anywhere.checkpoints.store import CheckpointStore
-        from train_anywhere.training.lightning.buffers import Buffers
+        from train_anywhere.training.lightning.checkpoint.buffers import Buffers
 
         staging = Staging(local / "bench" / "stage")
         events = EventFileSync(staging, shared / "tensorboard")
@@ -117,7 +117,7 @@ class Ours:
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """As `train_anywhere.training.lightning.checkpoint.StateWriter` does."""
+        """As `train_anywhere.training.lightning.checkpoint.state.StateWriter` does."""
         from train_anywhere.checkpoints.info import CheckpointInfo
 
         self.checkpointer.wait()

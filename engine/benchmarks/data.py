@@ -82,7 +82,7 @@ def make_data(kind: str, folder: Path) -> None:
 
 def loaded(side: str, kind: str, folder: Path) -> Any:
     """Our configuration."""
-    from train_anywhere.config.compose import compose
+    from train_anywhere.config.command.compose import compose
     from train_anywhere.config.load import load
 
     return load(compose([*words(kind, folder), "model=mlp", f"framework={side}", "trainer.accelerator=cpu"]))
@@ -90,7 +90,7 @@ def loaded(side: str, kind: str, folder: Path) -> Any:
 
 def rows_of(config: Any, side: str) -> tuple[np.ndarray, np.ndarray]:
     """All training rows, normalised, and their labels."""
-    from train_anywhere.data.sets import open_splits
+    from train_anywhere.data.open_data import open_splits
 
     train = open_splits(config.data, side, config.seed).train
     images, labels = train.read(np.arange(len(train)), 0, False)
@@ -188,7 +188,7 @@ def torch_step(config: Any, kind: str) -> Step:
 def keras_ours(config: Any) -> Callable[[], Batches]:
     """Epochs of (rows, labels)."""
     import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
-    from train_anywhere.training.keras.position import Position
+    from train_anywhere.training.keras.checkpoint.position import Position
     from train_anywhere.training.keras.run import open_task
     from train_anywhere.training.keras.strategies.base import Strategy
 

@@ -73,7 +73,7 @@ def workers(nodes: int, folder: Path) -> int | None:
 
 def sampler(nodes: int, folder: Path) -> int | None:
     """100 batches of one rank, of 100 rows per rank and epoch."""
-    from train_anywhere.data.order import BatchOrder
+    from train_anywhere.data.order.assignment import BatchOrder
 
     order = BatchOrder(nodes * RANKS, 1, rank=3, world_size=nodes * RANKS, train=True)
     for batch in range(100):
@@ -95,10 +95,10 @@ def run_json(nodes: int, folder: Path) -> int | None:
 
 def heartbeats(nodes: int, folder: Path) -> int | None:
     """The first node looks at the ranks of all nodes, whose files lie on a shared folder; twice, a window apart."""
+    from train_anywhere.features.hangs.hangs import find_hang
+    from train_anywhere.features.hangs.stragglers import Stragglers
     from train_anywhere.files.plain_json import dumps
-    from train_anywhere.monitor.hangs import find_hang
     from train_anywhere.monitor.ranks import OtherNodes, Seen
-    from train_anywhere.monitor.stragglers import Stragglers
     from train_anywhere.runs.folder import RunDir
 
     run, written = RunDir(folder), 0

@@ -118,8 +118,8 @@ class Ours:
         from train_anywhere.checkpoints.recovery import open_checkpointer
         from train_anywhere.files.marked import Place
         from train_anywhere.runs.folder import RunDir
-        from train_anywhere.training.lightning.checkpoint import StateWriter
-        from train_anywhere.training.lightning.shards import Shards
+        from train_anywhere.training.lightning.checkpoint.shards import Shards
+        from train_anywhere.training.lightning.checkpoint.state import StateWriter
 
         class Rule:
             mode, keep_last, keep_every_n_epochs, local = "max", 1, None, None

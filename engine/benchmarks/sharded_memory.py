@@ -72,7 +72,7 @@ class Tokens:
 
 def open_tokens() -> Any:
     """The data of the benchmark."""
-    from train_anywhere.data.base import Splits
+    from train_anywhere.data.dataset import Splits
 
     return Splits(Tokens(), Tokens(), None, {"vocabulary": VOCABULARY, "length": LENGTH})  # type: ignore[arg-type]
 

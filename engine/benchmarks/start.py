@@ -25,14 +25,14 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "engine"))
 
 from benchmarks.rounds import Rounds, in_turn  # noqa: E402
-from train_anywhere.config.command_line import opened  # noqa: E402
-from train_anywhere.config.compose import compose  # noqa: E402
+from train_anywhere.config.command.command_line import opened  # noqa: E402
+from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.distributed.layout import local_layout  # noqa: E402
 from train_anywhere.distributed.packages import missing_framework  # noqa: E402
-from train_anywhere.launch.local import make_run  # noqa: E402
-from train_anywhere.slurm import snapshot  # noqa: E402
-from train_anywhere.slurm.packed import archive, environment  # noqa: E402
+from train_anywhere.features.pack_env import archive, virtual_env  # noqa: E402
+from train_anywhere.launch.local_run import make_run  # noqa: E402
+from train_anywhere.slurm.submission import snapshot  # noqa: E402
 
 RANKS = 2
 STEP = "/first-step-of-a-rank"
@@ -97,7 +97,7 @@ def prepare(shared: Path, disk: Path) -> dict[str, str]:
     snapshot.take(ROOT, code, shared / "results")
     key = archive.pack_code(code)
     sys.path.insert(0, str(shared))  # where the callbacks are, which a configuration may name
-    packed = archive.pack(environment.read(Path(sys.prefix)), shared / "results")
+    packed = archive.pack(virtual_env.read(Path(sys.prefix)), shared / "results")
     top = disk / f"shared-{os.getuid()}"
     variables = {
         "TRAIN_PACKED": str(top / f"environment-{packed.parent.name}"),
@@ -107,7 +107,7 @@ def prepare(shared: Path, disk: Path) -> dict[str, str]:
     command = [
         sys.executable,
         "-m",
-        "train_anywhere.slurm.packed.unpack",
+        "train_anywhere.features.pack_env.unpack",
         str(packed),
         str(code / archive.CODE),
     ]

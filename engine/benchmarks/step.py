@@ -93,7 +93,7 @@ def batches(config: Any) -> Iterable[Any]:
 
 def loaded(side: str) -> Any:
     """The configuration of all of a side."""
-    from train_anywhere.config.compose import compose
+    from train_anywhere.config.command.compose import compose
     from train_anywhere.config.load import load
 
     return load(compose([*WORDS, f"framework={side}"]))
@@ -179,7 +179,7 @@ def keras_batches() -> Any:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    from train_anywhere.training.keras.position import Position
+    from train_anywhere.training.keras.checkpoint.position import Position
     from train_anywhere.training.keras.run import open_task
     from train_anywhere.training.keras.strategies.base import Strategy
 

@@ -12,8 +12,8 @@ from typing import Any
 
 sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "engine")]
 
-from train_anywhere.config.command_line import opened  # noqa: E402
-from train_anywhere.config.compose import compose  # noqa: E402
+from train_anywhere.config.command.command_line import opened  # noqa: E402
+from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.distributed.topology import Topology  # noqa: E402
 from train_anywhere.errors import ProjectError  # noqa: E402

@@ -23,11 +23,13 @@ GROUND = {"errors", "files", "renamed"}
 LOWER = GROUND | {"config", "distributed", "runs"}
 CONTENT = {"src.models", "src.data", "src.tasks"}
 BASES = {"data", "tasks"}
-LOOPS = LOWER | BASES | {"checkpoints", "monitor", "training"}
+LOOPS = LOWER | BASES | {"checkpoints", "monitor", "training", "features"}
 OF_MONITOR = {"psutil", "pynvml", "tensorboard", "jinja2", "pygal", "yaml"}
-SHARED = {"checkpoints", "monitor", "tasks"}
+SHARED = {"checkpoints", "features", "monitor", "tasks"}
+FEATURES = {"features.each"}
+"""Packages below features/, one for each. Only a template and a configuration name them."""
 LOOP = {"training.lightning", "training.keras"}
-EVERYTHING = LOOPS | LOOP | {"launch", "after", "monitor", "slurm"}
+EVERYTHING = LOOPS | LOOP | {"launch", "inference", "monitor", "slurm"}
 
 
 class Row(NamedTuple):
@@ -46,15 +48,17 @@ ROWS = {
     "16 models, data and tasks of the project never import each other": Row(CONTENT, GROUND | BASES | {"config"}, HEAVY | {"rich"}),
     "17 commands of the project are a few lines each": Row({"src"}, {"commands"}, set()),
     "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
+    "18 features are called by way of one package": Row({"features"}, LOWER | {"data"}, {"yaml"}),
+    "19 a feature knows no framework": Row(FEATURES, LOWER | {"features", "data", "checkpoints", "monitor", "slurm", "launch"}, OF_MONITOR),
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
     "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
-    "10 slurm knows no launch, training, checkpoints, data, models, tasks": Row({"slurm"}, LOWER | {"monitor"}, {"jinja2", "yaml", "rich"}),
+    "10 slurm knows no launch, training, data, models, tasks": Row({"slurm"}, LOWER | {"features", "monitor"}, {"jinja2", "yaml", "rich"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch", "search"}, {"hydra", "omegaconf"}),
     "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
-    "13 what comes after training names no framework": Row({"after"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
-    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
+    "13 what comes after training names no framework": Row({"inference"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
+    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER | {"features"}, OF_MONITOR),
     "12 the commands are the roof": Row({"commands"}, EVERYTHING, {"hydra", "omegaconf", "yaml"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
@@ -78,6 +82,8 @@ def room(module: str) -> str:
     if top == "src":
         return ".".join(["src", *names[:1]]) if f"src.{names[0] if names else ''}" in CONTENT else "src"
     if top == "train_anywhere":
+        if names[:1] == ["features"]:  # what packages call, and what they do not know by name
+            return "features" if names[1:] in ([], ["feature"]) else "features.each"
         framework = names[:1] == ["training"] and names[1:2] in (["lightning"], ["keras"])
         return ".".join(names[: 2 if framework else 1])
     return {"hydra_plugins": "plugins", "slurm": "src"}.get(top, top)
@@ -189,21 +195,23 @@ REASONS = {
     "hydra": "a rank does without Hydra",
     "omegaconf": "a rank does without Hydra",
     "jinja2": "a run on this machine renders no script",
-    "train_anywhere.launch.local": "a submission trains nothing here",
+    "train_anywhere.launch.local_run": "a submission trains nothing here",
     "train_anywhere.launch.rank": "a submission is no rank",
-    "train_anywhere.distributed.horovod_install": "a submission looks for Horovod where it is asked for",
+    "train_anywhere.distributed.horovod.installation": "a submission looks for Horovod where it is asked for",
     "train_anywhere.monitor.report.page": "its libraries are of no use before the end",
     "rich": "a bar is drawn on a terminal only",
-    "train_anywhere.after.command": "an evaluation that is submitted imports no numpy",
+    "train_anywhere.inference.evaluate_run": "an evaluation that is submitted imports no numpy",
     "numpy": "headers of a data set are read on the login node",
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",
     "sentencepiece": "bytes are tokens without it",
     "wandb": "a tracker is imported where it is chosen",
     "mlflow": "a tracker is imported where it is chosen",
-    "train_anywhere.monitor.sampler": "a container may have no psutil",
+    "train_anywhere.features.sampler.sampler": "a container may have no psutil",
     "pynvml": "a machine without NVIDIA's driver does without",
     "tensorboard": "only a side process that writes curves imports the writer",
+    "features.each": "a submission asks no more than what a feature wants",
+    "yaml": "only commands that look at any run folder read configs/train.yaml",
     "horovod": "Horovod is built by whoever wants it",
     "plugins": "Hydra imports every plugin at every start",
     "train_anywhere.training.lightning.strategies.horovod": "Horovod is built by whoever wants it",
@@ -241,12 +249,15 @@ def test_one_place_picks_a_framework() -> None:
     """Rule 9: by name, so that no other module knows both."""
     picking = [n for n in sources() if "import_module" in (ROOT / n).read_text()]
     targets = "engine/train_anywhere/config/instantiate.py"  # whatever the configuration names
-    horovod = "engine/train_anywhere/distributed/horovod_init.py"  # imports Horovod for either framework
+    horovod = (
+        "engine/train_anywhere/distributed/horovod/initialize.py"  # imports Horovod for either framework
+    )
     server = "engine/train_anywhere/launch/fork_main.py"  # imports what its starter names
     renamed = "engine/train_anywhere/renamed.py"  # imports what an old name means
     public = "engine/train_anywhere/data/__init__.py"  # its own modules
     rank = "engine/train_anywhere/launch/rank.py"
-    assert picking == [targets, public, horovod, server, rank, renamed]
+    features = "engine/train_anywhere/features/__init__.py"  # its own packages
+    assert picking == [targets, public, horovod, features, server, rank, renamed]
 
 
 ROOMS = {
@@ -273,7 +284,7 @@ CONTAINERS = (
     "slurm/",
 )
 """Where an image is one of a container."""
-OF_USERS = "engine/train_anywhere/config/metric_names.py"
+OF_USERS = "engine/train_anywhere/config/checks/metric_names.py"
 """Where words are those in names that users give to metrics."""
 
 
@@ -290,7 +301,9 @@ def test_the_engine_has_no_word_of_a_task() -> None:
 def test_one_room_writes_run_json() -> None:
     """Rule 5: others call `RunDir.update`, or undo a submission that was refused."""
     naming = {n for n in sources() if "info_file" in (ROOT / n).read_text()}
-    assert {room(module_of(n)) for n in naming - {"engine/train_anywhere/slurm/rollback.py"}} == {"runs"}
+    assert {room(module_of(n)) for n in naming - {"engine/train_anywhere/slurm/submission/rollback.py"}} == {
+        "runs"
+    }
 
 
 def test_nobody_imports_a_command() -> None:
@@ -316,13 +329,13 @@ SIDES = {
         "engine/train_anywhere/training/lightning/",
         "src/models/lightning/",
         "src/tasks/lightning/",
-        "engine/train_anywhere/data/torch_",
+        "engine/train_anywhere/data/torch/",
     ),
     "tensorflow": (
         "engine/train_anywhere/training/keras/",
         "src/models/keras/",
         "src/tasks/keras/",
-        "engine/train_anywhere/data/tf_",
+        "engine/train_anywhere/data/tf/",
     ),
 }
 

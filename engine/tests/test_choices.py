@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.compose import CONFIGS, groups
-from train_anywhere.config.open import CHOSEN, CUSTOM
-from train_anywhere.config.yaml_files import names_in, read_mapping
+from train_anywhere.config.command.compose import CONFIGS, groups
+from train_anywhere.config.command.yaml_files import names_in, read_mapping
+from train_anywhere.config.open_groups import CHOSEN, CUSTOM
 from train_anywhere.files import ROOT
 from train_anywhere.testing.frameworks import FRAMEWORKS
 

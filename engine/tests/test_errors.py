@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk import disk_trouble
-from train_anywhere.config.sentences import composed_sentence
+from train_anywhere.checkpoints.disk.writes import disk_trouble
+from train_anywhere.config.command.sentences import composed_sentence
 from train_anywhere.errors import UNNAMED, ConfigError, chain
 from train_anywhere.files import ROOT
 

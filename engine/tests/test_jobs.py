@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import train_anywhere.distributed.programs
-import train_anywhere.slurm.queue
+import train_anywhere.slurm.scheduler.queue
 from train_anywhere.commands import jobs
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.runs.trust import remember_script
-from train_anywhere.slurm.show_logs import Tail
+from train_anywhere.runs.reopen.trust import remember_script
+from train_anywhere.slurm.status.show_logs import Tail
 
 Make = Callable[..., Path]
 
@@ -342,7 +342,7 @@ def test_a_job_is_cancelled_only_when_the_queue_says_so(
     squeue.write_text("7|PENDING\n")
     client(squeue.with_name("bin"), "scancel", scancel)
     monkeypatch.setattr(train_anywhere.distributed.programs, "QUERY_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(train_anywhere.slurm.queue, "CANCEL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(train_anywhere.slurm.scheduler.queue, "CANCEL_TIMEOUT_S", 0.2)
     assert run(results, "cancel") == 2
     said = capsys.readouterr()
     assert sentence in said.err and said.out == ""

@@ -24,7 +24,7 @@ def test_each_new_name_is_a_module() -> None:
         ("src.tasks.base.Task", "train_anywhere.tasks.Task"),
         ("src.tasks.regression.Regression", "src.tasks.regression.Regression"),
         ("src.trainings.x", "src.trainings.x"),
-        ("slurm.job.Job", "train_anywhere.slurm.job.Job"),
+        ("slurm.job.Job", "train_anywhere.slurm.script.job.Job"),
         ("torch.optim.Adam", "torch.optim.Adam"),
     ],
 )
@@ -42,7 +42,7 @@ def test_today_s_name(old: str, new: str) -> None:
 def test_an_import_by_an_old_name_is_the_same_module_and_warns() -> None:
     code = (
         "import train_anywhere, src.tasks.base, slurm.units; from src.data.base import Splits; import train_anywhere.tasks as new;"
-        "import train_anywhere.data.base as base; print(src.tasks.base is new, Splits is base.Splits)"
+        "import train_anywhere.data.dataset as base; print(src.tasks.base is new, Splits is base.Splits)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "True True\n", done.stderr

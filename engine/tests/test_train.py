@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from src.data.digits import FILE
-from train_anywhere.config.compose import groups
+from train_anywhere.config.command.compose import groups
 from train_anywhere.files import ROOT
 from train_anywhere.testing.tensorflow_noise import without_noise
 

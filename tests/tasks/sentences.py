@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_anywhere.data.base import Splits
+from train_anywhere.data.dataset import Splits
 
 VOCABULARY = 29
 

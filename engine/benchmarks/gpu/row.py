@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
-from train_anywhere.launch.local import make_run
+from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 

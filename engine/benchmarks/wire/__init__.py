@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.packages import missing_framework
 from train_anywhere.launch.processes import free_port
 

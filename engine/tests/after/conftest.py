@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.commands import evaluate
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.launch.local import make_run
+from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.attempts import record_end
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.stop import Stop

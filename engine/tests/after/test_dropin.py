@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train_anywhere.after import load_model
+from train_anywhere.inference import load_model
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from src.data.digits import open_digits
-from train_anywhere.after import load_model
 from train_anywhere.errors import CheckpointError
+from train_anywhere.inference import load_model
 from train_anywhere.runs.folder import RunDir
 
 from .conftest import Evaluate

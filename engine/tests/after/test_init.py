@@ -9,7 +9,7 @@ import yaml
 
 from train_anywhere.config.load import as_tree
 from train_anywhere.errors import CheckpointError
-from train_anywhere.launch.local import local_problems
+from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from src.data.digits import open_digits
 from src.tasks.lightning.classification import Classification
-from train_anywhere.data.base import Splits
+from train_anywhere.data.dataset import Splits
 
 
 class Letters:

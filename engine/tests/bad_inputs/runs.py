@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 
 HERE = "/a-folder-that-is-replaced"
 

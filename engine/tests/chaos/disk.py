@@ -36,10 +36,10 @@ class Commands(Framework):
 
     def train(self, words: list[str]) -> int:  # type: ignore[override]
         """Do what `src/train.py` does with it; returns the exit code."""
-        from train_anywhere.config.compose import compose
+        from train_anywhere.config.command.compose import compose
         from train_anywhere.config.environment_values import plain
         from train_anywhere.launch.command import complete, exit_code
-        from train_anywhere.launch.local import start
+        from train_anywhere.launch.local_run import start
 
         def command() -> int:
             sys.argv[1:] = whole = complete(words)

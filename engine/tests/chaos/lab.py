@@ -31,8 +31,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "engine"), str(Path(__file__).parent)]
 
 from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
+from train_anywhere.checkpoints.disk.manifest import damage_of  # noqa: E402
 from train_anywhere.checkpoints.info import SavedCheckpoint  # noqa: E402
-from train_anywhere.checkpoints.manifest import damage_of  # noqa: E402
 from train_anywhere.checkpoints.store import CheckpointStore  # noqa: E402
 from train_anywhere.checkpoints.writer import Worker  # noqa: E402
 from train_anywhere.runs.folder import RunDir  # noqa: E402

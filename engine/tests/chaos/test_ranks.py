@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.checkpoints.manifest import damage_of
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.checkpoints.disk.manifest import damage_of
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.files import ROOT
 
 KILLS = max(2, int(os.environ.get("CHAOS_KILLS", "0")) // 20)

@@ -52,10 +52,10 @@ class Framework:
 
     def start(self, results: Path, node: Path) -> RunDir:
         """A new run folder."""
-        from train_anywhere.config.compose import compose
+        from train_anywhere.config.command.compose import compose
         from train_anywhere.config.load import load
         from train_anywhere.distributed.layout import local_layout
-        from train_anywhere.launch.local import make_run
+        from train_anywhere.launch.local_run import make_run
 
         folders = [f"checkpoint.local={node}", f"paths.results={results}"]
         config = load(compose([*SMALL, f"framework={self.name}", *folders, *self.overrides]))

@@ -7,8 +7,8 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from train_anywhere.checkpoints.manifest import payload
-from train_anywhere.runs.from_scratch import set_aside
+from train_anywhere.checkpoints.disk.manifest import payload
+from train_anywhere.runs.reopen.from_scratch import set_aside
 
 if TYPE_CHECKING:
     from lab import Lab

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk import say
-from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.manifest import damage_of
+from train_anywhere.checkpoints.disk.staging import Staging, staging_names
+from train_anywhere.checkpoints.disk.writes import say
 from train_anywhere.checkpoints.info import CheckpointInfo
-from train_anywhere.checkpoints.manifest import damage_of
 from train_anywhere.checkpoints.recovery import recover
-from train_anywhere.checkpoints.staging import Staging, staging_names
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
@@ -227,10 +227,10 @@ from pathlib import Path
 sys.path[:0] = [{root!r}, {root!r} + "/engine"]
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.info import CheckpointInfo
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.checkpoints.staging import Staging, write_record
+from train_anywhere.checkpoints.disk.staging import Staging, write_record
 run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))
 store = CheckpointStore(run.checkpoints, "max", 2)
 store.publish = lambda *a: os.kill(os.getpid(), signal.SIGKILL)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.event_files import EventFileSync, append_all, wait_for_later_name
-from train_anywhere.checkpoints.staging import Staging
+from train_anywhere.checkpoints.disk.event_files import EventFileSync, append_all, wait_for_later_name
+from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.files import ROOT
 
 
@@ -93,7 +93,7 @@ def test_event_files_from_before_the_last_boot_are_not_synced(
     staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (EventFileSync(staging, tmp_path / "tensorboard").open() / "events").write_bytes(b"\0\0\0")
-    monkeypatch.setattr("train_anywhere.checkpoints.staging.boot", lambda: "another")
+    monkeypatch.setattr("train_anywhere.checkpoints.disk.staging.boot", lambda: "another")
     assert EventFileSync(Staging(staging.folder), tmp_path / "tensorboard").close()
     assert not (tmp_path / "tensorboard").exists()
 
@@ -108,7 +108,7 @@ def test_training_does_not_wait_for_a_disk_that_hangs(
         assert released.wait(60)
         append_all(source, target)
 
-    monkeypatch.setattr("train_anywhere.checkpoints.event_files.append_all", hang)
+    monkeypatch.setattr("train_anywhere.checkpoints.disk.event_files.append_all", hang)
     sync = EventFileSync(staging, tmp_path / "tensorboard")
     file = sync.open() / "events"
     sync.attempt(lambda: file.write_bytes(b"one") and None, nothing)

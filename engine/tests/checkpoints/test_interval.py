@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from train_anywhere.checkpoints.interval import (
+from train_anywhere.config.schema import Checkpoint, Config
+from train_anywhere.features.interval.interval import (
     FIRST_INTERVAL_S,
     MAX_OVERHEAD,
     MIN_INTERVAL_S,
@@ -15,7 +16,6 @@ from train_anywhere.checkpoints.interval import (
     mtbf,
     optimal,
 )
-from train_anywhere.config.schema import Checkpoint, Config
 
 
 class Clock:
@@ -35,29 +35,29 @@ def test_nothing_is_due_by_default(config: Checkpoint) -> None:
     clock = Clock()
     interval = Interval(config, 1, clock)
     clock.now += 1e9
-    assert not interval.by_time() and not any(map(interval.by_step, range(1, 100)))
+    assert not interval.requests_checkpoint() and not any(map(interval.due, range(1, 100)))
 
 
 def test_by_steps(config: Checkpoint) -> None:
     interval = Interval(replace(config, every_n_steps=5), 1, Clock())
-    assert [step for step in range(1, 16) if interval.by_step(step)] == [5, 10, 15]
+    assert [step for step in range(1, 16) if interval.due(step)] == [5, 10, 15]
 
 
 def test_by_seconds_since_the_newest(config: Checkpoint) -> None:
     clock = Clock()
     interval = Interval(replace(config, every_n_seconds=30.0), 1, clock)
     clock.now += 29
-    assert not interval.by_time()
+    assert not interval.requests_checkpoint()
     clock.now += 1
-    assert interval.by_time()
-    interval.saved(cost=0.5)
-    assert not interval.by_time()
+    assert interval.requests_checkpoint()
+    interval.after_checkpoint(0.5)
+    assert not interval.requests_checkpoint()
 
 
 def test_auto_measures_first(config: Checkpoint) -> None:
     interval = Interval(replace(config, interval="auto"), 16, Clock())
     assert interval.seconds == FIRST_INTERVAL_S
-    interval.saved(cost=0.2)
+    interval.after_checkpoint(0.2)
     assert (
         interval.seconds == optimal(0.2, mtbf(16)) == pytest.approx(math.sqrt(2 * 0.2 * 50_000 * 3600 / 16))
     )
@@ -75,7 +75,7 @@ def test_auto_measures_first(config: Checkpoint) -> None:
 )
 def test_a_cost_that_a_clock_can_not_have_measured(config: Checkpoint, cost: float, expected: float) -> None:
     interval = Interval(replace(config, interval="auto"), 10**9, Clock())
-    interval.saved(cost)
+    interval.after_checkpoint(cost)
     assert interval.seconds == expected
 
 

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk import CHUNK
+from train_anywhere.checkpoints.disk.manifest import (
+    copy,
+    damage_of,
+    flush,
+    load_manifest,
+    sizes,
+    write_manifest,
+)
+from train_anywhere.checkpoints.disk.writes import CHUNK
 from train_anywhere.checkpoints.info import CheckpointInfo
-from train_anywhere.checkpoints.manifest import copy, damage_of, flush, load_manifest, sizes, write_manifest
 from train_anywhere.files import ROOT
 
 INFO = CheckpointInfo(7, 1, 2, {"val/acc": 0.5}, 0.5, "mine")
@@ -59,7 +66,7 @@ def test_a_file_that_is_not_a_manifest(source: Path, text: str) -> None:
 LIMITED = """
 import os, resource, sys
 sys.path[:0] = [{root!r}, {root!r} + "/engine"]
-from train_anywhere.checkpoints.disk import write_all
+from train_anywhere.checkpoints.disk.writes import write_all
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 with open({file!r}, "wb", buffering=0) as file:
     write_all(file.fileno(), memoryview(bytes(1500)))

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from train_anywhere.checkpoints.disk.manifest import flush, read_manifest, write_manifest
 from train_anywhere.checkpoints.info import INFO_FIELDS, CheckpointInfo
-from train_anywhere.checkpoints.manifest import flush, read_manifest, write_manifest
-from train_anywhere.training.lightning.shard_reader import CLASSES, ShardReader
+from train_anywhere.training.lightning.checkpoint.shard_reader import CLASSES, ShardReader
 
 Train = Callable[..., "CompletedProcess[str]"]
 

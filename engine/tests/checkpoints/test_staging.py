@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
+from train_anywhere.checkpoints.disk.staging import (
+    Staging,
+    open_staging,
+    read_record,
+    staging_names,
+    write_record,
+)
 from train_anywhere.checkpoints.info import CheckpointInfo
 from train_anywhere.checkpoints.retention import Retention
-from train_anywhere.checkpoints.staging import Staging, open_staging, read_record, staging_names, write_record
 from train_anywhere.files.marked import MARKER
 from train_anywhere.runs.folder import RunDir
 
@@ -61,7 +67,7 @@ def test_checkpoints_from_before_the_last_boot_are_not_trusted(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr("train_anywhere.checkpoints.staging.boot", lambda: "earlier")
+        earlier.setattr("train_anywhere.checkpoints.disk.staging.boot", lambda: "earlier")
         staging.write(write, CheckpointInfo(step=5, **REST))
     assert staging.complete() == []
 

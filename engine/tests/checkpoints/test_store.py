@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from train_anywhere.checkpoints.disk.manifest import damage_of
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
-from train_anywhere.checkpoints.manifest import damage_of
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.marked import MARKER

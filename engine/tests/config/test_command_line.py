@@ -3,7 +3,7 @@
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from train_anywhere.config.command_line import SEARCH_KEYS, CommandLine, opened, split
+from train_anywhere.config.command.command_line import SEARCH_KEYS, CommandLine, opened, split
 from train_anywhere.errors import ConfigError
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config import compose as composing
-from train_anywhere.config import diagnose as diagnosing
-from train_anywhere.config.compose import CONFIGS, compose, groups, quoted
-from train_anywhere.config.diagnose import diagnose
+from train_anywhere.config.command import compose as composing
+from train_anywhere.config.command import diagnose as diagnosing
+from train_anywhere.config.command.compose import CONFIGS, compose, groups, quoted
+from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.load import load
 from train_anywhere.files import ROOT, with_engine
 
@@ -75,7 +75,7 @@ def test_a_new_process_completes_a_choice_too(configs: Path) -> None:
     """Hydra looks for its plugins, and makes their classes anew, once in each process."""
     (configs / "data" / "mine.yaml").write_text("_target_: a.b\n")
     look = f"c.CONFIGS = c.ROOT / {str(configs)!r}; print(c.compose(['data=mine'])['data']['name'])"
-    code = f"import train_anywhere.config.compose as c; {look}"
+    code = f"import train_anywhere.config.command.compose as c; {look}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=with_engine(), capture_output=True, text=True
     )

@@ -9,8 +9,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from train_anywhere.config.compose import groups
-from train_anywhere.config.diagnose import diagnose
+from train_anywhere.config.command.compose import groups
+from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.environment_values import filled
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.compose import CONFIGS
-from train_anywhere.config.explained import KEYS, comments, explained
+from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.command.explained import KEYS, comments, explained
 from train_anywhere.files import ROOT
 from train_anywhere.testing.plugin import Command
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.folders import results_problems, unwritable
+from train_anywhere.config.checks.writable import results_problems, unwritable
 
 NOBODY = 65534
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose, groups, parse_override
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose, groups, parse_override
 from train_anywhere.config.load import as_tree, load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config.compose import compose
-from train_anywhere.config.members import refuse_unlike
+from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.members import refuse_unlike
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.testing.plugin import Command
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.metric_names import better
-from train_anywhere.config.monitors import judged_by
+from train_anywhere.config.checks.metric_names import better
+from train_anywhere.config.checks.monitors import judged_by
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.compose import compose, groups
-from train_anywhere.config.diagnose import diagnose
-from train_anywhere.config.refusal import LONGEST, refusal, shortened
+from train_anywhere.config.command.compose import compose, groups
+from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.command.refusal import LONGEST, refusal, shortened
 from train_anywhere.errors import ConfigError, DataError
 
 
@@ -70,7 +70,7 @@ def test_the_diagnosis_itself_can_not_fail(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("a bug in the diagnosis")
 
     first = raised(lambda: compose(["seed=${nothing}"]))
-    monkeypatch.setattr("train_anywhere.config.diagnose._all_problems", broken)
+    monkeypatch.setattr("train_anywhere.config.command.diagnose._all_problems", broken)
     assert str(diagnose(["seed=${nothing}"], first)) == "seed: Interpolation key 'nothing' not found"
     assert str(diagnose(["a=1"], ConfigError("a is odd."))).startswith("2 problems:\n  - a is odd.")
 

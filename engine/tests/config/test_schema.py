@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config.compose import compose, groups
+from train_anywhere.config.command.compose import compose, groups
 from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.load import load
-from train_anywhere.config.open import LISTED
+from train_anywhere.config.open_groups import LISTED
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.compose import compose, groups
+from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED, resolve_strategy, table
+from train_anywhere.config.command.compose import compose, groups
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strategies import LAUNCHERS, SUPPORTED, resolve_strategy, table
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 
@@ -68,5 +68,5 @@ def test_refused_with_what_works() -> None:
 
 
 def test_the_page_shows_the_table() -> None:
-    """`python -m train_anywhere.config.strategies` prints what belongs there."""
+    """`python -m train_anywhere.config.checks.strategy_table` prints what belongs there."""
     assert table() in (ROOT / "docs" / "strategies.md").read_text()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose
+from train_anywhere.config.checks.targets import brings_network, unreadable
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import as_tree, load
 from train_anywhere.config.schema import Config
-from train_anywhere.config.targets import brings_network, unreadable
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.testing.frameworks import FRAMEWORKS
@@ -164,8 +164,8 @@ def test_nothing_of_a_target_is_imported(load_words: Load) -> None:
     code = f"""
 import sys
 sys.path[:0] = [{sys.path[0]!r}, {str(ENGINE)!r}]
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 tree = compose(opened(["task._target_=stranger.LitModule", "task.hidden=3", "optimizer._target_=torch.optim.Muon"]))
 load(tree)

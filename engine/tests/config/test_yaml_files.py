@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from train_anywhere.config.compose import CONFIGS
-from train_anywhere.config.diagnose import KEYS
-from train_anywhere.config.yaml_files import (
+from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.command.diagnose import KEYS
+from train_anywhere.config.command.yaml_files import (
     HEADER,
     broken_files,
     open_yaml,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import bounded
-from train_anywhere.data import ahead as module
-from train_anywhere.data.ahead import MOST, ahead
+from train_anywhere.data.order import prefetch as module
+from train_anywhere.data.order.prefetch import MOST, ahead
 
 
 def numbers(length: int, damaged: int | None, read: list[int], pause: float = 0.0) -> Iterator[int]:

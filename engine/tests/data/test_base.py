@@ -1,6 +1,6 @@
 import numpy as np
 
-from train_anywhere.data.base import ArraySet
+from train_anywhere.data.dataset import ArraySet
 
 IMAGES = np.arange(5 * 2 * 3 * 1, dtype=np.uint8).reshape(5, 2, 3, 1)
 ARRAY_SET = ArraySet(IMAGES, np.arange(5, dtype=np.int64), classes=5, scale=0.5, shift=-1.0)

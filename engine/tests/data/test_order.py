@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from train_anywhere.data.batch import check_batch
-from train_anywhere.data.order import BatchOrder, batches_per_epoch
-from train_anywhere.data.shuffle import SORTED
+from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
+from train_anywhere.data.order.fits import check_batch
+from train_anywhere.data.order.shuffle import SORTED
 from train_anywhere.errors import DataError
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from train_anywhere.config.choices import Data
-from train_anywhere.config.compose import groups
+from train_anywhere.config.command.compose import groups
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
-from train_anywhere.data.arrays import leaves
-from train_anywhere.data.sets import open_splits
+from train_anywhere.data.array_data import leaves
+from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.testing.frameworks import FIRST
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train_anywhere.data.shuffle import BLOCK, SORTED, permutation, shuffled
+from train_anywhere.data.order.shuffle import BLOCK, SORTED, permutation, shuffled
 
 LARGE = 200_003  # a prime: no two like factors have it as their product
 

@@ -19,11 +19,11 @@ from engine.tests.properties.cases import bounded
 from src.data.imagefolder import ImageFolder, open_imagefolder
 from src.data.mnist import open_mnist
 from train_anywhere.config.schema import Config
-from train_anywhere.data import stage as staging_of
-from train_anywhere.data.order import BatchOrder, batches_per_epoch
-from train_anywhere.data.sets import open_splits
-from train_anywhere.data.stage import stage, staging
+from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.errors import DataError
+from train_anywhere.features.stage import copy as staging_of
+from train_anywhere.features.stage.copy import stage, staging
 from train_anywhere.files import ROOT
 from train_anywhere.files.node_disk import shared
 
@@ -129,7 +129,7 @@ def test_what_is_written_otherwise_than_read_is_no_copy(
 
 
 STAGE = (
-    "import sys; from pathlib import Path; from train_anywhere.data import stage\n"
+    "import sys; from pathlib import Path; from train_anywhere.features.stage import copy as stage\n"
     "print(stage.stage(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), flush=True)\n"
     "sys.stdin.readline()"
 )

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import bounded
-from train_anywhere.data import tf_groups
-from train_anywhere.data.ahead import MOST
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.tf_groups import group_size, read_group
-from train_anywhere.data.tf_pipeline import plain_data_errors, tf_dataset
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.prefetch import MOST
+from train_anywhere.data.tf import groups
+from train_anywhere.data.tf.groups import group_size, read_group
+from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
 from train_anywhere.errors import DataError
 
 
@@ -72,7 +72,7 @@ def test_the_same_batches_and_the_same_end(
     found, kinds = [], []
     for together in (1, most):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tf_groups, "MOST", together)
+            patch.setattr(groups, "MOST", together)
             batches = tf_dataset(dataset, order, **where)
             found.append(list(read_all(batches, 40)))
             kinds.append((batches.element_spec, int(batches.cardinality())))
@@ -88,8 +88,8 @@ def test_so_many_are_read_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes.append(len(group[0]))
         return group
 
-    monkeypatch.setattr(tf_groups, "read_group", counting)
-    monkeypatch.setattr(tf_groups, "LONGEST_S", 10.0)  # however busy the machine is
+    monkeypatch.setattr(groups, "read_group", counting)
+    monkeypatch.setattr(groups, "LONGEST_S", 10.0)  # however busy the machine is
     list(tf_dataset(Numbers(100), BatchOrder(2, 0), epochs=2))
     assert sizes == [MOST] * 3 + [100 - 3 * MOST]
     sizes.clear()
@@ -98,7 +98,7 @@ def test_so_many_are_read_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_damaged_batch_ends_its_group_and_is_the_error_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tf_groups, "LONGEST_S", 10.0)
+    monkeypatch.setattr(groups, "LONGEST_S", 10.0)
 
     def read(number: int) -> list[np.ndarray]:
         if number == 5:
@@ -114,7 +114,7 @@ def test_a_damaged_batch_ends_its_group_and_is_the_error_of_the_next(monkeypatch
 
 def test_no_batch_waits_for_slow_ones_after_it() -> None:
     def read(number: int) -> list[np.ndarray]:
-        time.sleep(1.1 * tf_groups.LONGEST_S)
+        time.sleep(1.1 * groups.LONGEST_S)
         return [np.zeros(1)]
 
     assert len(read_group(read, 0, 8)[0]) == 1

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.tf_pipeline import plain_data_errors, tf_dataset
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
 from train_anywhere.errors import DataError
 
 ROOT = Path(__file__).parents[3]
@@ -39,9 +39,9 @@ import sys
 import numpy as np
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.torch_loader import Batches, torch_loader
-from train_anywhere.data.torch_samples import Reader
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch.loader import Batches, torch_loader
+from train_anywhere.data.torch.samples import Reader
 
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train
@@ -104,8 +104,8 @@ DAMAGED = """
 import sys
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.tf_pipeline import plain_data_errors, tf_dataset
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
 from train_anywhere.errors import DataError
 
 train = open_imagefolder(sys.argv[1], 16, 3, 0).train

@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.tf_samples import Samples
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.tf.samples import Samples
 
 
 class Noisy:

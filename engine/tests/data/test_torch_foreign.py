@@ -3,7 +3,7 @@
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.data.torch_foreign import Stream, shares
+from train_anywhere.data.torch.user_loader import Stream, shares
 
 
 class Buckets(BatchSampler):

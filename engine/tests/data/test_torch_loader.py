@@ -9,11 +9,11 @@ import torch
 
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
-from train_anywhere.data import ahead
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.torch_loader import Batches
-from train_anywhere.data.torch_loader import torch_loader as loader_of
-from train_anywhere.data.torch_samples import Reader
+from train_anywhere.data.order import prefetch
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch.loader import Batches
+from train_anywhere.data.torch.loader import torch_loader as loader_of
+from train_anywhere.data.torch.samples import Reader
 from train_anywhere.errors import DataError
 
 
@@ -121,7 +121,7 @@ class Samples:
 
 def test_samples_are_made_when_their_batch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set that makes them one by one may draw from what the training draws from too; others are read ahead."""
-    monkeypatch.setattr(ahead, "LONGEST_S", math.inf)
+    monkeypatch.setattr(prefetch, "LONGEST_S", math.inf)
     for dataset, reads in ((Rows(), 4), (Samples(), 3)):
         next(iter(torch_loader(dataset, BatchOrder(3, seed=0))))
         assert dataset.reads == reads

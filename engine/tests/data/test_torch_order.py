@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.shuffle import permutation
-from train_anywhere.data.torch_order import BareOrder
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.shuffle import permutation
+from train_anywhere.data.torch.unpadded import BareOrder
 from train_anywhere.errors import DataError
 
 

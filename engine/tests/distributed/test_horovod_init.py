@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_anywhere.distributed.horovod_init import _variables, explaining_lost_ranks, start_horovod
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.distributed.horovod.initialize import _variables, explaining_lost_ranks, start_horovod
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ProjectError, TopologyError
 
 ROOT = Path(__file__).resolve().parents[3]
 RANK = """
 import os, sys
-from train_anywhere.distributed.horovod_init import import_horovod, start_horovod
+from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.discover import discover
 hvd = import_horovod("torch")
 try:

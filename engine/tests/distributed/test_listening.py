@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from train_anywhere.distributed.horovod_install import horovod_problem
-from train_anywhere.distributed.listening import listen, meeting_address
+from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.network.listening import listen, meeting_address
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 from train_anywhere.files import ROOT

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from train_anywhere.distributed import network
-from train_anywhere.distributed.network import (
+from train_anywhere.distributed.network import addresses as network
+from train_anywhere.distributed.network.addresses import (
     LOOPBACK_INTERFACE,
     addresses,
     interface_to_others,

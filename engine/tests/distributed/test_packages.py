@@ -7,7 +7,7 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import packages
 from train_anywhere.distributed.packages import missing_framework
-from train_anywhere.launch.local import local_problems
+from train_anywhere.launch.local_run import local_problems
 from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
 
 SAYS = f"framework={FIRST} needs zzq_none, which this environment does not have: `make setup FRAMEWORK={FIRST}` installs it"

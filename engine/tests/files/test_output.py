@@ -11,7 +11,7 @@ from train_anywhere.files import ROOT
 PRINTS = f"""
 import os, sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
-from train_anywhere.files.output import outlive_terminal, protect
+from train_anywhere.files.terminal.output import outlive_terminal, protect
 protect()
 outlive_terminal()
 for line in range(3000):
@@ -79,7 +79,7 @@ def test_each_line_of_a_marked_process_has_its_mark() -> None:
     script = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
-from train_anywhere.files.output import mark_lines, protect
+from train_anywhere.files.terminal.output import mark_lines, protect
 protect()
 mark_lines("[rank 3] ")
 print("one\\ntwo", end="", flush=True)

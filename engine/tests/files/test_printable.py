@@ -12,11 +12,17 @@ import pytest
 
 from train_anywhere.commands import jobs, report, scaling
 from train_anywhere.config.schema import Config
-from train_anywhere.files.printable import Printable, one_line, printable, printable_log, printable_output
-from train_anywhere.runs.completed import complete
+from train_anywhere.files.terminal.printable import (
+    Printable,
+    one_line,
+    printable,
+    printable_log,
+    printable_output,
+)
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm import show_logs
-from train_anywhere.slurm.status.watch import _terminal
+from train_anywhere.runs.reopen.completed import complete
+from train_anywhere.slurm.status import show_logs
+from train_anywhere.slurm.status.watch_runs import _terminal
 
 Make = Callable[..., tuple[Config, RunDir]]
 

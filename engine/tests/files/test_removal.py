@@ -208,8 +208,8 @@ OWNERS = {
     "engine/train_anywhere/files/removal.py": REMOVES | RENAMES,
     "engine/train_anywhere/files/atomic.py": RENAMES | {"replace"},
     # the folder of a Slurm on this machine, for tests: marked by it, and with files of Slurm's own users
-    "engine/train_anywhere/slurm/testbed/cluster.py": {"rmtree"},
-    "engine/train_anywhere/distributed/build_horovod.py": {"replace"},  # in the cache of wheels
+    "engine/train_anywhere/slurm/testbed/testbed_cluster.py": {"rmtree"},
+    "engine/train_anywhere/distributed/horovod/build.py": {"replace"},  # in the cache of wheels
 }
 """Who may remove or rename what it names itself; everybody else asks these."""
 

@@ -37,7 +37,7 @@ def test_the_folder_around_the_command(project: Path) -> None:
 
 
 def test_the_current_folder_then_the_variable_then_a_folder_above(project: Path, tmp_path: Path) -> None:
-    for words in (("-c", SHOW), ("-m", "train_anywhere.config.strategies")):
+    for words in (("-c", SHOW), ("-m", "train_anywhere.config.checks.strategy_table")):
         assert shown(*words, cwd=project, TRAIN_ROOT=str(ROOT)).returncode == 0
     assert shown("-c", SHOW, cwd=project, TRAIN_ROOT=str(ROOT)).stdout.startswith(f"{project} ")
     assert shown("-c", SHOW, cwd=project / "src", TRAIN_ROOT=str(ROOT)).stdout.startswith(f"{ROOT} ")

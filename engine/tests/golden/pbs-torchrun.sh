@@ -69,12 +69,12 @@ export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # python -m train_anywhere
 export TRAIN_LOCAL_DISK="/tmp"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 [ -z "$told" ] || exit 75
+starts=0 given_port=${MASTER_PORT:-}
 
 # ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
 TRAIN_HOSTS=$(awk '!seen[$1]++ { print $1 ":2" }' "$PBS_NODEFILE" | paste -s -d ,)
 MASTER_ADDR=${TRAIN_HOSTS%%:*}
 number=${PBS_JOBID%%[!0-9]*}
-starts=0 given_port=${MASTER_PORT:-}
 # job_port of train_anywhere/distributed/launcher_env.py: each start of a job has other 16 ports, since one that is taken may stay so
 MASTER_PORT=$((10000 + 16 * ((number + 389 * starts + 617 * restarts) % 1250)))
 listens() { (: <>"/dev/tcp/$1/$given_port") 2>/dev/null; }
@@ -136,7 +136,8 @@ elif [ "$code" != 0 ] && [ "$state $state_job" = "running $PBS_JOBID" ]; then
     echo failed >"$RUN/state" || true  # rank 0 of this job was killed before it could record its end
 fi
 
-hung=  # ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/monitor/ending.py)
+hung=  # how this start of the job was ended by its watch, if it was
+# ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/features/hangs/kill_ranks.py)
 if read -r hung 2>/dev/null <"$RUN/monitor/hang" && [ "$hung" != "$PBS_JOBID/0" ]; then
     hung=  # at an earlier start
 fi

@@ -15,11 +15,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parents[2]), str(HERE.parents[1])]
 
-from train_anywhere.config.compose import compose, groups  # noqa: E402
+from train_anywhere.config.command.compose import compose, groups  # noqa: E402
 from train_anywhere.config.flat import flatten  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
-from train_anywhere.slurm.job import make_job  # noqa: E402
-from train_anywhere.slurm.render import render  # noqa: E402
+from train_anywhere.slurm.script.job import make_job  # noqa: E402
+from train_anywhere.slurm.script.render import render  # noqa: E402
 
 WHOLE = {
     "slurm": "cluster=slurm",

@@ -73,7 +73,7 @@ come_back() {
     trap '' TERM  # the requeue ends this script
     persist "" requeue || return 0
     local bad  # only a job that waits can be given nodes to leave out
-    if [ -n "$back" ] && read -r bad 2>/dev/null <"$RUN/bad_nodes"; then  # train_anywhere/runs/bad_nodes.py
+    if [ -n "$back" ] && read -r bad 2>/dev/null <"$RUN/bad_nodes"; then  # train_anywhere/features/bad_nodes/nodes_file.py
         bad=$bad
         persist "scontrol update JobId=$TRAIN_JOB ExcNodeList=$bad" timeout -k 5 30 scontrol update JobId="$TRAIN_JOB" ExcNodeList="$bad" || true
     fi
@@ -112,7 +112,6 @@ export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # python -m train_anywhere
 export TRAIN_LOCAL_DISK="/tmp"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 [ -z "$told" ] || exit 75
-
 starts=0 restarts=${SLURM_RESTART_COUNT:-0} given_port=${MASTER_PORT:-}
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 # Slurm itself takes minutes to call a node down: ask each one
@@ -124,6 +123,7 @@ who_answers() {
 ask_nodes() { answer=$(who_answers) && [ -n "$answer" ]; }  # if none answers, not even this one, it is Slurm that does not
 retried=0
 while true; do  # once for each start of the ranks in this job
+
 
 # ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
 NODES=$(wc -w <<<"$hosts") NODELIST=$(paste -s -d , <<<"$hosts")
@@ -196,7 +196,8 @@ elif [ "$code" != 0 ] && [ "$state $state_job" = "running $SLURM_JOB_ID" ]; then
     echo failed >"$RUN/state" || true  # rank 0 of this job was killed before it could record its end
 fi
 
-hung=  # ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/monitor/ending.py)
+hung=  # how this start of the job was ended by its watch, if it was
+# ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/features/hangs/kill_ranks.py)
 if read -r hung 2>/dev/null <"$RUN/monitor/hang" && [ "$hung" != "$SLURM_JOB_ID/${SLURM_RESTART_COUNT:-0}" ]; then
     hung=  # at an earlier start
 fi
@@ -215,12 +216,12 @@ fi
 exec {monitor}>&-
 
 # ---- once more? Not where all is done (perhaps with a loss that is no number), or after a stop that was asked for; else
-# train_anywhere/runs/again.py decides, and says why
+# train_anywhere/features/restarts/restart.py decides, and says why
 if [ "$code" = 0 ] || [ "$state" = completed ] || [ "$code" = 75 ] || [ -n "$told" ] || [ -n "$hung" ]; then
     break
 fi
 decided=0
-left=$(/home/me/.venv/bin/python -m train_anywhere.runs.again "$RUN" --code "$code" --retries 2 --used "$retried" --requeue \
+left=$(/home/me/.venv/bin/python -m train_anywhere.features.restarts.restart "$RUN" --code "$code" --retries 2 --used "$retried" --requeue \
     --hosts "$NODELIST" --answer "$(paste -s -d , <<<"$answer")" --fewest 2) || decided=$?
 if [ "$decided" != 0 ] || [ -n "$told" ]; then  # with 75, or told to stop meanwhile, the next start of the job goes on
     [ "$decided$told" = 1 ] || code=75

@@ -111,18 +111,18 @@ export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # python -m train_anywhere
 export TRAIN_LOCAL_DISK="/tmp"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 [ -z "$told" ] || exit 75
+starts=0 restarts=${SLURM_RESTART_COUNT:-0} given_port=${MASTER_PORT:-}
 
-# ---- the environment and the code, unpacked once on each node's own disk (train_anywhere/slurm/packed); a node that can't uses the shared ones
+# ---- the environment and the code, unpacked once on each node's own disk (train_anywhere/features/pack_env); a node that can't uses the shared ones
 export TRAIN_PYTHON=python
 export TRAIN_PACKED="$TRAIN_LOCAL_DISK/shared-$UID/environment-"'<key>'
 export TRAIN_PACKED_CODE="$TRAIN_LOCAL_DISK/shared-$UID/code-"'<key>'
 (unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --mem=0 \
     --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
-    python -m train_anywhere.slurm.packed.unpack '/scratch/me/project/results/.environments/<key>/environment.tar' "$CODE/.packed.tar") &
+    python -m train_anywhere.features.pack_env.unpack '/scratch/me/project/results/.environments/<key>/environment.tar' "$CODE/.packed.tar") &
 wait $! || true
 [ -z "$told" ] || exit 75
 
-starts=0 restarts=${SLURM_RESTART_COUNT:-0} given_port=${MASTER_PORT:-}
 # ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
 TRAIN_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/$/:1/' | paste -s -d ,)
 MASTER_ADDR=${TRAIN_HOSTS%%:*}
@@ -151,7 +151,7 @@ export OMPI_MCA_orte_launch_agent="without_term orted" PRTE_MCA_prte_launch_agen
 mpirun -np 2 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
     -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
     -x TRAIN_HOSTS -x TRAIN_STARTED -x MASTER_ADDR -x MASTER_PORT -x TRAIN_PYTHON -x TRAIN_PACKED -x TRAIN_PACKED_CODE \
-    "$CODE/train_anywhere/slurm/packed/python" -u "$CODE/src/train.py" --run "$RUN" &
+    "$CODE/train_anywhere/features/pack_env/python" -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
 # ---- wait for them; a signal is forwarded, and the waiting continues
@@ -177,7 +177,7 @@ errors=$RUN/monitor/errors.txt  # why it does not start, if it does not
 { mkdir -p "$RUN/monitor" && : >"$errors"; } 2>/dev/null || errors=/dev/null
 exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --mem=0 --cpu-bind=none \
     --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
-    "$CODE/train_anywhere/slurm/packed/python" -m train_anywhere.monitor.node "$RUN" 2>"$errors")
+    "$CODE/train_anywhere/features/pack_env/python" -m train_anywhere.monitor.node "$RUN" 2>"$errors")
 
 [ -z "$told" ] || tell_ranks "$told"  # it came just before
 woken=yes
@@ -200,7 +200,8 @@ elif [ "$code" != 0 ] && [ "$state $state_job" = "running $SLURM_JOB_ID" ]; then
     echo failed >"$RUN/state" || true  # rank 0 of this job was killed before it could record its end
 fi
 
-hung=  # ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/monitor/ending.py)
+hung=  # how this start of the job was ended by its watch, if it was
+# ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/features/hangs/kill_ranks.py)
 if read -r hung 2>/dev/null <"$RUN/monitor/hang" && [ "$hung" != "$SLURM_JOB_ID/${SLURM_RESTART_COUNT:-0}" ]; then
     hung=  # at an earlier start
 fi
@@ -210,7 +211,7 @@ if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n 
     for host in "$MASTER_ADDR"; do
         for pause in 1 4 0; do
             srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL --nodelist="$host" \
-                "$CODE/train_anywhere/slurm/packed/python" -m train_anywhere.checkpoints.recovery "$RUN" && break
+                "$CODE/train_anywhere/features/pack_env/python" -m train_anywhere.checkpoints.recovery "$RUN" && break
             sleep "$pause"
         done
     done

@@ -108,8 +108,8 @@ export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # python -m train_anywhere
 export TRAIN_LOCAL_DISK="/tmp"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 [ -z "$told" ] || exit 75
-
 starts=0 restarts=${SLURM_RESTART_COUNT:-0} given_port=${MASTER_PORT:-}
+
 # ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
 TRAIN_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed 's/$/:8/' | paste -s -d ,)
 MASTER_ADDR=${TRAIN_HOSTS%%:*}
@@ -179,7 +179,8 @@ elif [ "$code" != 0 ] && [ "$state $state_job" = "running $SLURM_JOB_ID" ]; then
     echo failed >"$RUN/state" || true  # rank 0 of this job was killed before it could record its end
 fi
 
-hung=  # ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/monitor/ending.py)
+hung=  # how this start of the job was ended by its watch, if it was
+# ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/features/hangs/kill_ranks.py)
 if read -r hung 2>/dev/null <"$RUN/monitor/hang" && [ "$hung" != "$SLURM_JOB_ID/${SLURM_RESTART_COUNT:-0}" ]; then
     hung=  # at an earlier start
 fi

@@ -10,7 +10,7 @@ from PIL import Image
 
 from train_anywhere.config.paths import node_only
 from train_anywhere.config.schema import Config
-from train_anywhere.launch.ahead import data_problems, known_of
+from train_anywhere.launch.preflight import data_problems, known_of
 
 Make = Callable[..., Config]
 

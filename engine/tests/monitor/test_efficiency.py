@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.monitor.efficiency import EVERY_S, SETTLED, Efficiency, StepTime, step_time
 from train_anywhere.runs.folder import ATTEMPTS
 

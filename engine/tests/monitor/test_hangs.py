@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.monitor.hangs import describe, elsewhere, find_hang, limit, named
+from train_anywhere.features.hangs.hangs import describe, elsewhere, find_hang, limit, named
 from train_anywhere.monitor.ranks import ENDED, GONE, Seen
 
 RANK = Seen(

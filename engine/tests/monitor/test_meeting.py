@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from engine.tests.monitor.test_hangs import RANK
-from train_anywhere.monitor.meeting import Meeting, places
+from train_anywhere.distributed.launcher_env import places
+from train_anywhere.features.hangs.startup import Meeting
 from train_anywhere.monitor.ranks import Seen
 
 STARTING = replace(RANK, section="start", place="meeting", step=0, seconds=10.0)

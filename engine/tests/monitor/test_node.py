@@ -115,8 +115,8 @@ def test_what_it_can_t_read_ends_it_in_silence(tmp_path: Path) -> None:
 
 def test_without_psutil_the_rest_goes_on(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose image does not have it."""
-    monkeypatch.delitem(sys.modules, "train_anywhere.monitor.sampler", raising=False)
-    monkeypatch.delitem(sys.modules, "train_anywhere.monitor.machine", raising=False)
+    monkeypatch.delitem(sys.modules, "train_anywhere.features.sampler.sampler", raising=False)
+    monkeypatch.delitem(sys.modules, "train_anywhere.features.sampler.machine", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
     config, run = make_run(*OFTEN)
     assert [type(part).__name__ for part in parts_of(run, config)] == ["Watch"]

@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.facts import read_facts
 from train_anywhere.monitor.goodput import goodput
 from train_anywhere.monitor.report.figures import MOST_POINTS, thinned
 from train_anywhere.monitor.report.page import page
+from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs.folder import open_run
 
 SMALL = ("model=mlp", "trainer.max_epochs=2", "trainer.log_every_n_steps=2", "trainer.accelerator=cpu")

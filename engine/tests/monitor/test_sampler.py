@@ -11,7 +11,7 @@ import pytest
 
 from engine.tests.monitor.nvidia import fake_nvidia_smi
 from train_anywhere.config.schema import Config
-from train_anywhere.monitor.sampler import Sampler, Table
+from train_anywhere.features.sampler.sampler import Sampler, Table
 from train_anywhere.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from engine.tests.monitor.test_node import MakeRun, command, wait_for
+from train_anywhere.features.serve.servers import is_first, lines, place
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.serve import is_first, lines, place
 from train_anywhere.runs.folder import RunDir
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_note_is_no_server(make_run: MakeRun) -> None:
 
 def test_the_server_needs_no_tensorflow() -> None:
     code = (
-        "import sys, io; sys.stdin = io.StringIO(); from train_anywhere.monitor.board import main; main(['/tmp', '127.0.0.1']);"
+        "import sys, io; sys.stdin = io.StringIO(); from train_anywhere.features.serve.board import main; main(['/tmp', '127.0.0.1']);"
         "print({'tensorflow', 'torch'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.monitor.test_hangs import RANK
+from train_anywhere.features.hangs.stragglers import Stragglers, median_of_others
 from train_anywhere.monitor.ranks import Seen
-from train_anywhere.monitor.stragglers import Stragglers, median_of_others
 
 
 def windows(stragglers: Stragglers, *paces: tuple[float, ...], whole: float = 0.1) -> list[str]:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.test_efficiency import HOOKS, LATE, SLEEP_S
-from train_anywhere.config.strategies import SEVERAL
+from train_anywhere.config.checks.strategy_table import SEVERAL
 from train_anywhere.files import ROOT
 from train_anywhere.monitor import verdicts as rules
-from train_anywhere.monitor.facts import read_facts
+from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs.folder import open_run
 from train_anywhere.testing.frameworks import FRAMEWORKS
 
@@ -28,7 +28,7 @@ SMALL = ("model=mlp", "trainer.max_epochs=3", "trainer.log_every_n_steps=5", "tr
 
 SLOW_DATA = """
 import time
-from train_anywhere.data.base import Splits
+from train_anywhere.data.dataset import Splits
 from src.data.digits import open_digits
 
 class Slow:

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from train_anywhere.config.schema import Config
+from train_anywhere.features.hangs.kill_ranks import too_often
+from train_anywhere.features.hangs.rank_watch import Watch
+from train_anywhere.features.hangs.stragglers import Stragglers
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.ending import too_often
 from train_anywhere.monitor.heartbeat import place_of
-from train_anywhere.monitor.stragglers import Stragglers
-from train_anywhere.monitor.watch import Watch
 from train_anywhere.runs.attempts import Outcome, record_end, record_start
 from train_anywhere.runs.folder import RunDir
 
 RANK = """
 import sys, time
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.monitor import stacks
+from train_anywhere.features.hangs import stacks
 from train_anywhere.monitor.heartbeat import own
 from train_anywhere.runs.folder import RunDir
 from pathlib import Path

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 
 EXAMPLES = 150
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.hostlist import expand_hosts, expand_tasks, first_host
 from train_anywhere.distributed.launcher_env import job_port, number, train_hosts
+from train_anywhere.distributed.network.hostlist import expand_hosts, expand_tasks, first_host
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 

@@ -15,21 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
-from train_anywhere.data.stage import _remembered
 from train_anywhere.errors import CheckpointError, ProjectError, SubmitError
+from train_anywhere.features.restarts import restart
+from train_anywhere.features.stage.copy import _remembered
 from train_anywhere.files.plain_json import dumps, finite, loads
-from train_anywhere.monitor.facts import read_facts
 from train_anywhere.monitor.report import page as page_of_report
-from train_anywhere.runs import again, lock
+from train_anywhere.monitor.run_facts import read_facts
+from train_anywhere.runs import lock
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.ranks import reports
+from train_anywhere.runs.rank_reports import reports
 from train_anywhere.search.study import begin, folder_of
-from train_anywhere.slurm.runs import Submitted
-from train_anywhere.slurm.scaling.table import open_table
+from train_anywhere.slurm.scaling.timing_table import open_table
 from train_anywhere.slurm.status.as_json import document
 from train_anywhere.slurm.status.best import best
-from train_anywhere.slurm.status.gather import gather
-from train_anywhere.slurm.status.page import page, table
+from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.sources.gather import gather
+from train_anywhere.slurm.status.text_page import page, table
 from train_anywhere.testing.frameworks import FIRST
 
 START = "2026-01-01T00:00:00+00:00"
@@ -142,7 +143,7 @@ def look_at(run: RunDir) -> None:
     with_errors(lambda: page_of_report.page(run, read_facts(run)))
     with_errors(lambda: best([submitted], "val/acc", "max"))
     with_errors(
-        lambda: again.decide(again.read_failure(run, 1), again.Nodes(("n1",), ("n1",), 1), 1, 0, True)
+        lambda: restart.decide(restart.read_failure(run, 1), restart.Nodes(("n1",), ("n1",), 1), 1, 0, True)
     )
     reports(run)
     lock.read(run.path / "lock")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
 from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.checkpoints.interval import MAX_OVERHEAD, Interval, mtbf, optimal
 from train_anywhere.checkpoints.retention import Retention
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
-from train_anywhere.slurm import units
+from train_anywhere.features.interval.interval import MAX_OVERHEAD, Interval, mtbf, optimal
+from train_anywhere.slurm.script import units
 from train_anywhere.training.plan import make_plan
 
 LIMITS = st.integers(0, 50) | st.floats(0, 1)
@@ -76,7 +76,7 @@ def test_the_next_checkpoint_has_a_time(costs: list[float], seconds: float | Non
     rule = dataclasses.replace(load(composed()).checkpoint, interval="auto", every_n_seconds=seconds)
     interval = Interval(rule, 8, clock=itertools.count().__next__)
     for cost in costs:
-        interval.saved(cost)
+        interval.after_checkpoint(cost)
         assert 0 <= interval.seconds < math.inf
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import bounded, composed
 from train_anywhere.config.load import load
-from train_anywhere.slurm.job import make_job
-from train_anywhere.slurm.render import option, ranges, render
+from train_anywhere.slurm.script.job import make_job
+from train_anywhere.slurm.script.render import option, ranges, render
 
 HOSTILE = st.text(
     st.sampled_from("$`'\"\\;&|<>(){}[]*?!#~ \n\t%=-")

@@ -16,18 +16,20 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
 from train_anywhere.commands.jobs import _rank
-from train_anywhere.config import checks
-from train_anywhere.config.compose import parse_override
+from train_anywhere.config.checks import contradictions
+from train_anywhere.config.command.compose import parse_override
 from train_anywhere.config.limits import Span, span
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.data.text.tokenizer import MODEL, read_tokenizer, train_bpe
 from train_anywhere.errors import ConfigError, DataError, SubmitError
+from train_anywhere.features import serve
+from train_anywhere.features.serve.dashboard import PORT
 from train_anywhere.monitor import heartbeat
-from train_anywhere.monitor.dashboard import PORT
 from train_anywhere.search.space import space_of
-from train_anywhere.slurm import begin, runs
-from train_anywhere.slurm.show_logs import rank_of
+from train_anywhere.slurm.script import begin
+from train_anywhere.slurm.status import find_runs
+from train_anywhere.slurm.status.show_logs import rank_of
 
 MOST = 1000
 
@@ -69,7 +71,7 @@ def test_devices_are_whole_nodes_or_refused(
     devices: int | str, total: int | str | None, nodes: int | str
 ) -> None:
     trainer = dataclasses.replace(config().trainer, devices=devices, total_devices=total, nodes=nodes)
-    said = checks._devices(dataclasses.replace(config(), trainer=trainer))
+    said = contradictions._devices(dataclasses.replace(config(), trainer=trainer))
     least, most = trainer.span
     assert said or 1 <= least <= most
     if not said and isinstance(total, str) and isinstance(devices, int):
@@ -104,7 +106,7 @@ WORDS = st.text(st.sampled_from("ab{port}'\"\\ $;\n") | st.characters(exclude_ca
 @bounded(200)
 @given(WORDS)
 def test_a_command_is_told_its_port_or_refused(command: str) -> None:
-    if checks._dashboard(command):
+    if serve._dashboard(command):
         return
     first, *others = [word.replace(PORT, "4711") for word in shlex.split(command)]
     assert any("4711" in word for word in others) and PORT not in first
@@ -115,26 +117,26 @@ def test_a_command_is_told_its_port_or_refused(command: str) -> None:
     st.lists(WORDS, min_size=1, max_size=3), st.sampled_from([PORT, f"--port={PORT}", f"http://h:{PORT}/"])
 )
 def test_any_words_and_a_port_are_a_command(words: list[str], port: str) -> None:
-    assert not checks._dashboard(shlex.join([*words, port])) or PORT in words[0]
+    assert not serve._dashboard(shlex.join([*words, port])) or PORT in words[0]
 
 
 @bounded(200)
 @given(TEXT | st.ip_addresses().map(str) | st.text("0123456789.:ab", max_size=9))
 def test_an_address_is_one_to_listen_at_or_refused(text: str) -> None:
-    if checks._is_address(text):
+    if serve._is_address(text):
         assert text.isascii() and not re.search(r"[\s/@'\"$`]", text)
 
 
 @bounded()
 @given(st.ip_addresses())
 def test_every_address_is_one(address: object) -> None:
-    assert checks._is_address(str(address))
+    assert serve._is_address(str(address))
 
 
 @bounded(200)
 @given(st.text(st.sampled_from("ab-._=+/ ~") | st.characters(exclude_categories=["Cs"]), max_size=12))
 def test_a_name_is_one_of_a_folder_or_refused(name: str) -> None:
-    if not checks._name(dataclasses.replace(config(), name=name)):
+    if not contradictions._name(dataclasses.replace(config(), name=name)):
         assert Path("/results", name).parts == ("/", "results", name) and name.isascii() and name != "latest"
 
 
@@ -160,7 +162,7 @@ ARGUMENT = st.text(
 )
 def test_any_word_is_a_run_or_refused(results: Path, name: str) -> None:
     try:
-        found = runs.find(name, results)
+        found = find_runs.find(name, results)
     except SubmitError as error:
         assert str(error)
         return
@@ -170,10 +172,10 @@ def test_any_word_is_a_run_or_refused(results: Path, name: str) -> None:
 @bounded()
 @given(content=st.binary(max_size=30) | st.text("0123456789_.[]\n", max_size=20).map(str.encode))
 def test_any_jobs_are_ids_or_refused(results: Path, content: bytes) -> None:
-    run = runs.RunDir(results / "digits" / "20260101-000000-aaaa")
+    run = find_runs.RunDir(results / "digits" / "20260101-000000-aaaa")
     run.jobs.write_bytes(content)
     try:
-        assert all(re.fullmatch(r"\?|[\w.\[\]-]+", job) for job in runs.job_ids(run))
+        assert all(re.fullmatch(r"\?|[\w.\[\]-]+", job) for job in find_runs.job_ids(run))
     except SubmitError as error:
         assert "jobs.txt" in str(error)
     finally:

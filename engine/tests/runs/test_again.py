@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.errors import REFUSED, STOPPED
-from train_anywhere.runs import bad_nodes, replay
-from train_anywhere.runs.again import Failure, Nodes, decide, main
+from train_anywhere.features.bad_nodes import nodes_file
+from train_anywhere.features.replay import bad_loss
+from train_anywhere.features.replay.bad_loss import BadLoss
+from train_anywhere.features.restarts.restart import Failure, Nodes, decide, main
 from train_anywhere.runs.attempts import record_failure, record_first_step, record_start
 from train_anywhere.runs.debug import CAUSE, NODE, first, named
 from train_anywhere.runs.folder import RunDir, create
-from train_anywhere.runs.replay import BadLoss
 
 NONE = Nodes((), (), 1)
 JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:1,node2:1"}
@@ -111,7 +112,7 @@ def test_a_node_that_fails_twice_is_left_out(
         failing(run, step)
         first(run, NODE, node)
     assert asked(run, 2, 2) == 1, "nothing requeues it"
-    assert asked(run, 3, 2, "--requeue") == 0 and bad_nodes.read(run) == []
+    assert asked(run, 3, 2, "--requeue") == 0 and nodes_file.read(run) == []
     assert asked(run, 2, 2, "--requeue") == STOPPED
     said = "again: the ranks failed after step 9: exit code 1; not the first time on node2: back to the queue, without that node."
     assert said in capsys.readouterr().err
@@ -120,22 +121,22 @@ def test_a_node_that_fails_twice_is_left_out(
     assert asked(run, 0, 0, *nodes) == 0
     out, err = capsys.readouterr()
     assert out == "node1\nnode3\n" and "the ranks start on node1, node3." in err
-    bad_nodes.add(run, "node4")
+    nodes_file.add(run, "node4")
     assert (run.path / "bad_nodes").read_text() == "node2,node4\n"
 
 
 def test_a_loss_of_nan_is_computed_again_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, loss = new_run(tmp_path), BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",))
     record_start(run, 2, JOB)
-    replay.record(run, loss)
+    bad_loss.record(run, loss)
     record_failure(run)
     assert asked(run, 0) == 0
     assert (
         "again: the steps up to 40 are computed again, from a checkpoint before." in capsys.readouterr().err
     )
     record_start(run, 2, JOB)
-    replay.judge(run, "repeated")
-    replay.record(run, replace(loss, verdict="repeated"))
+    bad_loss.judge(run, "repeated")
+    bad_loss.record(run, replace(loss, verdict="repeated"))
     record_failure(run)
     assert asked(run, 9) == 1
     assert "not once more: train/loss is nan or inf each time." in capsys.readouterr().err

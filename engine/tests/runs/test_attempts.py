@@ -23,7 +23,7 @@ from train_anywhere.runs.attempts import (
     with_ends,
 )
 from train_anywhere.runs.folder import RunDir, create
-from train_anywhere.training.metrics_csv import CsvLog
+from train_anywhere.training.reporting.metrics_csv import CsvLog
 
 JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:2"}
 

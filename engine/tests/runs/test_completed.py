@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from train_anywhere.config.schema import Config
 from train_anywhere.launch.rank import run_rank
-from train_anywhere.runs.completed import complete, is_complete
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.completed import complete, is_complete
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.from_scratch import put_back, set_aside
+from train_anywhere.runs.reopen.from_scratch import put_back, set_aside
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 

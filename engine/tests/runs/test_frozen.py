@@ -9,8 +9,8 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.frozen import read_frozen, refuse_damaged
-from train_anywhere.runs.resume import saved_overrides
+from train_anywhere.runs.reopen.frozen import read_frozen, refuse_damaged
+from train_anywhere.runs.reopen.resume import saved_overrides
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 

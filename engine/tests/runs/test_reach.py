@@ -8,14 +8,14 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from train_anywhere.after.opening import read_config
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.inference.opening import read_config
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.resume import resumed, saved_overrides
-from train_anywhere.runs.trust import reaches
-from train_anywhere.search.here import Here
+from train_anywhere.runs.reopen.resume import resumed, saved_overrides
+from train_anywhere.runs.reopen.trust import reaches
+from train_anywhere.search.local_trials import Here
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]

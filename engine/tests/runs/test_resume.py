@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import yaml
 
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.resume import resumed, saved_overrides
+from train_anywhere.runs.reopen.resume import resumed, saved_overrides
 
 Make = Callable[..., tuple[Config, RunDir]]
 

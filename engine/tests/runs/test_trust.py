@@ -8,12 +8,12 @@ from subprocess import CompletedProcess
 import pytest
 
 from train_anywhere.commands import jobs
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.resume import resumed, saved_overrides
-from train_anywhere.runs.trust import code_of, refuse_foreign_script, remember_script
+from train_anywhere.runs.reopen.resume import resumed, saved_overrides
+from train_anywhere.runs.reopen.trust import code_of, refuse_foreign_script, remember_script
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]

@@ -16,8 +16,8 @@ from train_anywhere.errors import ConfigError, Interrupted, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.search import start
-from train_anywhere.search.here import Here
+from train_anywhere.search import start_search
+from train_anywhere.search.local_trials import Here
 from train_anywhere.search.loop import Search
 from train_anywhere.search.space import Space
 from train_anywhere.search.study import Study, Wanted, begin, folder_of
@@ -161,7 +161,7 @@ def test_the_same_command_finds_its_study(tmp_path: Path) -> None:
 
 def test_options_of_the_sweeper() -> None:
     """engine/tests/bad_inputs/rows/searches.py has those that are refused."""
-    assert start.option_problems(OPTIONS) == []
+    assert start_search.option_problems(OPTIONS) == []
 
 
 SEARCH = (

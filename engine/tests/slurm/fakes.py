@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from train_anywhere.config.compose import compose
-from train_anywhere.launch.ahead import data_problems, refuse_unreadable_run
-from train_anywhere.slurm.launch import start
+from train_anywhere.config.command.compose import compose
+from train_anywhere.launch.preflight import data_problems, refuse_unreadable_run
+from train_anywhere.slurm.submission.prepare import start
 
 INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 SMALL = ("trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.ranks=true")

@@ -69,7 +69,7 @@ RECORDED = """
 import os
 from pathlib import Path
 
-from train_anywhere.data.base import Splits
+from train_anywhere.data.dataset import Splits
 from src.data.digits import open_digits
 
 class Recorded:

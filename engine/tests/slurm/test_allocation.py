@@ -4,8 +4,8 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.allocation import Allocation, fill_from_allocation, find_allocation, fits
-from train_anywhere.slurm.job import make_job
+from train_anywhere.slurm.script.job import make_job
+from train_anywhere.slurm.submission.allocation import Allocation, fill_from_allocation, find_allocation, fits
 
 
 def test_a_login_node_is_no_allocation() -> None:

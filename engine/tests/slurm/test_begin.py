@@ -6,9 +6,9 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.slurm import begin
-from train_anywhere.slurm.job import make_job
-from train_anywhere.slurm.render import render
+from train_anywhere.slurm.script import begin
+from train_anywhere.slurm.script.job import make_job
+from train_anywhere.slurm.script.render import render
 
 MakeConfig = Callable[..., Config]
 

@@ -15,8 +15,8 @@ from engine.tests.slurm.fakes import Fakes
 from train_anywhere.distributed import programs
 from train_anywhere.errors import ProjectError, SchedulerError, SubmitError, UnclearError
 from train_anywhere.files import ROOT
-from train_anywhere.runs.trust import refuse_foreign_script
-from train_anywhere.slurm.client import submit_script
+from train_anywhere.runs.reopen.trust import refuse_foreign_script
+from train_anywhere.slurm.scheduler.client import submit_script
 
 DOWN = "echo Unable to contact slurm controller >&2; exit 1"
 

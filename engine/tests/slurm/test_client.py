@@ -10,12 +10,12 @@ import pytest
 from engine.tests.properties.cases import composed
 from engine.tests.slurm.login import SMALL, Login
 from train_anywhere.config.load import load
-from train_anywhere.monitor import script_watch
+from train_anywhere.features.restarts import script_watch
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm import client
-from train_anywhere.slurm.testbed import config
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.scheduler import client
+from train_anywhere.slurm.testbed import testbed_config
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -155,9 +155,9 @@ def test_the_lock_of_a_member_that_has_ended_is_not_held_by_the_others(
 def test_what_slurm_conf_forbids_is_said_before_a_folder_is_made(
     slurm_root: Path, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = config.write_all
+    write = testbed_config.write_all
 
-    def write_all(layout: config.Layout) -> None:
+    def write_all(layout: testbed_config.Layout) -> None:
         write(layout)
         conf = layout.dir / "etc/slurm/slurm.conf"
         text = (
@@ -167,7 +167,7 @@ def test_what_slurm_conf_forbids_is_said_before_a_folder_is_made(
         )
         conf.write_text(text + "MaxArraySize=6\n")
 
-    monkeypatch.setattr(config, "write_all", write_all)
+    monkeypatch.setattr(testbed_config, "write_all", write_all)
     with Testbed(slurm_root / "testbed-linear", nodes=2, share=[slurm_root / "shared"]) as testbed:
         login = Login(testbed, shared_dir)
         here = f"paths.results={login.results}"

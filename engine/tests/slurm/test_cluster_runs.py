@@ -11,7 +11,7 @@ import pytest
 
 from engine.tests.monitor.nvidia import fake_nvidia_smi
 from engine.tests.slurm.login import SMALL, Login, log, per_host
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]

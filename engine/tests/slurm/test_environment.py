@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from engine.tests.properties.cases import bounded, composed
 from engine.tests.slurm.login import Login
 from train_anywhere.config.load import load
-from train_anywhere.slurm import environment, queue
-from train_anywhere.slurm.client import submit_script
-from train_anywhere.slurm.job import make_job
-from train_anywhere.slurm.render import render
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.client import submit_script
+from train_anywhere.slurm.script import clean_environment
+from train_anywhere.slurm.script.job import make_job
+from train_anywhere.slurm.script.render import render
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH --partition=main\n"
 
@@ -125,28 +126,28 @@ def test_a_job_of_a_shell_of_an_earlier_allocation_trains(
             st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", min_size=1),
         ).map("".join)
         | st.sampled_from(
-            [*environment.KEPT, "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "PATH", "SLURMISH"]
+            [*clean_environment.KEPT, "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "PATH", "SLURMISH"]
         ),
         st.text(min_size=1),
     )
 )
 def test_only_what_names_the_cluster_and_the_user_s_project_reaches_sbatch(environ: dict[str, str]) -> None:
-    reaches = environment.for_submission(SCRIPT, environ)
-    left = environment.left_out(SCRIPT, environ)
+    reaches = clean_environment.for_submission(SCRIPT, environ)
+    left = clean_environment.left_out(SCRIPT, environ)
     assert {*reaches} | {*left} == {*environ} and not {*reaches} & {*left}
-    kept = {*environment.KEPT, "SBATCH_ACCOUNT", "SBATCH_QOS", "SBATCH_RESERVATION", "PATH", "SLURMISH"}
+    kept = {*clean_environment.KEPT, "SBATCH_ACCOUNT", "SBATCH_QOS", "SBATCH_RESERVATION", "PATH", "SLURMISH"}
     if environ.get("SBATCH_PARTITION") == "main":
         kept.add("SBATCH_PARTITION")
     assert {*reaches} == {*environ} & kept
-    assert len(environment.notes(SCRIPT, environ)) == bool(left) + bool(environ.get("SLURM_JOB_ID"))
+    assert len(clean_environment.notes(SCRIPT, environ)) == bool(left) + bool(environ.get("SLURM_JOB_ID"))
 
 
 def test_a_script_says_what_the_shell_of_its_submission_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for option in environment.OF_THE_USER:
+    for option in clean_environment.OF_THE_USER:
         monkeypatch.setenv(f"SBATCH_{option.upper()}", f"my-{option}")
     script = render(make_job(load(composed("cluster=slurm", "cluster.qos=long")), "/run", "/code"))
     for line in ("account=my-account", "partition=my-partition", "qos=long", "reservation=my-reservation"):
         assert f"#SBATCH --{line}\n" in script
-    assert environment.left_out(script, os.environ) == ["SBATCH_QOS"]
+    assert clean_environment.left_out(script, os.environ) == ["SBATCH_QOS"]
     monkeypatch.setenv("SBATCH_ACCOUNT", "a\nrm -rf x")
     assert "rm -rf" not in render(make_job(load(composed("cluster=slurm")), "/run", "/code"))

@@ -13,8 +13,8 @@ from engine.tests.slurm.login import SMALL, Login, log
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.evaluation import claim, free_place
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.submission.evaluation import claim, free_place
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]

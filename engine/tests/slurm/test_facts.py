@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import yaml
 
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
-from train_anywhere.slurm.job import make_job
+from train_anywhere.slurm.script.job import make_job
 
 PRESET = """
 name: site

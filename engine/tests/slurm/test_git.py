@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm import snapshot
+from train_anywhere.slurm.submission import snapshot
 from train_anywhere.testing.projects import add_submodule, commit, files, git, modify, take
 
 pytestmark = pytest.mark.git

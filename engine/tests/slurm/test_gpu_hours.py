@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from train_anywhere.config.schema import Config
-from train_anywhere.slurm import gpu_hours
-from train_anywhere.slurm.job import Job, make_job
+from train_anywhere.slurm.script import gpu_hours
+from train_anywhere.slurm.script.job import Job, make_job
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, log
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.projects import copy
 from train_anywhere.testing.weights import info
 

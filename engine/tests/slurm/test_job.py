@@ -2,13 +2,13 @@ from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.compose import quoted
+from train_anywhere.config.command.compose import quoted
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm import dry_run
-from train_anywhere.slurm.job import Job, constraint, make_job
-from train_anywhere.slurm.render import render
+from train_anywhere.slurm.script.job import Job, constraint, make_job
+from train_anywhere.slurm.script.render import render
+from train_anywhere.slurm.submission import dry_run
 
 MakeConfig = Callable[..., Config]
 
@@ -122,7 +122,7 @@ def test_a_job_that_wants_nothing_beside_its_ranks_starts_nothing(job: Callable[
     ]:
         made = job("cluster=slurm", *words)
         assert (
-            made.monitor
+            made.features.on_node
             == starts
             == ("train_anywhere.monitor.node" in render(made))
             == ("{monitor}>&-" in render(made))

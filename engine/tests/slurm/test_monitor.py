@@ -13,7 +13,7 @@ import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, log, wait_for
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]

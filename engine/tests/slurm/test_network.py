@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login, log
-from train_anywhere.slurm.testbed import config
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed import testbed_config
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -19,7 +19,7 @@ TWO = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", *SMALL)
 def set_hosts(testbed: Testbed, node: str, lines: list[str]) -> None:
     """Give a node an /etc/hosts of its own."""
     file = testbed.dir / "etc" / f"hosts-{node}"
-    file.write_text("\n".join(["127.0.0.1 localhost", f"{config.GATEWAY} login", *lines]) + "\n")
+    file.write_text("\n".join(["127.0.0.1 localhost", f"{testbed_config.GATEWAY} login", *lines]) + "\n")
     done = testbed.run(["mount", "--bind", str(file), "/etc/hosts"], node=node)
     assert done.returncode == 0, done.stderr
 
@@ -45,9 +45,9 @@ def renamed(slurm_root: Path) -> Iterator[Testbed]:
                 self.run(["sinfo", "--noheader", "--partition=main", "--format=%D %T"]).stdout == "2 idle\n"
             )
 
-    write = config._write_slurm
+    write = testbed_config._write_slurm
 
-    def write_renamed(layout: config.Layout) -> None:
+    def write_renamed(layout: testbed_config.Layout) -> None:
         write(layout)
         file = layout.dir / "etc" / "slurm" / "slurm.conf"
         text = file.read_text()
@@ -57,7 +57,7 @@ def renamed(slurm_root: Path) -> Iterator[Testbed]:
         gres.write_text(gres.read_text().replace(",".join(layout.nodes), "c1,c2"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config, "_write_slurm", write_renamed)
+        patch.setattr(testbed_config, "_write_slurm", write_renamed)
         testbed = Renamed(slurm_root / "renamed", nodes=2, share=[slurm_root / "shared"]).up()
     for own in testbed.nodes:
         set_hosts(testbed, own, [f"{testbed.layout.address(own)} {own}"])

@@ -7,7 +7,7 @@ import yaml
 from train_anywhere.commands import new_cluster
 from train_anywhere.commands.new_cluster import Row, preset, rows
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 SINFO = """\
 cpu|(null)|64|256000|2-00:00:00|100

@@ -10,9 +10,9 @@ import pytest
 from train_anywhere.commands import jobs
 from train_anywhere.errors import SubmitError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.trust import remember_job
-from train_anywhere.slurm.client import submit_script
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.runs.reopen.trust import remember_job
+from train_anywhere.slurm.scheduler.client import submit_script
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -102,7 +102,7 @@ def test_a_job_without_a_script_is_cancelled_only_if_this_user_runs_it_in_its_al
 
 @pytest.mark.usefixtures("queue")
 def test_a_search_stops_only_trials_of_its_own(shared_dir: Path) -> None:
-    from train_anywhere.slurm import trials
+    from train_anywhere.slurm.submission import trials
 
     mine, foreign = make(shared_dir / "mine" / "run"), make(shared_dir / "theirs" / "run")
     foreign.jobs.write_text(submitted(mine) + "\n")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.errors import SchedulerError
-from train_anywhere.slurm import queue
-from train_anywhere.slurm.client import submit_script
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.client import submit_script
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 
 @pytest.mark.slurm

@@ -19,9 +19,9 @@ from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm import render as renderer
-from train_anywhere.slurm.job import Job, Packed, make_job
-from train_anywhere.slurm.render import log_path, option, ranges, render
+from train_anywhere.slurm.script import render as renderer
+from train_anywhere.slurm.script.job import Job, make_job
+from train_anywhere.slurm.script.render import log_path, option, ranges, render
 
 HOSTILE = [
     "a b",
@@ -266,9 +266,8 @@ def test_each_step_of_a_job_has_the_environment_and_whole_nodes(
     strategy = "strategy=horovod" if launch == "horovodrun" else "strategy=ddp"
     for nodes in (["trainer.total_devices=3"], ["trainer.devices=2"]):
         words = ["trainer.nodes=2", *nodes, f"launch={launch}", strategy, "cluster.retries=1"]
-        script = render(
-            job(make_config, *words, packed=Packed("/e/environment.tar", "k"), stage=True)
-        ).replace("\\\n", " ")
+        words += ["cluster.pack_env=true", "data=imagefolder", "data.stage=true"]
+        script = render(job(make_config, *words)).replace("\\\n", " ")
         calls = [line for line in script.splitlines() if re.search(r"(^|[ (])srun +--", line)]
         assert len(calls) >= 4 and all("--export=ALL" in call for call in calls), calls
         lines = [

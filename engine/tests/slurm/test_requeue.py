@@ -17,7 +17,7 @@ from engine.tests.slurm.login import (
     trained,
     wait_for,
 )
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.pages import PAGES
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 

@@ -8,12 +8,12 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import PACKAGES
-from train_anywhere.launch.ahead import data_problems
+from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
-from train_anywhere.slurm.launch import placeholder_job
 from train_anywhere.slurm.presets import PRESETS
-from train_anywhere.slurm.rules import advice, folders, limits, options, resources, starting
-from train_anywhere.slurm.rules.request import Request
+from train_anywhere.slurm.rules import advice, launch_rules, local_folders, options, resources, site_limits
+from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.testing.frameworks import FIRST
 
 MakeConfig = Callable[..., Config]
@@ -40,7 +40,7 @@ REFUSED = {
     "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
     "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
-    "chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
+    "features: chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
     "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch knows no SOMETIMES; use some of BEGIN,END"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
     "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is not an option"),
@@ -69,17 +69,17 @@ REFUSED = {
     "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
     "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train can't be listed"),
     "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
-    "packed: container": (
+    "features: container": (
         "cluster=slurm cluster.pack_env=true container=apptainer container.image=/etc/hostname",
         "an image is one file already",
     ),
-    "packed: pbs": ("cluster=pbs cluster.pack_env=true", "PBS has no srun"),
-    "packed: conda": ("cluster=slurm cluster.pack_env=true cluster.conda=base", "let conda-pack pack it"),
-    "packed_environment": (
+    "features: pbs": ("cluster=pbs cluster.pack_env=true", "PBS has no srun"),
+    "features: conda": ("cluster=slurm cluster.pack_env=true cluster.conda=base", "let conda-pack pack it"),
+    "features: environment": (
         "cluster=slurm cluster.pack_env=true cluster.venv=/etc cluster.setup=[:]",
         "/etc is no virtual environment (it has no pyvenv.cfg), and virtual environments are packed",
     ),
-    "packed_environment: of the node": (
+    "features: of the node": (
         "cluster=slurm cluster.pack_env=true cluster.venv=$SLURM_TMPDIR/env",
         "is a folder of the job's node",
     ),
@@ -98,7 +98,9 @@ def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Req
     return Request(config, placeholder_job(config, None, members), data_problems, Path(folder), SCRATCH)
 
 
-RULES = {r.__name__: r for m in (resources, limits, options, starting, folders) for r in m.RULES}
+RULES = {
+    r.__name__: r for m in (resources, site_limits, options, launch_rules, local_folders) for r in m.RULES
+} | {"features": rules.of_features}
 
 
 def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeConfig) -> None:
@@ -225,8 +227,8 @@ def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
     by_profile = Request(
         asked.config, asked.job, data_problems, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"}
     )
-    assert list(limits.account(asked)) != []
-    assert list(limits.account(by_profile)) == []
+    assert list(site_limits.account(asked)) != []
+    assert list(site_limits.account(by_profile)) == []
 
 
 UNLISTED = [
@@ -253,7 +255,7 @@ def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
     wrong = []
     for site, key, name, listed in UNLISTED:
         asked = request(make_config, f"cluster={site} cluster.{key}={name} {more} data.batch_size=64")
-        found = [p for module in (resources, limits) for rule in module.RULES for p in rule(asked)]
+        found = [p for module in (resources, site_limits) for rule in module.RULES for p in rule(asked)]
         refused = [p for p in found if "rejects jobs without" not in p]
         notes = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
         noted = len(notes) == 1 and f"{site}, which lists {listed}" in notes[0]

@@ -6,8 +6,8 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.runs import Submitted
-from train_anywhere.slurm.show_logs import Logs, rank_of, show
+from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.show_logs import Logs, rank_of, show
 
 
 def run(tmp_path: Path, name: str, text: str) -> Submitted:

@@ -9,7 +9,7 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm import left_out, snapshot
+from train_anywhere.slurm.submission import left_out, snapshot
 from train_anywhere.testing.projects import add_submodule, commit, files, git, take
 
 pytestmark = pytest.mark.git
@@ -314,7 +314,7 @@ def test_a_fifo_and_a_socket_are_left_out(
 TAKE = """
 import sys
 from pathlib import Path
-from train_anywhere.slurm import snapshot
+from train_anywhere.slurm.submission import snapshot
 from train_anywhere.errors import SubmitError
 root = Path(sys.argv[1])
 try:

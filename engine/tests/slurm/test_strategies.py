@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
-from train_anywhere.config.strategies import SUPPORTED
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.config.checks.strategy_table import SUPPORTED
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.pages import PAGES
 from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference
 

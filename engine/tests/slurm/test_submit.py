@@ -12,7 +12,7 @@ import pytest
 
 from engine.tests.slurm.login import SMALL, Login, log
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -58,7 +58,7 @@ def test_slurm_s_own_verdict(login: Login) -> None:
 
 @pytest.mark.slow
 def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shared_dir: Path) -> None:
-    from train_anywhere.slurm.snapshot import take
+    from train_anywhere.slurm.submission.snapshot import take
 
     copy = shared_dir / "project"
     take(ROOT, copy, ROOT / "results")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.testbeds import AS_ASKED, wait_for
-from train_anywhere.slurm.testbed.cluster import REPOSITORY, Testbed
-from train_anywhere.slurm.testbed.errors import TestbedError
 from train_anywhere.slurm.testbed.requirements import missing
 from train_anywhere.slurm.testbed.sites import SITES
+from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
+from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -57,7 +57,7 @@ def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbe
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    code = "import sys; from train_anywhere.slurm.testbed.cluster import Testbed\nTestbed(sys.argv[1], nodes=1).up()\n"
+    code = "import sys; from train_anywhere.slurm.testbed.testbed_cluster import Testbed\nTestbed(sys.argv[1], nodes=1).up()\n"
     words = [sys.executable, "-u", "-c", code + "print('up'); input()", str(tmp_path / "t")]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as owner:

@@ -1,6 +1,6 @@
 import pytest
 
-from train_anywhere.slurm import units
+from train_anywhere.slurm.script import units
 
 
 def test_every_form_of_slurm() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.errors import SchedulerError
-from train_anywhere.slurm import waiting
-from train_anywhere.slurm.submit import wait_for
+from train_anywhere.slurm.scheduler import wait_for_jobs
+from train_anywhere.slurm.submission.submit import wait_for
 
 DOWN = "echo Unable to contact slurm controller >&2; exit 1"
 
@@ -37,6 +37,6 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(
 
 
 def test_waiting_has_an_end(squeue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_SILENCE_S", 0.0)
+    monkeypatch.setattr(wait_for_jobs, "MAX_SILENCE_S", 0.0)
     with pytest.raises(SchedulerError, match="the job may still run, but this command stops waiting for it"):
         wait_for("slurm", ["7"], poll=0.01)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from train_anywhere import tasks as base
-from train_anywhere.config.compose import groups
+from train_anywhere.config.command.compose import groups
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import read

@@ -31,4 +31,6 @@ def test_a_changed_function_selects_the_tests_that_call_it(tmp_path: Path) -> No
     assert units.read_text() != text
     assert passed(project) == {"engine/tests/slurm/test_units.py::test_clock_is_read_back"}
     assert passed(project) == set()
-    assert run(project, "git", "status", "--short").stdout == " M engine/train_anywhere/slurm/units.py\n"
+    assert (
+        run(project, "git", "status", "--short").stdout == " M engine/train_anywhere/slurm/script/units.py\n"
+    )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed import build_horovod, horovod_corrections
-from train_anywhere.distributed.build_horovod import (
+from train_anywhere.distributed.horovod import build, corrections
+from train_anywhere.distributed.horovod.build import (
     Plan,
     cached_wheel,
     explain_failure,
@@ -18,11 +18,11 @@ from train_anywhere.distributed.build_horovod import (
     make_plan,
     wheel_cache,
 )
-from train_anywhere.distributed.horovod_corrections import CORRECTIONS, BuildError, correct, digest
-from train_anywhere.distributed.horovod_install import horovod_problem, installed_horovod
+from train_anywhere.distributed.horovod.corrections import CORRECTIONS, BuildError, correct, digest
+from train_anywhere.distributed.horovod.installation import horovod_problem, installed_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
-SCRIPT = [sys.executable, "-m", "train_anywhere.distributed.build_horovod"]
+SCRIPT = [sys.executable, "-m", "train_anywhere.distributed.horovod.build"]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_failure_shows_the_first_error_and_the_log(tmp_path):
 def test_missing_compilers_are_named_before_anything_is_done(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match=r"g\+\+ 9 or later, CMake 3\.13 or later, make"):
-        build_horovod.check_compilers()
+        build.check_compilers()
 
 
 def test_wheel_of_other_versions_is_not_taken(tmp_path):
@@ -162,7 +162,7 @@ def test_second_call_needs_neither_cache_nor_network(tmp_path, require):
 def test_wheel_built_with_other_corrections_is_not_taken(monkeypatch):
     """So whoever edits a correction, or CI after that, builds anew."""
     before = Plan({"torch": "2.13.0"}).version
-    monkeypatch.setattr(horovod_corrections, "CORRECTIONS", CORRECTIONS[:-1])
+    monkeypatch.setattr(corrections, "CORRECTIONS", CORRECTIONS[:-1])
     assert Plan({"torch": "2.13.0"}).version != before
 
 

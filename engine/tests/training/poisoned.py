@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from src.data.friedman import Table, open_friedman
-from train_anywhere.data.base import Splits
+from train_anywhere.data.dataset import Splits
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from src.tasks.classification import Classification
-from train_anywhere.training import metrics_csv
-from train_anywhere.training.metrics_csv import CsvLog
+from train_anywhere.training.reporting import metrics_csv
+from train_anywhere.training.reporting.metrics_csv import CsvLog
 
 METRICS = Classification().names("train", "val", "test")
 HEADER = "step,epoch,lr,train/loss,train/acc,val/loss,val/acc,test/loss,test/acc"

@@ -19,10 +19,10 @@ Train = Callable[..., "CompletedProcess[str]"]
 
 def test_it_warns_once_with_the_step_and_what_to_try(capsys: pytest.CaptureFixture[str]) -> None:
     watch = NanWatch("warn", prints=True)
-    watch.look(20, {"train/loss": 0.5, "lr": math.inf})
+    watch.after_validation(20, {"train/loss": 0.5, "lr": math.inf})
     assert capsys.readouterr().err == ""
     for step in (40, 60):
-        watch.look(step, {"train/loss": math.nan})
+        watch.after_validation(step, {"train/loss": math.nan})
     assert capsys.readouterr().err == (
         "warning: train/loss is nan at step 40: training continues, but can't recover from that; try a lower "
         "optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed.\n"
@@ -33,9 +33,9 @@ def test_it_stops_where_it_should(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(
         NotFiniteError, match=r"val/loss is inf at step 3, and trainer\.detect_nan=stop ends the run"
     ):
-        NanWatch("stop", prints=False).look(3, {"val/loss": math.inf})
-    NanWatch("off", prints=True).look(3, {"val/loss": math.inf})
-    NanWatch("warn", prints=False).look(3, {"val/loss": math.inf})
+        NanWatch("stop", prints=False).after_validation(3, {"val/loss": math.inf})
+    NanWatch("off", prints=True).after_validation(3, {"val/loss": math.inf})
+    NanWatch("warn", prints=False).after_validation(3, {"val/loss": math.inf})
     assert capsys.readouterr().err == ""
 
 

@@ -16,9 +16,9 @@ import pytest
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import own as heartbeat
-from train_anywhere.training import progress as module
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.progress import Progress
+from train_anywhere.training.reporting import progress as module
+from train_anywhere.training.reporting.progress import Progress
 
 PLAN = Plan(
     batch_per_rank=32,
@@ -130,7 +130,7 @@ BAR = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.progress import Progress
+from train_anywhere.training.reporting.progress import Progress
 plan = {PLAN!r}
 with Progress("auto", plan) as progress:
     progress.note("resuming at step 0")

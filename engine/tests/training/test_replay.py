@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train_anywhere.data.shuffle import permutation
-from train_anywhere.runs import replay
+from train_anywhere.data.order.shuffle import permutation
+from train_anywhere.features.replay import ReplayNan, bad_loss
+from train_anywhere.features.replay.bad_loss import BadLoss
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.replay import BadLoss
 from train_anywhere.testing.weights import final_weights, largest_difference
 
 Train = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -45,18 +45,18 @@ def of(run: Path) -> list[dict[str, Any]]:
 
 def test_what_is_recorded(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    assert replay.pending(run) is None and replay.good_until(run, "replay") is None
+    assert bad_loss.pending(run) is None and ReplayNan().resume_until(run) is None
     run.update(**{ATTEMPTS: [{"started": "a"}]})
-    replay.record(run, BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",)))
-    assert replay.good_until(run, "replay") == 31 and replay.good_until(run, "warn") is None
+    bad_loss.record(run, BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",)))
+    assert ReplayNan().resume_until(run) == 31
     run.update(**{ATTEMPTS: [*run.info()[ATTEMPTS], {"started": "b"}]})
-    found = replay.pending(run)
+    found = bad_loss.pending(run)
     assert found and found.where == "rank 1 on node2"
-    replay.judge(run, "machine")
-    assert replay.pending(run) is None
-    assert [found.verdict for found in replay.history(run.info())] == ["machine"]
+    bad_loss.judge(run, "machine")
+    assert bad_loss.pending(run) is None
+    assert [found.verdict for found in bad_loss.history(run.info())] == ["machine"]
     run.update(**{ATTEMPTS: [{"nan": {"step": "x"}}, {"nan": 3}, {"nan": None}]})
-    assert replay.history(run.info()) == []
+    assert bad_loss.history(run.info()) == []
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train_anywhere.config.strategies import SHARDED, SUPPORTED
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.config.checks.strategy_table import SHARDED, SUPPORTED
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference

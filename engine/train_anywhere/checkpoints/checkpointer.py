@@ -2,17 +2,17 @@
 
 The training thread copies its state into buffers that are kept from one checkpoint to the next, and continues. A worker
 thread writes the buffers to the node's disk, which frees them, and then copies the files into the run folder. It holds
-no copy of its own. TensorBoard's files travel beside the checkpoints, see `checkpoints/event_files.py`.
+no copy of its own. TensorBoard's files travel beside the checkpoints, see `checkpoints/disk/event_files.py`.
 """
 
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from train_anywhere.checkpoints.disk import say
-from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.staging import Staging, Write
+from train_anywhere.checkpoints.disk.writes import say
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
-from train_anywhere.checkpoints.staging import Staging, Write
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.checkpoints.writer import Worker, WriteRequest
 from train_anywhere.errors import CheckpointError

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk import say
-from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.staging import open_staging, read_record, write_record
+from train_anywhere.checkpoints.disk.writes import say
 from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.checkpoints.staging import open_staging, read_record, write_record
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir, open_run

@@ -14,9 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from train_anywhere.checkpoints.disk import say, sync_folder
-from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
-from train_anywhere.checkpoints.manifest import (
+from train_anywhere.checkpoints.disk.manifest import (
     MANIFEST,
     copy,
     damage_of,
@@ -28,6 +26,8 @@ from train_anywhere.checkpoints.manifest import (
     step_of,
     write_manifest,
 )
+from train_anywhere.checkpoints.disk.writes import say, sync_folder
+from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.retention import Retention
 from train_anywhere.checkpoints.usable import none_can_be_read
 from train_anywhere.errors import CheckpointError

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from train_anywhere.checkpoints.manifest import damage_of
+from train_anywhere.checkpoints.disk.manifest import damage_of
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 

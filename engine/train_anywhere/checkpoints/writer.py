@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from train_anywhere.checkpoints.disk import disk_trouble
+from train_anywhere.checkpoints.disk.staging import Staging, Write
+from train_anywhere.checkpoints.disk.writes import disk_trouble
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
-from train_anywhere.checkpoints.staging import Staging, Write
 from train_anywhere.checkpoints.store import CheckpointStore
 
 MAX_RETRY_S = 300.0

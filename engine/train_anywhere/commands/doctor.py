@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from train_anywhere.config.command_line import here, opened, split
-from train_anywhere.config.compose import CONFIGS, compose, quoted
+from train_anywhere.config.checks.this_machine import no_scheduler
+from train_anywhere.config.command.command_line import here, opened, split
+from train_anywhere.config.command.compose import CONFIGS, compose, quoted
+from train_anywhere.config.command.refusal import refusal
+from train_anywhere.config.command.yaml_files import refuse_unusable
 from train_anywhere.config.load import load
-from train_anywhere.config.refusal import refusal
 from train_anywhere.config.schema import Config
-from train_anywhere.config.yaml_files import refuse_unusable
-from train_anywhere.distributed.horovod_install import (
+from train_anywhere.distributed.horovod.installation import (
     horovod_problem,
     installed_frameworks,
     installed_horovod,
@@ -31,14 +32,14 @@ from train_anywhere.distributed.layout import Layout, lay_out, local_layout
 from train_anywhere.distributed.packages import PACKAGES
 from train_anywhere.errors import REFUSED, ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.launch.ahead import data_problems
-from train_anywhere.launch.local import local_problems, no_scheduler
+from train_anywhere.launch.local_run import local_problems
+from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.ranks import reports
-from train_anywhere.slurm.facts import problems as cluster_problems
-from train_anywhere.slurm.job import devices_per_node
-from train_anywhere.slurm.launch import refusals
+from train_anywhere.runs.rank_reports import reports
 from train_anywhere.slurm.presets import name_current
+from train_anywhere.slurm.script.job import devices_per_node
+from train_anywhere.slurm.script.readable import problems as cluster_problems
+from train_anywhere.slurm.submission.prepare import refusals
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 SHORT = ("trainer.max_epochs=1", "trainer.max_steps=2")

@@ -15,14 +15,14 @@ import argparse
 import sys
 from typing import NoReturn
 
-from train_anywhere.after.asked import ask, parser
-from train_anywhere.after.job import after_of, job_config, of_the_job, words_of
 from train_anywhere.errors import INTERRUPTED, ProjectError
-from train_anywhere.files.printable import printable_output
-from train_anywhere.launch.ahead import data_problems
+from train_anywhere.files.terminal.printable import printable_output
+from train_anywhere.inference.evaluation_job import after_of, job_config, of_the_job, words_of
+from train_anywhere.inference.request import ask, parser
 from train_anywhere.launch.leaving import leave
-from train_anywhere.slurm import evaluation
+from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm.presets import name_current
+from train_anywhere.slurm.submission import evaluation
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,7 +37,9 @@ def carry_out(parsed: argparse.Namespace) -> int:
     try:
         if job := of_the_job(parsed.words):
             return submit(parsed, job)
-        from train_anywhere.after.command import evaluate  # imports numpy, which a submission does without
+        from train_anywhere.inference.evaluate_run import (
+            evaluate,  # imports numpy, which a submission does without
+        )
 
         return evaluate(ask(parsed, parsed.words))
     except ProjectError as error:

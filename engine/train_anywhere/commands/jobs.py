@@ -22,19 +22,20 @@ from pathlib import Path
 from train_anywhere.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.files.printable import one_line, printable_output
+from train_anywhere.files.terminal.printable import one_line, printable_output
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm import ownership, queue, ran_here, runs, show_logs
-from train_anywhere.slurm.resubmit import again as submit_again
+from train_anywhere.slurm.scheduler import ownership, queue
+from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.as_json import document, plain
 from train_anywhere.slurm.status.best import best as best_of
-from train_anywhere.slurm.status.gather import Gathered, gather
-from train_anywhere.slurm.status.page import next_lines, page, table
-from train_anywhere.slurm.status.report import FAILED
-from train_anywhere.slurm.status.watch import watch
+from train_anywhere.slurm.status.run_status import FAILED
+from train_anywhere.slurm.status.sources.gather import Gathered, gather
+from train_anywhere.slurm.status.text_page import next_lines, page, table
+from train_anywhere.slurm.status.watch_runs import watch
+from train_anywhere.slurm.submission.resubmit import again as submit_again
 
-Runs = list[runs.Submitted]
+Runs = list[find_runs.Submitted]
 
 FOLLOWING = ("follow", "watch")
 """Options whose usual end is Ctrl-C."""
@@ -50,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(parsed: argparse.Namespace) -> int:
     try:
         every = parsed.run is None and parsed.verb in (list_, best)
-        found = runs.every(_results(parsed)) if every else runs.find(parsed.run, _results(parsed))
+        found = find_runs.every(_results(parsed)) if every else find_runs.find(parsed.run, _results(parsed))
         return int(parsed.verb(found, parsed) or 0)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -128,7 +129,7 @@ def _results(parsed: argparse.Namespace) -> Path:
     return shell_folder() / parsed.results
 
 
-def each(found: Runs, do: Callable[[runs.Submitted], None]) -> int:
+def each(found: Runs, do: Callable[[find_runs.Submitted], None]) -> int:
     """Serve every run, also after one that can't be served; returns the exit code."""
     code = 0
     for run in found:
@@ -144,12 +145,12 @@ def each(found: Runs, do: Callable[[runs.Submitted], None]) -> int:
 
 def status(found: Runs, parsed: argparse.Namespace) -> int:
     """Print what runs are doing."""
-    return _tell(lambda: gather(runs.find(parsed.run, _results(parsed))), parsed)
+    return _tell(lambda: gather(find_runs.find(parsed.run, _results(parsed))), parsed)
 
 
 def list_(found: Runs, parsed: argparse.Namespace) -> int:
     """Print a line for each run, newest first."""
-    return _tell(lambda: gather(runs.every(_results(parsed)), ended_too=False), parsed, many=True)
+    return _tell(lambda: gather(find_runs.every(_results(parsed)), ended_too=False), parsed, many=True)
 
 
 def _tell(look: Callable[[], Gathered], parsed: argparse.Namespace, many: bool = False) -> int:
@@ -208,15 +209,15 @@ def asking(so: str) -> Iterator[None]:
 def cancel(found: Runs, parsed: argparse.Namespace) -> int:
     """Take runs out of the queue, or stop them."""
 
-    def end(run: runs.Submitted) -> None:
+    def end(run: find_runs.Submitted) -> None:
         if run.scheduler is None:
-            raise SubmitError(ran_here.how_to_stop(run))
+            raise SubmitError(local_runs.how_to_stop(run))
         with asking("Nothing was cancelled."):
-            run = runs.with_unrecorded_jobs(run)
+            run = find_runs.with_unrecorded_jobs(run)
             living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
             ownership.refuse_others(run, living)
         if not living:
-            runs.refuse_unclear(run)
+            find_runs.refuse_unclear(run)
             print(f"{run.folder.id}: no job of it is queued or running.")
             return
         ending = queue.cancel(run.scheduler or "", living)
@@ -233,10 +234,10 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         if run.trouble:
             raise SubmitError(run.trouble)
         if run.scheduler is None:
-            raise SubmitError(ran_here.how_to_resume(run))
+            raise SubmitError(local_runs.how_to_resume(run))
     with asking("Nothing was submitted."):
-        found, known = runs.ask(found)
-    states = {r.folder.id: runs.state(r, known)[0] for r in found}
+        found, known = find_runs.ask(found)
+    states = {r.folder.id: find_runs.state(r, known)[0] for r in found}
     if parsed.failed:
         again = [r for r in found if states[r.folder.id] in FAILED]
     else:
@@ -247,6 +248,6 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
             f"there is nothing to submit again: {listed}.{f' {known.gap}' if known.gap else ''}"
         )
     for run in again:
-        runs.refuse_unclear(run)
+        find_runs.refuse_unclear(run)
     job_id = submit_again(again, _results(parsed), parsed.trust)
     print(f"Submitted job {job_id}: {', '.join(r.folder.id for r in again)}")

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import yaml
 
-from train_anywhere.config.compose import CONFIGS
+from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.distributed import programs
 from train_anywhere.errors import REFUSED, ProjectError, SubmitError
-from train_anywhere.slurm import units
+from train_anywhere.slurm.script import units
 
 PRESETS = CONFIGS / "cluster"
 SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%G|%c|%m|%l|%D"]

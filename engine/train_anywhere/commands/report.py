@@ -13,11 +13,11 @@ from pathlib import Path
 
 from train_anywhere.errors import REFUSED, ProjectError
 from train_anywhere.files import ROOT
-from train_anywhere.files.printable import printable_output
+from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm import runs
+from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.sweep_page import write_sweep
 
 
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 def write(named: str | None, results: Path) -> int:
     """Write the report of a run or sweep; returns the exit code."""
     try:
-        found = runs.find(named, results)
+        found = find_runs.find(named, results)
         if len(found) > 1:
             print(f"{'Report:':<15}{display_path(write_sweep(found))}")
         else:

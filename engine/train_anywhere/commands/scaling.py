@@ -16,22 +16,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.diagnose import diagnose
-from train_anywhere.config.members import OF_THE_COMMAND
+from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.command.members import OF_THE_COMMAND
+from train_anywhere.config.command.sentences import about_configuration
 from train_anywhere.config.schema import Config
-from train_anywhere.config.sentences import about_configuration
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.files.printable import printable_output
-from train_anywhere.launch.ahead import data_problems
+from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.launch.command import exit_code
-from train_anywhere.launch.local import local_problems
+from train_anywhere.launch.local_run import local_problems
+from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.summary import command_path, display_path, train_command
-from train_anywhere.slurm import launch
-from train_anywhere.slurm.scaling import start, table
+from train_anywhere.slurm.scaling import start_table, timing_table
 from train_anywhere.slurm.scaling.grid import Cell, grid, split
-from train_anywhere.slurm.scaling.start import Table
-from train_anywhere.slurm.submit import wait_for
+from train_anywhere.slurm.scaling.start_table import Table
+from train_anywhere.slurm.submission import prepare
+from train_anywhere.slurm.submission.submit import wait_for
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser.parse_intermixed_args(arguments)
     if len(parsed.words) == 1 and "=" not in parsed.words[0]:
         with printable_output():
-            return exit_code(lambda: show(table.open_table(Path(parsed.words[0]))), overrides=False)
+            return exit_code(lambda: show(timing_table.open_table(Path(parsed.words[0]))), overrides=False)
     return exit_code(lambda: compare(parsed.words, parsed.weak), overrides=False)
 
 
@@ -62,15 +62,15 @@ def compare(words: Sequence[str], weak: bool) -> int:
     batch = base["data"]["batch_size"] if weak else None
     scheduler = base["cluster"]["scheduler"]
     check, dry = local_problems if scheduler == "none" else cluster_problems, bool(base["dry_run"])
-    first, *_ = start.load_all(asked, batch, check, dry)
+    first, *_ = start_table.load_all(asked, batch, check, dry)
     print("".join(f"{sentence}\n" for sentence in asked.left_out), end="", flush=True)
     if dry:
         for cell in asked.cells:
-            print(f"{train_command()} {shlex.join(start.words_of(cell, asked, batch))}")
+            print(f"{train_command()} {shlex.join(start_table.words_of(cell, asked, batch))}")
         return 0
-    made = start.begin(asked, Path(first.paths.results), scheduler, words)
+    made = start_table.begin(asked, Path(first.paths.results), scheduler, words)
     print(f"Table: {display_path(made.folder)}", flush=True)
-    commands = [(cell, start.words_of(cell, asked, batch)) for cell in asked.cells]
+    commands = [(cell, start_table.words_of(cell, asked, batch)) for cell in asked.cells]
     return run(made, commands) if scheduler == "none" else submit(made, commands, bool(base["wait"]))
 
 
@@ -88,16 +88,16 @@ def refuse_switches(base: Mapping[str, Any]) -> None:
 def composed(words: Sequence[str]) -> dict[str, Any]:
     """The configuration of some overrides. Raises ConfigError with all their problems."""
     try:
-        return start.compose_words(words)
+        return start_table.compose_words(words)
     except Exception as error:
         if about_configuration(error):
-            raise diagnose(start.as_hydra_reads(words), error, False) from None
+            raise diagnose(start_table.as_hydra_reads(words), error, False) from None
         raise
 
 
 def cluster_problems(config: Config) -> list[str]:
     """What keeps a cell from being submitted."""
-    return launch.refusals(config, None, None, None, data_problems)
+    return prepare.refusals(config, None, None, None, data_problems)
 
 
 def run(made: Table, commands: Sequence[tuple[Cell, list[str]]]) -> int:
@@ -106,10 +106,10 @@ def run(made: Table, commands: Sequence[tuple[Cell, list[str]]]) -> int:
     try:
         for number, (cell, words) in enumerate(commands, 1):
             print(f"[{number}/{len(commands)}] {cell.name} ...", flush=True)
-            if code := start.run_here(made, cell, words):
+            if code := start_table.run_here(made, cell, words):
                 failed.append(cell)
                 print(
-                    f"{cell.name} ended with exit code {code}: {table.log(made, cell)}",
+                    f"{cell.name} ended with exit code {code}: {timing_table.log(made, cell)}",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -121,9 +121,9 @@ def run(made: Table, commands: Sequence[tuple[Cell, list[str]]]) -> int:
 def submit(made: Table, commands: Sequence[tuple[Cell, list[str]]], wait: bool) -> int:
     """A job for each cell; returns at once unless `wait`."""
     for number, (cell, words) in enumerate(commands, 1):
-        print(f"[{number}/{len(commands)}] {cell.name}: {start.submit(made, cell, words)}", flush=True)
+        print(f"[{number}/{len(commands)}] {cell.name}: {start_table.submit(made, cell, words)}", flush=True)
     if wait:
-        wait_for(made.scheduler, [job for run in table.runs(made).values() for job in run.job_ids])
+        wait_for(made.scheduler, [job for run in timing_table.runs(made).values() for job in run.job_ids])
         return show(made)
     again = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'scaling.py'))}"
     print(f"Next:  {again} {shlex.quote(display_path(made.folder))}")
@@ -132,9 +132,9 @@ def submit(made: Table, commands: Sequence[tuple[Cell, list[str]]], wait: bool) 
 
 def show(made: Table) -> int:
     """Print the table and write its files; 1 if a run has failed."""
-    rows, trouble = table.read(made)
-    print(table.as_text(rows))
+    rows, trouble = timing_table.read(made)
+    print(timing_table.as_text(rows))
     for sentence in trouble:
         print(sentence, file=sys.stderr)
-    print("\n".join(display_path(path) for path in table.write(made, rows)), flush=True)
+    print("\n".join(display_path(path) for path in timing_table.write(made, rows)), flush=True)
     return 1 if any(row.over and row.state != "completed" for row in rows) else 0

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from train_anywhere.errors import REFUSED, ProjectError
-from train_anywhere.slurm.testbed.cluster import Testbed, default_dir
-from train_anywhere.slurm.testbed.errors import TestbedError
 from train_anywhere.slurm.testbed.images import PACKAGES, can_build, make_image
 from train_anywhere.slurm.testbed.sites import SITES
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed, default_dir
+from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 
 HOW_TO = """\
 Slurm is up: {nodes} with {gres} each, partitions {partitions}.

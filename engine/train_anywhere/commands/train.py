@@ -8,7 +8,7 @@ python src/train.py --run RUNDIR                      # one rank of a run that e
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from train_anywhere.config.compose import CONFIGS
+from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.environment_values import plain
 from train_anywhere.launch.command import complete, exit_code, help_page, run_folder
 from train_anywhere.launch.leaving import leave
@@ -33,7 +33,7 @@ def main() -> int:
 
 def train(config: "DictConfig") -> None:
     """Train on this machine. Hydra calls this, or with `cluster=` or `-m` one of our launchers (hydra_plugins)."""
-    from train_anywhere.launch.local import start  # a submission does without it
+    from train_anywhere.launch.local_run import start  # a submission does without it
 
     sys.exit(exit_code(lambda: start(plain(config), sys.argv[1:])))
 

@@ -15,8 +15,8 @@ Nothing here knows of runs, ranks or frameworks, and nothing is imported that a 
 Public, for checks and signatures of a project's own models and data sets: what `__all__` lists.
 """
 
+from train_anywhere.config.checks.writable import unwritable
 from train_anywhere.config.choices import Channels, HiddenLayers, Samples, Side, Width
-from train_anywhere.config.folders import unwritable
 from train_anywhere.config.limits import Probability, Range
 from train_anywhere.config.paths import AbsoluteFolder, here
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from train_anywhere.config.limits import Epochs, Items, Probability, Range
-from train_anywhere.config.open import DERIVED, Open
+from train_anywhere.config.open_groups import DERIVED, Open
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
 Workers = Annotated[int, Range(at_least=0, at_most=256)]
@@ -44,7 +44,7 @@ class Data(Open):
     name: str
     batch_size: BatchSize  # global: over all ranks
     workers: Workers  # loading processes per rank; 0 loads in the training process
-    stage: bool = False  # copied once to the disk of each node, see data/stage.py
+    stage: bool = False  # copied once to the disk of each node, see features/stage/copy.py
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,11 @@ class Callback(Open):
 
 
 @dataclass(frozen=True)
+class FeatureClass(Open):
+    """A feature of the project, a subclass of `train_anywhere.features.feature.Feature`."""
+
+
+@dataclass(frozen=True)
 class Logger(Open):
     """A logger of the framework in use."""
 
@@ -151,7 +156,7 @@ PlainStrategyName = Literal[
 
 @dataclass(frozen=True)
 class PlainStrategy:
-    """How ranks share the work; the table of what works where is in `config/strategies.py`."""
+    """How ranks share the work; the table of what works where is in `config/checks/strategy_table.py`."""
 
     name: PlainStrategyName
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from train_anywhere.config.checks.strategy_table import Launcher
 from train_anywhere.config.limits import MOST, Count, Items, Range
 from train_anywhere.config.paths import Folder, NodeFolder
-from train_anywhere.config.strategies import Launcher
 
 Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
 Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]

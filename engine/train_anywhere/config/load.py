@@ -5,15 +5,15 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from train_anywhere import note_backend
-from train_anywhere.config.checks import Check, cross_checks
+from train_anywhere.config.checks.contradictions import Check, cross_checks
+from train_anywhere.config.checks.monitors import with_monitors
+from train_anywhere.config.checks.targets import checked
 from train_anywhere.config.environment_values import filled
 from train_anywhere.config.flat import flatten, unflatten
-from train_anywhere.config.monitors import with_monitors
-from train_anywhere.config.open import DERIVED, Open
+from train_anywhere.config.open_groups import DERIVED, Open
 from train_anywhere.config.paths import unexpanded
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import build
-from train_anywhere.config.targets import checked
 from train_anywhere.errors import ConfigError
 
 FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run")

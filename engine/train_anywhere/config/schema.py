@@ -8,11 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
-from train_anywhere.config import strategies
-from train_anywhere.config.choices import Callback, Data, Logger, Model, Optimizer, Schedule, Strategy, Task
+from train_anywhere.config.checks import strategy_table
+from train_anywhere.config.choices import (
+    Callback,
+    Data,
+    FeatureClass,
+    Logger,
+    Model,
+    Optimizer,
+    Schedule,
+    Strategy,
+    Task,
+)
 from train_anywhere.config.cluster import Cluster, Container, Gpus
 from train_anywhere.config.limits import MOST, Count, Range, Span, span
-from train_anywhere.config.open import DERIVED
+from train_anywhere.config.open_groups import DERIVED
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 from train_anywhere.config.strict import Choice
 
@@ -99,7 +109,7 @@ class Checkpoint:
     every_n_epochs: Count
     every_n_steps: Count | None
     every_n_seconds: Annotated[float, Range(above=0, hint="null turns it off")] | None
-    # auto: from the measured cost of a checkpoint, see checkpoints/interval.py
+    # auto: from the measured cost of a checkpoint, see features/interval/interval.py
     interval: Literal["auto"] | None
     local: NodeFolder | None  # auto, a folder on the node's disk, or null: straight into the run folder
     monitor: str | None  # metric that says which checkpoint is best; null: the task's own
@@ -129,7 +139,7 @@ class Monitor:
     compare_weights_every_n_epochs: Count | None  # over ranks and devices; null: at the end alone
     report: bool  # report.html at the end of each attempt
     ranks: bool  # each rank says at its start who and where it is, at its end which weights it has
-    # time between two samples of each node's CPUs and GPUs, see monitor/sampler.py; null: none
+    # time between two samples of each node's CPUs and GPUs, see features/sampler/sampler.py; null: none
     sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None
     serve: bool  # a TensorBoard server on the first node
     dashboard: str | None  # a command that serves a page at {port} on the first node
@@ -137,12 +147,6 @@ class Monitor:
     # time without a step after which a rank counts as hung; null: it is never looked for
     hang_minutes: Annotated[float, Range(above=0, at_most=MOST, hint="null turns it off")] | None
     hang: Literal["warn", "requeue"]
-
-    @property
-    def beside(self) -> bool:
-        """Whether a side process has anything to do on each node, see monitor/node.py."""
-        served = self.serve or self.dashboard is not None
-        return served or self.sample_seconds is not None or self.hang_minutes is not None
 
 
 @dataclass(frozen=True)
@@ -166,11 +170,11 @@ class Config:
     seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)]  # what numpy's generators take
     resume: str | None
     after: RunFolder | None  # or its id
-    trust: bool  # with resume: use what only the run folder brings, see runs/trust.py
+    trust: bool  # with resume: use what only the run folder brings, see runs/reopen/trust.py
     from_scratch: bool  # with resume: begin again at step 0, what the run has is kept aside
     dry_run: bool | Literal["test"]
-    framework: strategies.FrameworkName
-    launch: strategies.LaunchName
+    framework: strategy_table.FrameworkName
+    launch: strategy_table.LaunchName
     wait: bool
     strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
     cluster: Cluster
@@ -182,6 +186,7 @@ class Config:
     schedule: Annotated[Schedule, Choice(*get_args(Schedule))]
     callbacks: Mapping[str, Callback]
     loggers: Mapping[str, Logger]
+    features: Mapping[str, FeatureClass]
     trainer: Trainer
     checkpoint: Checkpoint
     init: Init

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from train_anywhere.config.limits import Span
-from train_anywhere.config.open import DERIVED, OPEN, TARGET, Open, split_open
+from train_anywhere.config.open_groups import DERIVED, OPEN, TARGET, Open, split_open
 
 T = TypeVar("T")
 

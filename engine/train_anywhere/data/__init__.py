@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from train_anywhere.data.archives import is_archive
-    from train_anywhere.data.base import ArraySet, Splits, Staged, as_it_is, image_splits
+    from train_anywhere.data.dataset import ArraySet, Splits, image_splits
     from train_anywhere.data.download import fetch
-    from train_anywhere.data.known import Known
+    from train_anywhere.data.known import Known, Staged, as_it_is
     from train_anywhere.data.listing import describe, is_hidden, left_out, walk
-    from train_anywhere.data.shuffle import permutation
+    from train_anywhere.data.order.shuffle import permutation
 
 __all__ = [
     "ArraySet",
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ArraySet": "base",
+    "ArraySet": "dataset",
     "Known": "known",
-    "Splits": "base",
-    "Staged": "base",
-    "as_it_is": "base",
+    "Splits": "dataset",
+    "Staged": "known",
+    "as_it_is": "known",
     "describe": "listing",
     "fetch": "download",
-    "image_splits": "base",
+    "image_splits": "dataset",
     "is_archive": "archives",
     "is_hidden": "listing",
     "left_out": "listing",
-    "permutation": "shuffle",
+    "permutation": "order.shuffle",
     "walk": "listing",
 }
 

@@ -19,7 +19,6 @@ import os
 import re
 from collections.abc import Callable
 
-from train_anywhere.distributed.hostlist import expand_tasks, first_host
 from train_anywhere.distributed.launcher_env import (
     Environ,
     node_in,
@@ -29,6 +28,7 @@ from train_anywhere.distributed.launcher_env import (
     text,
     train_hosts,
 )
+from train_anywhere.distributed.network.hostlist import expand_tasks, first_host
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 

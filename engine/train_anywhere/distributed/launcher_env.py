@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from train_anywhere.config.strategies import LAUNCHERS
+from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.errors import TopologyError
 
 Environ = Mapping[str, str]
@@ -96,3 +96,13 @@ def node_in(tasks: list[int], rank: int, local_rank: int, local_world_size: int,
         f"the ranks per node {tasks}: export TRAIN_HOSTS=node1:2,node2:1 (host:ranks) and let ranks fill "
         "node after node."
     )
+
+
+def places(train_hosts: str) -> dict[int, str]:
+    """Host of each rank, from TRAIN_HOSTS (host:ranks,...); what can't be read is left out."""
+    found: dict[int, str] = {}
+    for word in train_hosts.split(","):
+        host, _, count = word.rpartition(":")
+        if host and count.isdecimal():
+            found |= {len(found) + n: host for n in range(int(count))}
+    return found

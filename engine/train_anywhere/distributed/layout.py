@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED, Support, resolve_strategy
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strategies import LAUNCHERS, SUPPORTED, Support, resolve_strategy
 from train_anywhere.distributed.devices import visible_gpus
 from train_anywhere.distributed.topology import Topology
 

@@ -2,7 +2,7 @@
 
 import json
 
-from train_anywhere.distributed.network import addresses, node_name
+from train_anywhere.distributed.network.addresses import addresses, node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 

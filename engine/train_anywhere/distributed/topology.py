@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from train_anywhere.distributed.hostlist import expand_hosts, expand_tasks
+from train_anywhere.distributed.network.hostlist import expand_hosts, expand_tasks
 from train_anywhere.errors import TopologyError
 
 

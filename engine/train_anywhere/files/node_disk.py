@@ -22,7 +22,7 @@ from pathlib import Path
 from train_anywhere.files.atomic import move
 from train_anywhere.files.marked import MARKER, Place, make
 from train_anywhere.files.removal import make_empty, remove, remove_in
-from train_anywhere.files.telling import in_words
+from train_anywhere.files.terminal.byte_progress import in_words
 
 KEPT = 30
 """Days without a job that asked for it after which a folder is removed; longer than any job may run."""

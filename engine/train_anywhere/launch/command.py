@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 
-from train_anywhere.config.command_line import here, opened, split
-from train_anywhere.config.compose import CONFIGS, complete_choices, quoted
-from train_anywhere.config.explained import explained
-from train_anywhere.config.refusal import refusal
-from train_anywhere.config.yaml_files import refuse_unusable
+from train_anywhere.config.command.command_line import here, opened, split
+from train_anywhere.config.command.compose import CONFIGS, complete_choices, quoted
+from train_anywhere.config.command.explained import explained
+from train_anywhere.config.command.refusal import refusal
+from train_anywhere.config.command.yaml_files import refuse_unusable
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
-from train_anywhere.files.output import escape_characters, trouble
-from train_anywhere.files.printable import printable
-from train_anywhere.runs.resume import saved_overrides
+from train_anywhere.files.terminal.output import escape_characters, trouble
+from train_anywhere.files.terminal.printable import printable
+from train_anywhere.runs.reopen.resume import saved_overrides
 
 
 def complete(arguments: Sequence[str]) -> list[str]:

@@ -9,8 +9,8 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.distributed.lost_rank import lost_rank
-from train_anywhere.distributed.network import node_name
+from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.distributed.network.lost_rank import lost_rank
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import LostRankError, NotFiniteError, ProjectError
 from train_anywhere.files.ordinary import open_file

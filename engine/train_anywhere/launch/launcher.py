@@ -15,8 +15,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from train_anywhere.distributed import network
-from train_anywhere.distributed.lost_rank import lost_rank
+from train_anywhere.distributed.network import addresses
+from train_anywhere.distributed.network.lost_rank import lost_rank
 from train_anywhere.errors import NOT_FINITE
 from train_anywhere.runs.debug import keep, named
 from train_anywhere.runs.folder import RunDir
@@ -53,10 +53,12 @@ def meeting_at_the_first_node(words: Sequence[str], node: str) -> list[str]:
     torchrun itself goes by the host's own name and its addresses, which may be others than Slurm's, or loopback.
     """
     found = [re.fullmatch("(--rdzv-endpoint=)(.*)(:[0-9]+)", word) for word in words]
-    known = [f"{m[1]}{network.address_of(m[2])}{m[3]}" if m else w for m, w in zip(found, words, strict=True)]
+    known = [
+        f"{m[1]}{addresses.address_of(m[2])}{m[3]}" if m else w for m, w in zip(found, words, strict=True)
+    ]
     own = [
         f"--rdzv-conf=is_host={int(node == '0')}",
-        f"--local-addr={network.address_of(network.node_name())}",
+        f"--local-addr={addresses.address_of(addresses.node_name())}",
     ]
     return [*own, *known] if any(found) else known
 

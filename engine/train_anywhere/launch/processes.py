@@ -10,19 +10,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from train_anywhere import features
 from train_anywhere.checkpoints.recovery import recover_leftovers
+from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strategies import LAUNCHERS
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
 from train_anywhere.files import ROOT, with_engine
-from train_anywhere.files.output import outlive_terminal, protect
+from train_anywhere.files.terminal.output import outlive_terminal, protect
 from train_anywhere.launch.forkserver import ForkServer, Process
 from train_anywhere.launch.leaving import follow_parent, rank_environment
 from train_anywhere.launch.rank import frozen, run_rank
-from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.replay import read
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.stop import SIGNALS
 
 ENDING_S = 0.2
@@ -30,7 +30,7 @@ ENDING_S = 0.2
 
 
 KILLED = 128 + signal.SIGKILL
-"""Of ranks that hung, among others: see monitor/ending.py."""
+"""Of ranks that hung, among others: see features/hangs/kill_ranks.py."""
 
 
 Start = Callable[..., Process]
@@ -63,7 +63,7 @@ class ForkServers:
 
 
 IMPORTED_LATE = {
-    "lightning": ("train_anywhere.training.lightning.tensorboard", "torch.utils.tensorboard", "hydra"),
+    "lightning": ("train_anywhere.training.lightning.loop.tensorboard", "torch.utils.tensorboard", "hydra"),
     "keras": ("hydra",),
 }
 """Modules that a run imports inside functions; hydra includes omegaconf, which Lightning imports too."""
@@ -75,7 +75,7 @@ SIDE_PROCESSES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report.
 def run_here(
     run: RunDir, layout: Layout, start: Start | None = None, signals: list[int] | None = None
 ) -> int:
-    """Train in `run` on this machine, again after a loss of nan with `trainer.detect_nan=replay`; returns the exit code of training.
+    """Train in `run` on this machine, again as often as a feature asks for it; returns the exit code of training.
 
     Args:
         start: starts all ranks; None: a single rank runs in this process.
@@ -83,8 +83,8 @@ def run_here(
     """
     inside = layout.world_size == 1 and start is None
     code = run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
-    while code == 1 and _replays(run):
-        print("The steps are computed again, from a checkpoint before.", file=sys.stderr, flush=True)
+    while code == 1 and (why := features.starts_again(frozen(run), run)):
+        print(why, file=sys.stderr, flush=True)
         code = _run_ranks(run, layout.world_size, start, signals)
     return code
 
@@ -106,17 +106,10 @@ def recorded(run: RunDir, code: int) -> int:
     return 1
 
 
-def _replays(run: RunDir) -> bool:
-    """Whether the attempt that has just ended saw a loss of nan that is to be computed again."""
-    newest = (run.info().get(ATTEMPTS) or [{}])[-1]
-    found = read(newest)
-    return found is not None and not found.verdict
-
-
 @contextlib.contextmanager
 def beside(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
     """Run the side process of this machine (monitor/node.py) while the run trains; if it can't be started, go without."""
-    if config.trainer.fast_dev_run or not config.monitor.beside:
+    if not features.on_node(config):
         yield
         return
     command = [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), str(os.getpid())]

@@ -7,11 +7,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from train_anywhere import features
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import running_strategy
-from train_anywhere.distributed.network import prepare_network
+from train_anywhere.distributed.network.addresses import prepare_network
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import (
     INTERRUPTED,
@@ -22,20 +23,19 @@ from train_anywhere.errors import (
     ProjectError,
     SignalsAsErrors,
 )
-from train_anywhere.files.output import mark_lines, outlive_terminal, protect
-from train_anywhere.files.printable import printable
+from train_anywhere.files.terminal.output import mark_lines, outlive_terminal, protect
+from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.failure import tell as tell_failure
 from train_anywhere.launch.failure import watch_threads
 from train_anywhere.launch.leaving import follow_parent, reported_exits
-from train_anywhere.monitor import stacks
 from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.monitor.times import Times
 from train_anywhere.runs.attempts import Outcome, record_end, record_failure, record_start
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.frozen import read_frozen
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.runs.ranks import report_place
+from train_anywhere.runs.rank_reports import report_place
+from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import not_finite, not_recorded, summary
 from train_anywhere.training.stop import Stop
 
@@ -77,7 +77,7 @@ def run_rank(run: RunDir | str | Path) -> int:
         watch_threads(run, topology)
         if config.monitor.ranks:
             report_place(run, topology)
-        with visible(run, topology), RunLock(run) if topology.rank == 0 else nullcontext():
+        with visible(config, run, topology), RunLock(run) if topology.rank == 0 else nullcontext():
             return _run_locked(config, run, topology, stop)
     except ProjectError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
@@ -117,16 +117,15 @@ def _finish(config: Config, run: RunDir, topology: Topology, stop: Stop, outcome
 
 
 @contextmanager
-def visible(run: RunDir, topology: Topology) -> Iterator[None]:
+def visible(config: Config, run: RunDir, topology: Topology) -> Iterator[None]:
     """Within, the side process of this node sees what this rank does."""
     beat = heartbeat.begin(run, topology)
-    stacks.register(beat)
     if topology.rank == 0:
         run.time_spent = Times(run)
     try:
-        yield
+        with features.in_rank(config, beat):
+            yield
     finally:
-        stacks.unregister(beat)
         heartbeat.end()
 
 

@@ -41,7 +41,7 @@ class Record:
     Attributes:
         rank, world_size: which of how many.
         pid, started: the process, and when it began, in clock ticks since the node's boot.
-        stacks: it writes its stacks when SIGUSR2 comes, see `monitor/stacks.py`.
+        stacks: it writes its stacks when SIGUSR2 comes, see `features/hangs/stacks.py`.
         section, place: of `SECTIONS` and `PLACES`.
         turn: sections entered so far.
         batch: batches done in this section.

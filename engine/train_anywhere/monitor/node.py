@@ -13,17 +13,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
+from train_anywhere import features
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.network import node_name
+from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.features.feature import Part
 from train_anywhere.files.ordinary import make_folder, open_file
-from train_anywhere.monitor.script_watch import script_watch
-from train_anywhere.monitor.serve import board, dashboard, is_first
-from train_anywhere.monitor.watch import Watch
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.frozen import read_frozen
+from train_anywhere.runs.reopen.frozen import read_frozen
 
 CHECK_EVERY_S = 1.0
 """Time between two looks at whether the parent lives; the end of the input is seen at once."""
@@ -34,24 +32,6 @@ NICE = 10
 
 CLOSING_S = 0.5
 """How long the end waits for a part that is at work."""
-
-
-class Part(Protocol):
-    """What the side process does besides waiting, in a thread of its own.
-
-    An OSError of it is passed over; any other exception ends this part alone.
-
-    Attributes:
-        every_seconds: time between two looks; the first comes after as long.
-    """
-
-    every_seconds: float
-
-    def look(self, now: float) -> None:
-        """Do what is to be done at `now`, in unix seconds."""
-
-    def close(self) -> None:
-        """The side process ends; nothing waits for it."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,29 +48,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parts_of(run: RunDir, config: Config) -> list[Part]:
-    """What this node's side process does, by the configuration; a part that can't begin is done without."""
-    wanted: list[Callable[[], Part]] = []
-    if config.monitor.hang_minutes is not None:
-        wanted.append(lambda: Watch(run, config, node_name()))
-    if config.monitor.sample_seconds is not None:
-        wanted.append(lambda: sampler(run, config))
-    if config.monitor.serve and is_first(node_name()):
-        wanted.append(lambda: board(run, config, node_name()))
-    if config.monitor.dashboard and is_first(node_name()):
-        wanted.append(lambda: dashboard(run, config, node_name()))
-    if watch := script_watch(run, config, node_name()):
-        wanted.append(lambda: watch)
+    """Return the parts of this node's side process; one that can't be made is left out."""
     parts: list[Part] = []
-    for make in wanted:
+    for make in features.parts(run, config, node_name()):
         attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]
     return parts
-
-
-def sampler(run: RunDir, config: Config) -> Part:
-    """What samples this node. Raises ImportError in a container that has no psutil."""
-    from train_anywhere.monitor.sampler import Sampler
-
-    return Sampler(run, config, node_name())
 
 
 def look_after(parts: list[Part], done: Callable[[], bool], run: RunDir) -> None:

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from train_anywhere import features
 from train_anywhere.monitor.efficiency import step_time
-from train_anywhere.monitor.facts import Facts, NodeUse, Series, mean, number
 from train_anywhere.monitor.goodput import SECTIONS, goodput
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.runs.replay import history
+from train_anywhere.monitor.run_facts import Facts, NodeUse, Series, mean
 
 SETTLED_S = 60.0
 """Samples of the first minute are of imports and of the first compilation: they say nothing of the training."""
@@ -29,7 +29,7 @@ OTHERS_SHARE = 0.5
 """Above it half of the devices' time is lost: half of the devices would be as fast, or nearly so."""
 
 CHECKPOINT_SHARE = 0.05
-"""Five times what `checkpoint.interval=auto` allows, see `checkpoints/interval.py`."""
+"""Five times what `checkpoint.interval=auto` allows, see `features/interval/interval.py`."""
 
 LOST_SHARE = 0.1
 """A tenth of the allocation spent on steps that were trained twice."""
@@ -46,7 +46,8 @@ MEMORY_SHARE = 0.95
 
 def verdicts(facts: Facts) -> list[str]:
     """All that there is to say, the worst first."""
-    return [sentence for rule in RULES for sentence in rule(facts)]
+    rest = [sentence for rule in RULES for sentence in rule(facts)]
+    return [*loss_is_nan(facts), *features.verdicts(facts), *rest]
 
 
 def loss_is_nan(facts: Facts) -> Iterator[str]:
@@ -59,49 +60,6 @@ def loss_is_nan(facts: Facts) -> Iterator[str]:
     if found:
         step, value, name = min(found, key=lambda known: (known[0], known[2] != "train/loss"))
         yield f"{name} is {value:g} since step {int(step)}: lower optimizer.lr, or clip with trainer.gradient_clip_val=1."
-
-
-def the_machine_was_it(facts: Facts) -> Iterator[str]:
-    """A loss of nan that was a number when it was computed again, see `training/replay.py`."""
-    for found in history(facts.info):
-        if found.verdict == "machine":
-            yield (
-                f"{found.metric} was nan or inf in step {found.step}, first on {found.where}, and a number when it was computed again: "
-                "a device there may be defective."
-            )
-
-
-def bad_nodes(facts: Facts) -> Iterator[str]:
-    """Nodes that the job does not want again, see `runs/bad_nodes.py`."""
-    if nodes := facts.bad_nodes:
-        named, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"
-        yield f"{named} failed more than once and {verb} left out: tell the site, and use cluster.exclude={','.join(nodes)} meanwhile."
-
-
-def not_there_yet(facts: Facts) -> Iterator[str]:
-    """Ranks that the others wait for at the start."""
-    late = facts.watch.get("late")
-    if isinstance(late, list) and late:
-        yield f"not there yet: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}."
-
-
-def hung(facts: Facts) -> Iterator[str]:
-    """The ranks hang now, or did so and were ended."""
-    hang, hangs = facts.watch.get("hang"), mappings(facts.watch.get("hangs"))
-    if isinstance(hang, Mapping) and hang.get("line"):
-        yield str(hang["line"])
-    elif hangs:
-        steps = ", ".join(str(h.get("step")) for h in hangs)
-        yield f"the run hung at step {steps} and was ended: see the stacks in monitor/."
-
-
-def slow_ranks(facts: Facts) -> Iterator[str]:
-    """Ranks that the others wait for, as `monitor/stragglers.py` finds them."""
-    for rank in mappings(facts.watch.get("slow")):
-        if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
-            host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
-            where = f" on {host}" if host else ""
-            yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."
 
 
 def gpus_without_a_task(facts: Facts) -> Iterator[str]:
@@ -177,12 +135,6 @@ def memory_was_short(facts: Facts) -> Iterator[str]:
 
 Rule = Callable[[Facts], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    loss_is_nan,
-    the_machine_was_it,
-    bad_nodes,
-    not_there_yet,
-    hung,
-    slow_ranks,
     gpus_without_a_task,
     idle_gpus,
     waited_for_data,

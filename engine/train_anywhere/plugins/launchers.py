@@ -37,8 +37,8 @@ class SlurmLauncher(_Composer):
             ConfigError: with all problems; nothing was written.
             SubmitError: in the scheduler's words; nothing is left behind.
         """
-        from train_anywhere.launch.ahead import data_problems, refuse_unreadable_run
-        from train_anywhere.slurm.launch import start
+        from train_anywhere.launch.preflight import data_problems, refuse_unreadable_run
+        from train_anywhere.slurm.submission.prepare import start
 
         members = name_cluster(self, job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
@@ -60,7 +60,7 @@ class HereLauncher(_Composer):
         Raises:
             ConfigError: with all problems of all members; nothing was started.
         """
-        from train_anywhere.launch.sweep import run_all
+        from train_anywhere.launch.local_sweep import run_all
         from train_anywhere.slurm.status.best import result
 
         ended = run_all(self.trees(job_overrides), job_overrides)

@@ -52,7 +52,7 @@ class OptunaSweeper(Sweeper):
                 "several values."
             )
         refuse_without_optuna()
-        from train_anywhere.search.start import search
+        from train_anywhere.search.start_search import search
 
         launcher = self.launcher
         words = name_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])

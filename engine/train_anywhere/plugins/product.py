@@ -57,7 +57,7 @@ def choices(override: Override) -> list[str]:
 
 def refuse_empty(sweeps: list[Override]) -> None:
     """Raises ConfigError where one of them has no value: there would be no member."""
-    from train_anywhere.config.compose import empty_sweep
+    from train_anywhere.config.command.compose import empty_sweep
     from train_anywhere.errors import ConfigError
 
     if empty := [empty_sweep(str(o.input_line)) for o in sweeps if not list(o.sweep_string_iterator())]:

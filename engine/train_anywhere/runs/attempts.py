@@ -19,7 +19,7 @@ from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file, overwrite
 from train_anywhere.files.plain_json import dumps, loads
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
-from train_anywhere.runs.info import is_attempt
+from train_anywhere.runs.run_info import is_attempt
 
 COUNT = "steps"
 """File of the run folder with the optimizer steps done, renewed every few seconds: how far a killed attempt had trained."""

@@ -16,7 +16,7 @@ from train_anywhere.files.ordinary import write_or_overwrite
 from train_anywhere.files.plain_json import dumps, loads
 from train_anywhere.files.removal import remove, remove_link, say_once
 from train_anywhere.files.typed_paths import as_typed
-from train_anywhere.runs.info import is_info
+from train_anywhere.runs.run_info import is_info
 
 ATTEMPTS = "parts"
 """Key of the attempts in run.json, see `runs/attempts.py`; the code that a run was submitted with may know no newer name."""
@@ -131,7 +131,7 @@ class RunDir:
                 self.note()
 
     def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Of a run that trains: where servers show it, by what monitor/serve.py has written beside run.json."""
+        """Of a run that trains: where servers show it, by what features/serve/servers.py has written beside run.json."""
         for kind in SERVED:
             content.pop(kind, None)
             if content.get("state") != "running":

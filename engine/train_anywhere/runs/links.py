@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.distributed.network import node_name
+from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
 

@@ -7,12 +7,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strategies import SUPPORTED
 from train_anywhere.files import ROOT
-from train_anywhere.files.printable import one_line
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.runs.folder import RunDir
+
+NAN_ADVICE = (
+    "try a lower optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed"
+)
+"""What to try after a loss of nan or inf."""
 
 
 def summary(run: RunDir, config: Config, signal: str | None = None) -> str:

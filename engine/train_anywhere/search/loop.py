@@ -12,7 +12,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import Interrupted, ProjectError, SubmitError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.search.study import Study
-from train_anywhere.search.table import short, table
+from train_anywhere.search.trial_table import short, table
 from train_anywhere.slurm.status.best import reached, values
 
 AGAIN = ("preempted", "node_fail", "boot_fail", "lost")
@@ -29,7 +29,7 @@ Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 
 
 class Where(Protocol):
-    """What begins trials: `train_anywhere.search.here.Here`, `train_anywhere.search.cluster.Cluster`."""
+    """What begins trials: `train_anywhere.search.local_trials.Here`, `train_anywhere.search.cluster_trials.Cluster`."""
 
     pause: float
 

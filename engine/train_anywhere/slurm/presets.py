@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.config.compose import CONFIGS
+from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.errors import ConfigError
 
 PRESETS = CONFIGS / "cluster"

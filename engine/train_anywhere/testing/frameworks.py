@@ -1,6 +1,6 @@
 """The frameworks of this project."""
 
-from train_anywhere.config.strategies import SUPPORTED
+from train_anywhere.config.checks.strategy_table import SUPPORTED
 
 FRAMEWORKS = tuple(SUPPORTED)
 PREFIXES = {

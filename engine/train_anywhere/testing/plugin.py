@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.packages import missing_framework
 from train_anywhere.files import ROOT
-from train_anywhere.launch.local import make_run as new_run
+from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.testbed.requirements import missing
 from train_anywhere.testing import warm

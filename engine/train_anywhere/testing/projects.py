@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from train_anywhere.files import ROOT
-from train_anywhere.slurm import snapshot
+from train_anywhere.slurm.submission import snapshot
 
 
 def git(root: Path, *words: str) -> str:

@@ -8,18 +8,15 @@ from collections.abc import Mapping
 
 from train_anywhere.config.schema import DetectNan
 from train_anywhere.errors import NotFiniteError
-from train_anywhere.runs.summary import not_finite
-
-ADVICE = (
-    "try a lower optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed"
-)
+from train_anywhere.features.feature import Observer, Step
+from train_anywhere.runs.summary import NAN_ADVICE, not_finite
 
 
-class NanWatch:
+class NanWatch(Observer):
     """Looks at losses; every rank has one, since all know the same metrics.
 
     Args:
-        mode: warn: print it once; stop: end the run; off: nothing. replay ends it too, where `training/replay.py` has not: it
+        mode: warn: print it once; stop: end the run; off: nothing. replay ends it too, where `features/replay/recompute.py` has not: it
             computes the training steps of tasks again, and nothing else.
         prints: this rank prints the warning.
     """
@@ -28,7 +25,12 @@ class NanWatch:
         self.mode, self.prints = mode, prints
         self._reported = False
 
-    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+    def after_step(self, step: Step) -> None:
+        """Check the metrics of a step; those of an epoch's last one come again after the validation."""
+        if not step.last:
+            self.after_validation(step.number, step.metrics)
+
+    def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Check what was just measured, and reported, at optimizer step `step`.
 
         Raises:
@@ -46,12 +48,12 @@ class NanWatch:
                 else ""
             )
             raise NotFiniteError(
-                f"{what}, and trainer.detect_nan={self.mode}{alone} ends the run; {ADVICE}. "
+                f"{what}, and trainer.detect_nan={self.mode}{alone} ends the run; {NAN_ADVICE}. "
                 "Newer checkpoints than the best one may hold it too."
             )
         if self.prints:
             print(
-                f"warning: {what}: training continues, but can't recover from that; {ADVICE}.",
+                f"warning: {what}: training continues, but can't recover from that; {NAN_ADVICE}.",
                 file=sys.stderr,
             )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from train_anywhere.config.batch import uneven_batch
+from train_anywhere.config.checks.batch_size import uneven_batch
 from train_anywhere.config.schema import Config, LimitBatches, Trainer
 from train_anywhere.errors import ConfigError
 

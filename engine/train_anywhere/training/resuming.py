@@ -1,9 +1,9 @@
 """What is refused and what is said when a run resumes, in both frameworks."""
 
 from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.config.checks.strategy_table import FrameworkName
 from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strategies import FrameworkName
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.schedules import learning_rate, warmup_steps

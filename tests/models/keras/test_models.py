@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train_anywhere.training.network import build_network
+from train_anywhere.training.native_network import build_network
 
 CONFIGS = [
     "model=mlp",
@@ -44,7 +44,7 @@ def test_variables_have_unique_paths(make_config, overrides: str) -> None:
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_a_batch_is_a_tenth_of_the_moving_statistics(make_config, name: str) -> None:
     """As in torch, which calls that a momentum of 0.1; Keras calls it 0.9."""
-    from train_anywhere.training.keras.batch_norm import batch_norms
+    from train_anywhere.training.keras.dropin.norm_layers import batch_norms
 
     model = build_network(make_config("framework=keras", f"model={name}"), {"shape": (8, 8, 1), "outputs": 2})
     batch = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)

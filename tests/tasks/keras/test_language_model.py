@@ -6,7 +6,7 @@ import numpy as np
 
 from src.tasks.language_model import IGNORED
 from tests.tasks.sentences import VOCABULARY, open_sentences
-from train_anywhere.data.order import BatchOrder
+from train_anywhere.data.order.assignment import BatchOrder
 
 DATA = open_sentences().train
 

@@ -10,8 +10,8 @@ from src.models.lightning.gpt import GPT
 from src.tasks.language_model import IGNORED
 from src.tasks.lightning.language_model import LanguageModel
 from tests.tasks.sentences import VOCABULARY, open_sentences
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.torch_samples import Reader
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch.samples import Reader
 
 DATA = open_sentences().train
 

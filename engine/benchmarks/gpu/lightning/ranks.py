@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from benchmarks.gpu.lightning.training import fit
 from benchmarks.gpu.row import Place, Row, tried
 from train_anywhere.distributed.layout import lay_out
-from train_anywhere.launch.local import make_run
+from train_anywhere.launch.local_run import make_run
 from train_anywhere.launch.processes import run_here
 
 WORDS = (

@@ -10,8 +10,8 @@ from benchmarks.gpu.lightning.training import CLOCK, beside_hand, ours, prepared
 from benchmarks.gpu.row import STRETCH, WARM, Place, Row
 from src.tasks.language_model import IGNORED
 from train_anywhere.config.schema import Config
-from train_anywhere.data.sets import open_splits
-from train_anywhere.training.network import build_network
+from train_anywhere.data.open_data import open_splits
+from train_anywhere.training.native_network import build_network
 
 STEPS = WARM + 8 * STRETCH
 

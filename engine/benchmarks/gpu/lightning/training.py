@@ -8,15 +8,15 @@ import torch
 
 from benchmarks.gpu.row import Clock, Place, Row, send_stop
 from train_anywhere.config.schema import Config
-from train_anywhere.data.sets import open_splits
+from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.launch.local import make_run
+from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.run import make, train
-from train_anywhere.training.network import build_network
-from train_anywhere.training.peak import peak
+from train_anywhere.training.native_network import build_network
+from train_anywhere.training.reporting.peak import peak
 from train_anywhere.training.stop import Stop
 
 CLOCK = "callbacks.clock._target_=benchmarks.gpu.lightning.training.Ticks"

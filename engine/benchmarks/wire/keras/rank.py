@@ -26,19 +26,19 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.wire import STEPS
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.data.sets import open_splits
+from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.horovod_init import import_horovod, start_horovod
+from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.tf_config import tf_config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.launch.local import make_run
+from train_anywhere.launch.local_run import make_run
 from train_anywhere.training.keras import run as side
-from train_anywhere.training.keras.callbacks import TrainingCallback
-from train_anywhere.training.network import build_network
+from train_anywhere.training.keras.loop.callbacks import TrainingCallback
+from train_anywhere.training.native_network import build_network
 from train_anywhere.training.stop import Stop
 
 BATCH = 4  # rows of each of two ranks

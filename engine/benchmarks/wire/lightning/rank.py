@@ -31,26 +31,26 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.wire import STEPS
 from src.tasks.lightning.classification import Classification
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.sets import open_splits
-from train_anywhere.data.torch_loader import Batches, torch_loader
-from train_anywhere.data.torch_samples import Reader
+from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch.loader import Batches, torch_loader
+from train_anywhere.data.torch.samples import Reader
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.horovod_init import import_horovod, start_horovod
+from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.training.lightning import fast_loop
-from train_anywhere.training.lightning.callbacks import MetricsCallback
+from train_anywhere.training.lightning.loop import fast_loop
+from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.blocks import shard
-from train_anywhere.training.lightning.strategies.make import make_strategy
+from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.trainer import make_trainer
-from train_anywhere.training.network import build_network
+from train_anywhere.training.native_network import build_network
 from train_anywhere.training.plan import make_plan
-from train_anywhere.training.progress import Progress
+from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.stop import Stop
 
 SYNTHETIC = [

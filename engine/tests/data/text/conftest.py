@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.data.base import Splits
+from train_anywhere.data.dataset import Splits
 from train_anywhere.data.text.splits import open_text
 
 WORDS = "the cat and the dog sat on the mat, and then the other cat came to the mat too"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.data.text.build import Settings
-from train_anywhere.data.text.cache import token_files
 from train_anywhere.data.text.sources import Sources
+from train_anywhere.data.text.token_cache import token_files
+from train_anywhere.data.text.token_files import Settings
 from train_anywhere.data.text.tokenizer import MODEL
 from train_anywhere.data.text.vocabulary import MANIFEST
 from train_anywhere.errors import DataError
@@ -197,8 +197,8 @@ def test_what_a_killed_process_left_goes_and_that_of_a_living_one_stays(
 CODE = """
 import sys
 from pathlib import Path
-from train_anywhere.data.text.build import Settings
-from train_anywhere.data.text.cache import token_files
+from train_anywhere.data.text.token_files import Settings
+from train_anywhere.data.text.token_cache import token_files
 from train_anywhere.data.text.sources import Sources
 print(token_files(Path(sys.argv[2]), Sources(Path(sys.argv[1]), ("*.txt", "*.md"), "text"), Settings("bpe", 320, 0.2, 0.1)))
 """

@@ -9,7 +9,7 @@ import pytest
 from train_anywhere.config.load import as_tree, load
 from train_anywhere.data.text.checks import text
 from train_anywhere.files import ROOT
-from train_anywhere.launch.ahead import known_of
+from train_anywhere.launch.preflight import known_of
 
 
 def known(corpus: Path | None, cache: Path, look: bool = True, **changes: Any) -> Any:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from train_anywhere.data.text.parts import digest, part_of_each
+from train_anywhere.data.text.document_split import digest, part_of_each
 from train_anywhere.errors import DataError
 
 

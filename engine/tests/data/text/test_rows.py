@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train_anywhere.data.base import DataSet, Splits
-from train_anywhere.data.order import BatchOrder, batches_per_epoch
+from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.text.rows import Apart, Packed, Rows, TokenFile
 
 END, WIDTHS = 9, np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 0])

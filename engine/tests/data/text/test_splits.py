@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from train_anywhere.config.instantiate import instantiate
-from train_anywhere.data.base import Splits
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.sets import open_splits
+from train_anywhere.data.dataset import Splits
+from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.text.tokenizer import read_tokenizer
-from train_anywhere.data.tf_pipeline import tf_dataset
-from train_anywhere.data.torch_loader import Batches, torch_loader
-from train_anywhere.data.torch_samples import Reader
+from train_anywhere.data.tf.pipeline import tf_dataset
+from train_anywhere.data.torch.loader import Batches, torch_loader
+from train_anywhere.data.torch.samples import Reader
 from train_anywhere.errors import DataError
 
 NAMES = ("train", "val", "test")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config.strategies import SUPPORTED
+from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm.scaling.grid import Cell, cell, framework_of, grid
 

@@ -9,8 +9,8 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.slurm.scaling.grid import Cell
-from train_anywhere.slurm.scaling.start import Table
-from train_anywhere.slurm.scaling.table import Row, as_csv, as_text, compared, open_table, plot, write
+from train_anywhere.slurm.scaling.start_table import Table
+from train_anywhere.slurm.scaling.timing_table import Row, as_csv, as_text, compared, open_table, plot, write
 
 ONE, TWO, FOUR = (Cell(1, n, "a", "single" if n == 1 else "horovod", "auto") for n in (1, 2, 4))
 OTHER = Cell(1, 4, "b", "horovod", "srun")

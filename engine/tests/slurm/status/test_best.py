@@ -5,8 +5,8 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.runs import Submitted, submitted
 from train_anywhere.slurm.status.best import best, command, reached, result
+from train_anywhere.slurm.status.find_runs import Submitted, submitted
 
 Make = Callable[..., Submitted]
 

@@ -8,10 +8,10 @@ import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, trained, wait_for
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.queue import JobStates
-from train_anywhere.slurm.runs import Submitted
-from train_anywhere.slurm.status.ended import Ended, why
-from train_anywhere.slurm.status.pending import Pending
+from train_anywhere.slurm.scheduler.queue import JobStates
+from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.sources.ended import Ended, why
+from train_anywhere.slurm.status.sources.pending import Pending
 from train_anywhere.testing.weights import info
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from train_anywhere.slurm.status.page import duration, page, table
-from train_anywhere.slurm.status.pending import Pending
-from train_anywhere.slurm.status.report import Checkpoint, Progress, Report, differing
+from train_anywhere.slurm.status.run_status import Checkpoint, Progress, Report, differing
+from train_anywhere.slurm.status.sources.pending import Pending
+from train_anywhere.slurm.status.text_page import duration, page, table
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.slurm.status.pending import Pending, pending
+from train_anywhere.slurm.status.sources.pending import Pending, pending
 
 QSTAT = """Job Id: 7.server
     Job_Name = digits

@@ -1,13 +1,13 @@
-"""Lines of what `engine/train_anywhere/monitor/sampler.py` writes; GPUs are made up here, there is none on a test machine."""
+"""Lines of what `engine/train_anywhere/features/sampler/sampler.py` writes; GPUs are made up here, there is none on a test machine."""
 
 import time
 from typing import Any
 
 import pytest
 
-from train_anywhere.monitor.gpus import Gpu
-from train_anywhere.monitor.sampler import columns
-from train_anywhere.slurm.status.samples import line
+from train_anywhere.features.sampler.gpus import Gpu
+from train_anywhere.features.sampler.sampler import columns
+from train_anywhere.slurm.status.sources.node_samples import line
 
 
 def content(gpus: int, age: float = 0.0) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.status.gather import Gathered
-from train_anywhere.slurm.status.page import page
-from train_anywhere.slurm.status.report import Progress, Report
-from train_anywhere.slurm.status.watch import watch
+from train_anywhere.slurm.status.run_status import Progress, Report
+from train_anywhere.slurm.status.sources.gather import Gathered
+from train_anywhere.slurm.status.text_page import page
+from train_anywhere.slurm.status.watch_runs import watch
 
 STATES = ["pending", "running", "running", "completed"]
 

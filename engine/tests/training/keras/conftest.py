@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from train_anywhere.training.keras.batch_norm import batch_norms, over_all_replicas
+from train_anywhere.training.keras.dropin.norm_layers import batch_norms, over_all_replicas
 from train_anywhere.training.keras.strategies.base import Strategy
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from engine.tests.training.keras.test_run import assert_same_bits, rows, run_keras
 from train_anywhere.config.schema import Config
+from train_anywhere.features.feature import Observers
 from train_anywhere.runs.folder import RunDir
 
 SIZE = (
@@ -23,15 +24,15 @@ SIZE = (
 @pytest.mark.parametrize(("processes", "devices", "at_once"), [(1, 1, True), (1, 2, True), (2, 2, False)])
 def test_one_process_stops_without_asking_others(processes: int, devices: int, at_once: bool) -> None:
     """However many devices it has; several processes agree when they reduce their metrics."""
-    from train_anywhere.training.keras.callbacks import TrainingCallback
-    from train_anywhere.training.keras.position import Position
+    from train_anywhere.training.keras.checkpoint.position import Position
+    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
     from train_anywhere.training.keras.strategies.base import Strategy
 
     callback: Any = SimpleNamespace(
         module=SimpleNamespace(strategy=Strategy(0, processes, devices)),
         position=Position(),
         stop=SimpleNamespace(requested="SIGTERM"),
-        interval=SimpleNamespace(by_time=lambda: False),
+        observers=Observers(),
     )
     TrainingCallback.look_at_flag(callback)
     assert callback.position.preempted == at_once
@@ -48,7 +49,7 @@ def made(calls: Any, first: int, last: int) -> Iterator[int]:
 
 def known(make_config: Callable[..., Config], seconds: float, *words: str, each: bool = False) -> Any:
     """Once the ranks have agreed on the seconds of a step."""
-    from train_anywhere.training.keras.calls import Calls
+    from train_anywhere.training.keras.loop.calls import Calls
 
     calls = Calls(make_config("trainer.log_every_n_steps=20", *words), each)
     calls.agree(seconds)
@@ -71,7 +72,7 @@ def test_at_times_a_step_is_alone_to_be_measured(make_config: Callable[..., Conf
 
 
 def test_nobody_knows_how_long_a_step_takes_at_first(make_config: Callable[..., Config]) -> None:
-    from train_anywhere.training.keras.calls import Calls
+    from train_anywhere.training.keras.loop.calls import Calls
 
     calls = Calls(make_config(), False)
     assert calls.next(0, 100) == 1
@@ -84,7 +85,7 @@ def test_nobody_knows_how_long_a_step_takes_at_first(make_config: Callable[..., 
 def test_a_callback_of_steps_is_called_at_each(make_config: Callable[..., Config]) -> None:
     import keras
 
-    from train_anywhere.training.keras.calls import look_at_each
+    from train_anywhere.training.keras.loop.calls import look_at_each
 
     class OfSteps(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -101,7 +102,7 @@ def test_a_callback_of_steps_is_called_at_each(make_config: Callable[..., Config
 def test_the_weights_are_those_of_single_calls(
     make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    from train_anywhere.training.keras import calls
+    from train_anywhere.training.keras.loop import calls
     from train_anywhere.training.keras.module import Module
 
     counts: list[int] = []

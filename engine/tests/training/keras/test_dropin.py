@@ -70,7 +70,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
     before = signal.getsignal(signal.SIGUSR1)
 
     def prepare(step: int) -> Stop:
-        from train_anywhere.training.keras.callbacks import TrainingCallback
+        from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
         original = TrainingCallback.on_train_batch_end
 
@@ -182,7 +182,7 @@ def test_callbacks_keep_their_state(make_run: Make, stop_at, monkeypatch, callba
 
 def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
     from engine.tests.training.keras.strangers import KeepsState
-    from train_anywhere.training.keras.callback_state import CallbackStates
+    from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
     from train_anywhere.training.keras.strategies.base import Strategy
 
     one, other = KeepsState(log_dir="here/1"), KeepsState(log_dir="here/2")
@@ -203,7 +203,7 @@ def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
 )
 def test_a_state_that_is_none_is_refused(text: str) -> None:
     from engine.tests.training.keras.strangers import KeepsState
-    from train_anywhere.training.keras.callback_state import CallbackStates
+    from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
     from train_anywhere.training.keras.strategies.base import Strategy
 
     with pytest.raises(CheckpointError, match="state of callbacks"):
@@ -248,7 +248,7 @@ ONE_MODEL = {
 @pytest.mark.slow
 def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides) -> None:
     """Validation, test, evaluate.py and what others read of the checkpoint agree; a resume trains with those before."""
-    from train_anywhere.training.keras.after import open_trained
+    from train_anywhere.training.keras.inference import open_trained
 
     outcome, _ = trained(make_run, *overrides)
     config, _ = make_run(*BASE, *overrides)
@@ -271,7 +271,7 @@ def test_what_is_not_validated_is_trained_on(
 
 @pytest.mark.slow
 def test_weights_that_come_at_the_end_are_not_those_of_the_checkpoint(make_run: Make, capsys) -> None:
-    from train_anywhere.training.keras.after import open_trained
+    from train_anywhere.training.keras.inference import open_trained
 
     options = (task("compiled"), f"+callbacks.a._target_={HERE}.Quantizes", "checkpoint.monitor=val/loss")
     outcome, _ = trained(make_run, *options, "trainer.max_epochs=1")
@@ -314,7 +314,7 @@ def test_optimizers_with_states_of_all_kinds_take_more_variables() -> None:
     """Those that they have keep their values."""
     import keras
 
-    from train_anywhere.training.keras.gradients import build_optimizer
+    from train_anywhere.training.keras.dropin.gradients import build_optimizer
 
     a, b = (keras.Variable(np.full(2, 3.0, "float32"), name=name) for name in "ab")
     kinds = (keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Ftrl, keras.optimizers.Adafactor)
@@ -341,7 +341,7 @@ def test_metrics_are_those_of_all_rows_under_their_names(make_run: Make) -> None
 
 def test_metrics_agree_with_evaluate_of_keras(make_run: Make, monkeypatch) -> None:
     from engine.tests.training.keras.strangers import Rows
-    from train_anywhere.training.keras.callbacks import TrainingCallback
+    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
     seen = {}
 

@@ -150,7 +150,7 @@ def decayed(config: Config, built: bool = True) -> dict[str, bool]:
     import keras
     import tensorflow as tf
 
-    from train_anywhere.training.keras.gradients import build_optimizer
+    from train_anywhere.training.keras.dropin.gradients import build_optimizer
     from train_anywhere.training.keras.optim import make_optimizer
 
     keras.utils.clear_session()

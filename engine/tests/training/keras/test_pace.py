@@ -5,7 +5,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.training.keras.pace import Pace
+from train_anywhere.training.keras.loop.pace import Pace
 
 
 def test_the_wait_for_others_is_not_counted() -> None:

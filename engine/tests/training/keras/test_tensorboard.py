@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.event_files import EventFileSync
-from train_anywhere.checkpoints.staging import Staging
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.staging import Staging
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -19,7 +19,7 @@ def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
-    from train_anywhere.training.keras.tensorboard import TensorBoard
+    from train_anywhere.training.keras.loop.tensorboard import TensorBoard
 
     first = TensorBoard(EventFileSync(None, tmp_path), 0)
     for step in (10, 20, 30):
@@ -35,7 +35,7 @@ def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
 @pytest.mark.needs_root
 def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
     """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice."""
-    from train_anywhere.training.keras.tensorboard import TensorBoard
+    from train_anywhere.training.keras.loop.tensorboard import TensorBoard
 
     told: list[str] = []
     mirror = EventFileSync(Staging(small_disk / "digits" / "run"), tmp_path / "tensorboard", told.append)
@@ -53,7 +53,7 @@ def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_ends_within_a_record(tmp_path: Path) -> None:
     """A node without power: the run folder has what was appended before, and the next attempt resumes from a checkpoint."""
-    from train_anywhere.training.keras.tensorboard import TensorBoard
+    from train_anywhere.training.keras.loop.tensorboard import TensorBoard
 
     for cut in (1, 9, 40):
         folder = tmp_path / str(cut)

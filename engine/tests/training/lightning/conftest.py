@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from train_anywhere.config.schema import Config
-from train_anywhere.data import ahead
-from train_anywhere.data.base import DataSet, Splits
+from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
@@ -103,7 +103,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
 
         monkeypatch.setattr(side, "open_splits", splits)
         if signal_at:
-            monkeypatch.setattr(ahead, "MOST", 1)  # each batch is read right before its step
+            monkeypatch.setattr(prefetch, "MOST", 1)  # each batch is read right before its step
         stop.requested = None
         return side.train(config, run, Topology(), stop)
 

@@ -24,9 +24,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from engine.tests.training.lightning.conftest import SignalAt
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
-from train_anywhere.data import ahead
+from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.discover import discover
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
@@ -48,7 +48,7 @@ def with_signal(*arguments: Any, **named: Any) -> Any:
     """The data, with SIGTERM at the chosen place."""
     rank, read = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
     if read:
-        ahead.MOST = 1  # each batch is read right before its step
+        prefetch.MOST = 1  # each batch is read right before its step
     splits = open_splits(*arguments, **named)
     return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
 

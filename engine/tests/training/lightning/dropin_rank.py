@@ -16,8 +16,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[4]), str(Path(__file__).res
 
 import torch
 
-from train_anywhere.config.command_line import opened
-from train_anywhere.config.compose import compose
+from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.distributed.discover import discover
 from train_anywhere.errors import ProjectError

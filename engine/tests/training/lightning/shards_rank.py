@@ -9,7 +9,7 @@ sys.path[:1] = [str(Path(__file__).resolve().parents[4]), str(Path(__file__).res
 import torch
 from torch import distributed
 
-from train_anywhere.training.lightning.shards import Shards
+from train_anywhere.training.lightning.checkpoint.shards import Shards
 
 torch.set_num_threads(1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from train_anywhere.training.lightning.buffers import Buffers
+from train_anywhere.training.lightning.checkpoint.buffers import Buffers
 
 
 def saved(buffers: Buffers, tmp_path: Path) -> Any:

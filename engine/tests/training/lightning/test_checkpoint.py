@@ -11,7 +11,7 @@ from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.early_stopping import Patience
-from train_anywhere.training.lightning.early_stop import EarlyStop
+from train_anywhere.training.lightning.loop.early_stop import EarlyStop
 
 from .conftest import Fit
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from train_anywhere.config.command_line import opened
+from train_anywhere.config.command.command_line import opened
 from train_anywhere.config.schema import Config
-from train_anywhere.data.shuffle import permutation
+from train_anywhere.data.order.shuffle import permutation
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 
@@ -80,7 +80,7 @@ def test_the_weights_are_those_of_a_plain_trainer(
 
 def initial(module: Any, config: Config) -> Any:
     """The module as a rank makes it."""
-    from train_anywhere.training.lightning.random_state import seed_everything
+    from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 
     seed_everything(config.seed)
     return module()
@@ -95,7 +95,7 @@ class Numbers(pl.Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         import numpy as np
 
-        from train_anywhere.training.lightning.random_state import seed_everything
+        from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 
         seed_everything(int(np.random.SeedSequence([self.seed, 0, 0]).generate_state(1)[0]))
 

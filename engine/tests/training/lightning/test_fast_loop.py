@@ -6,10 +6,10 @@ import pytest
 import torch
 from lightning.pytorch.profilers import SimpleProfiler
 
-from train_anywhere.config.command_line import opened
+from train_anywhere.config.command.command_line import opened
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning import fast_loop
+from train_anywhere.training.lightning.loop import fast_loop
 from train_anywhere.training.lightning.trainer import Trainer
 
 from . import step_strangers, strangers

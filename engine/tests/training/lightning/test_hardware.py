@@ -26,8 +26,8 @@ from train_anywhere.training.lightning.hardware import (
     keep_programs_private,
     place_state,
 )
+from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.strategies.make import make_strategy
 
 from .conftest import Fit, assert_equal, final_state
 

@@ -52,7 +52,7 @@ def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
     """An iterator that is still referenced at the end, as after a stop in the middle of an epoch."""
     program = (
         "from torch.utils.data import DataLoader\n"
-        "from train_anywhere.training.lightning.loaders import leave_signals_to_the_trainer as init\n"
+        "from train_anywhere.training.lightning.batches import leave_signals_to_the_trainer as init\n"
         "loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=init)\n"
         "batches = iter(loader)\n"
         "next(batches)\n"

@@ -9,11 +9,11 @@ from torch.nn.functional import cross_entropy
 from src.data.digits import open_digits
 from src.tasks.lightning.classification import Classification
 from train_anywhere.config.schema import Config
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.torch_loader import Batches, BatchLoader, torch_loader
-from train_anywhere.data.torch_samples import Reader
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
+from train_anywhere.data.torch.samples import Reader
 from train_anywhere.training.lightning.module import RunningSums, TaskModule
-from train_anywhere.training.network import build_network
+from train_anywhere.training.native_network import build_network
 from train_anywhere.training.plan import make_plan
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.command_line import opened
+from train_anywhere.config.command.command_line import opened
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir

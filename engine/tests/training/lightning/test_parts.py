@@ -8,9 +8,9 @@ import pytest
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.config.command_line import opened
+from train_anywhere.config.command.command_line import opened
 from train_anywhere.config.schema import Config
-from train_anywhere.data.base import Splits
+from train_anywhere.data.dataset import Splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, DataError
 from train_anywhere.runs.folder import RunDir

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.lightning.plain import with_plain_values
+from train_anywhere.training.lightning.checkpoint.plain import with_plain_values
 
 
 def test_plain_values_stay_and_numbers_of_numpy_become_plain() -> None:

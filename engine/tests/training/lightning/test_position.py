@@ -7,7 +7,7 @@ import pytest
 
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.config.schema import Config
-from train_anywhere.training.lightning.position import resume_position
+from train_anywhere.training.lightning.checkpoint.position import resume_position
 from train_anywhere.training.plan import make_plan
 
 MakeConfig = Callable[..., Config]

@@ -10,8 +10,8 @@ import torch
 from torch.distributed import checkpoint as dcp
 
 from train_anywhere.files.marked import Place
-from train_anywhere.training.lightning.shard_reader import ShardReader
-from train_anywhere.training.lightning.shard_writer import ShardWriter
+from train_anywhere.training.lightning.checkpoint.shard_reader import ShardReader
+from train_anywhere.training.lightning.checkpoint.shard_writer import ShardWriter
 
 STATE = {"a": torch.arange(12.0).reshape(3, 4), "lr": 0.5}
 

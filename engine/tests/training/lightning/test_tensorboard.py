@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.files import ROOT
-from train_anywhere.training.lightning.tensorboard import TensorBoard
+from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
 
 
 def part(folder: Path, start: int, stop: int, value: float) -> None:
@@ -40,9 +40,9 @@ def test_no_files_besides_events(tmp_path: Path) -> None:
 FILL = """
 import sys
 from pathlib import Path
-from train_anywhere.training.lightning.tensorboard import TensorBoard
-from train_anywhere.checkpoints.event_files import EventFileSync
-from train_anywhere.checkpoints.staging import Staging
+from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.staging import Staging
 
 disk, target = map(Path, sys.argv[1:])
 mirror = EventFileSync(Staging(disk / "digits" / "run"), target, print)

@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional
 from torch.utils.data import default_collate
 
-from train_anywhere.config.command_line import opened
+from train_anywhere.config.command.command_line import opened
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.horovod_install import horovod_problem
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
-from train_anywhere.training.lightning.after import open_trained
+from train_anywhere.training.lightning.inference import open_trained
 
 from .conftest import Fit, assert_equal, final_state
 from .test_dropin_ranks import train, train_runs

@@ -9,7 +9,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
 from train_anywhere.files.removal import say_once
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning import fast_loop
+from train_anywhere.training.lightning.loop import fast_loop
 
 from .conftest import Fit
 

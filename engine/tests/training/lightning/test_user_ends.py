@@ -8,7 +8,7 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import SignalsAsErrors
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning import fast_loop
+from train_anywhere.training.lightning.loop import fast_loop
 
 from .conftest import Fit
 from .ending_strangers import RAISED

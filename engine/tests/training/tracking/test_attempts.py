@@ -75,7 +75,9 @@ def test_from_scratch_is_another_run(
     run = tmp_path / ID
     attempt(run, 1, 10, "completed", BOTH)
     (run / "before-1").mkdir()
-    shutil.move(run / "metrics.csv", run / "before-1")  # as engine/train_anywhere/runs/from_scratch.py does
+    shutil.move(
+        run / "metrics.csv", run / "before-1"
+    )  # as engine/train_anywhere/runs/reopen/from_scratch.py does
     attempt(run, 1, 10, "completed", BOTH)
     assert logged_by_wandb(run, f"{ID}-2") == once(10)
     client, runs = runs_of_mlflow(run, monkeypatch)
@@ -122,7 +124,7 @@ def test_only_what_is_chosen_is_imported(attempt: Attempt, tmp_path: Path, choic
 
 def test_no_tracker_is_imported_unless_chosen(attempt: Attempt, tmp_path: Path) -> None:
     done = attempt(tmp_path / ID, 1, 3, "completed", PYTHONVERBOSE="1")
-    assert "import 'train_anywhere.training.tracking.open'" in done.stderr
+    assert "import 'train_anywhere.training.tracking.open_loggers'" in done.stderr
     assert "import 'wandb'" not in done.stderr
     assert "import 'mlflow'" not in done.stderr
 

@@ -4,7 +4,7 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from train_anywhere.config.folders import unwritable
+from train_anywhere.config.checks.writable import unwritable
 from train_anywhere.config.paths import here, on_node
 from train_anywhere.data.known import Known
 from train_anywhere.data.text.sources import LINES, Sources, lines

@@ -5,12 +5,13 @@ from typing import Annotated, Any, Literal
 
 from train_anywhere.config.limits import Items, Probability, Range
 from train_anywhere.config.paths import AbsoluteFolder, here
-from train_anywhere.data.base import Splits, Staged, as_it_is
-from train_anywhere.data.text.build import Settings
-from train_anywhere.data.text.cache import token_files
-from train_anywhere.data.text.parts import PARTS
+from train_anywhere.data.dataset import Splits
+from train_anywhere.data.known import Staged, as_it_is
+from train_anywhere.data.text.document_split import PARTS
 from train_anywhere.data.text.rows import Apart, Packed, Rows, TokenFile
 from train_anywhere.data.text.sources import Sources
+from train_anywhere.data.text.token_cache import token_files
+from train_anywhere.data.text.token_files import Settings
 from train_anywhere.data.text.tokenizer import Tokenizer, read_tokenizer
 from train_anywhere.data.text.vocabulary import vocabulary_size
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pygal
 from pygal.style import Style
 
-from train_anywhere.monitor.facts import NodeUse, Series
+from train_anywhere.monitor.run_facts import NodeUse, Series
 
 MOST_POINTS = 400
 """Of a curve: more than a screen can show only makes the page heavy."""

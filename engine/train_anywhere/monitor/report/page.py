@@ -7,17 +7,18 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from train_anywhere.config.compose import compose
+from train_anywhere import features
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.flat import flatten
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.monitor.efficiency import step_time
-from train_anywhere.monitor.facts import Facts, Series, mean, read_facts
 from train_anywhere.monitor.goodput import WORDS, Goodput, goodput
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.timeline import timeline
+from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.frozen import FREE
+from train_anywhere.runs.reopen.frozen import FREE
 from train_anywhere.runs.summary import display_path
 
 NAME = "report.html"
@@ -73,6 +74,7 @@ def page(run: RunDir, facts: Facts) -> str:
             colours=figures.COLOURS,
             tiles=tiles(facts, whole),
             verdicts=verdicts(facts),
+            rows=features.rows(run, facts.info),
             goodput=whole,
             slices=slices(whole) if whole else [],
             step=step_slices(facts),

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from train_anywhere.config.targets import unreadable
-from train_anywhere.slurm import units
-from train_anywhere.slurm.rules.request import Request
+from train_anywhere.config.checks.targets import unreadable
+from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.script import units
 
 
 def node_is_special(request: Request) -> Iterator[str]:

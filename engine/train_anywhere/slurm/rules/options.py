@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from train_anywhere.slurm.rules.request import Request
+from train_anywhere.slurm.rules.rule_request import Request
 
 OWN = {
     "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node",

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from train_anywhere.config.batch import uneven_batch
-from train_anywhere.slurm import units
-from train_anywhere.slurm.rules.request import Request
+from train_anywhere.config.checks.batch_size import uneven_batch
+from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.script import units
 
 
 def gpus_of_a_node(request: Request) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError
-from train_anywhere.slurm.job import Job
+from train_anywhere.slurm.script.job import Job
 
 
 def problems(job: Job) -> list[str]:

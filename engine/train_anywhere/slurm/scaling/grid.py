@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train_anywhere.config.strategies import LAUNCHERS, SUPPORTED
+from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.slurm.status.gather import Gathered
-from train_anywhere.slurm.status.report import Report, differing
+from train_anywhere.slurm.status.run_status import Report, differing
+from train_anywhere.slurm.status.sources.gather import Gathered
 
 
 def document(gathered: Gathered) -> str:

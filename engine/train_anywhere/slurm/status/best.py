@@ -9,10 +9,10 @@ from pathlib import Path
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.frozen import read_overrides
+from train_anywhere.runs.reopen.frozen import read_overrides
 from train_anywhere.runs.summary import train_command
-from train_anywhere.slurm.runs import Submitted
-from train_anywhere.slurm.status import files
+from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.sources import run_files
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def command(run: RunDir) -> str:
 def values(run: RunDir, metric: str) -> list[tuple[int, float]]:
     """Step and value where it was measured; without a metrics.csv (`monitor.csv=false`) the last one, which run.json has."""
     if run.metrics_csv.exists():
-        return files.curve(run, metric)
+        return run_files.curve(run, metric)
     try:
-        last = files.progress(run, run.info())
+        last = run_files.progress(run, run.info())
     except CheckpointError:  # `list` and `status` say so
         return []
     value = last.metrics.get(metric)
@@ -93,7 +93,7 @@ def values(run: RunDir, metric: str) -> list[tuple[int, float]]:
 
 def monitored(run: RunDir) -> tuple[str | None, str | None]:
     """`checkpoint.monitor` and `checkpoint.mode` of a run, as far as its configuration can be read."""
-    section = files.config(run).get("checkpoint")
+    section = run_files.config(run).get("checkpoint")
     known = section if isinstance(section, dict) else {}
     metric, mode = known.get("monitor"), known.get("mode")
     return (metric if isinstance(metric, str) else None), (mode if isinstance(mode, str) else None)

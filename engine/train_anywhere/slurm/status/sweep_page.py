@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.monitor.facts import Series, curves
 from train_anywhere.monitor.report.comparison import Comparison, page_of
 from train_anywhere.monitor.report.figures import drawable, figure
 from train_anywhere.monitor.report.page import NAME
+from train_anywhere.monitor.run_facts import Series, curves
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.runs import Submitted
-from train_anywhere.slurm.status.gather import gather, sweep_of
-from train_anywhere.slurm.status.page import how_far
-from train_anywhere.slurm.status.report import Report, differing
+from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.run_status import Report, differing
+from train_anywhere.slurm.status.sources.gather import gather, sweep_of
+from train_anywhere.slurm.status.text_page import how_far
 
 MOST_CURVES = 30
 """In one drawing: of a larger sweep, those of its first members."""

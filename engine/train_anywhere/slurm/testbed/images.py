@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from train_anywhere.slurm.testbed.errors import TestbedError
+from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 
 SOURCE = Path(__file__).parent / "pyxis_standin.c"
 HEADER = Path("/usr/include/slurm/spank.h")

@@ -7,8 +7,8 @@ import sysconfig
 import time
 from collections.abc import Callable
 
-from train_anywhere.slurm.testbed import config, namespaces
-from train_anywhere.slurm.testbed.errors import TestbedError
+from train_anywhere.slurm.testbed import namespaces, testbed_config
+from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 
 START_TIMEOUT_S = 60
 
@@ -16,7 +16,7 @@ START_TIMEOUT_S = 60
 class Machines:
     """The machines of one testbed, known by the process 1 of each (id and start time in `run/<name>.pid`)."""
 
-    def __init__(self, layout: config.Layout) -> None:
+    def __init__(self, layout: testbed_config.Layout) -> None:
         self.layout = layout
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -34,7 +34,12 @@ class Machines:
 
         What is run there keeps this machine's process ids and /proc: one process that gets signals directly.
         """
-        script = ["bash", str(config.FILES / "login.sh"), str(self.layout.dir), config.GATEWAY]
+        script = [
+            "bash",
+            str(testbed_config.FILES / "login.sh"),
+            str(self.layout.dir),
+            testbed_config.GATEWAY,
+        ]
         script += [str(int(self.layout.ssh)), str(int(self.layout.accounting))]
         if self.layout.root:
             own_python = [os.path.realpath(sys.executable), sysconfig.get_path("stdlib")]
@@ -96,8 +101,8 @@ class Machines:
     def _node_script(self, node: str) -> list[str]:
         layout = self.layout
         shared = [str(p) for p in layout.share if p.is_relative_to("/tmp")]
-        words = [layout.dir, node, layout.address(node), config.GATEWAY, int(layout.ssh), *shared]
-        return ["bash", str(config.FILES / "node.sh"), *map(str, words)]
+        words = [layout.dir, node, layout.address(node), testbed_config.GATEWAY, int(layout.ssh), *shared]
+        return ["bash", str(testbed_config.FILES / "node.sh"), *map(str, words)]
 
     def _start(self, name: str, argv: list[str]) -> int:
         process = namespaces.start(argv, self.layout.dir / f"log/{name}.out")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from train_anywhere.slurm.testbed.errors import TestbedError
+from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 
 UNSHARE = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork", "--kill-child"]
 

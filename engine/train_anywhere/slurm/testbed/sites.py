@@ -7,7 +7,7 @@ which name their sources; the number of nodes is the testbed's.
 
 from dataclasses import dataclass
 
-from train_anywhere.slurm.testbed.errors import TestbedError
+from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 
 GB = 1024
 DAYS = "-00:00:00"

@@ -14,10 +14,11 @@ NAMES = (
     *(
         f"train_anywhere.{name}"
         for name in (
-            "slurm.launch", "slurm.rules", "launch.sweep", "slurm.presets", "slurm.git",
-            "slurm.snapshot", "slurm.show_logs", "slurm.runs", "config.refusal", "runs.resume",
-            "launch.local", "launch.processes", "launch.rank", "runs.lock",
-            "distributed.horovod_install", "runs.attempts",
+            "slurm.submission.prepare", "slurm.rules", "launch.local_sweep", "slurm.presets",
+            "slurm.submission.git", "slurm.submission.snapshot", "slurm.status.show_logs",
+            "slurm.status.find_runs", "config.command.refusal", "runs.reopen.resume", "launch.local_run",
+            "launch.processes", "launch.rank", "runs.lock", "distributed.horovod.installation",
+            "runs.attempts", "features",
         )
     ),
 )  # fmt: skip
@@ -29,7 +30,7 @@ def load() -> None:
         import_module(name)
     from hydra.core.global_hydra import GlobalHydra
 
-    from train_anywhere.config.compose import compose, quoted
+    from train_anywhere.config.command.compose import compose, quoted
 
     for words in (["cluster=slurm", "optimizer.lr=1e-3", "cluster.extra=[--a=b]"], ["model=mlp"]):
         compose([quoted(w) for w in words])

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from train_anywhere.checkpoints.choose import read_chosen
+from train_anywhere.checkpoints.choice import read_chosen
 from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.checkpoints.initial import fitting
+from train_anywhere.checkpoints.init_run import fitting
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import open_run
-from train_anywhere.training.keras.checkpoint import read_weights
+from train_anywhere.training.keras.checkpoint.state import read_weights
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.resuming import refuse_other_framework
 

@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from train_anywhere.training.keras.gradients import Saved, averages, build_optimizer, by_name
+from train_anywhere.training.keras.dropin.gradients import Saved, averages, build_optimizer, by_name
+from train_anywhere.training.keras.dropin.trainable import read_built, read_flags
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.keras.trainable import read_built, read_flags
 
 Batch = tuple[Any, tf.Tensor]
 """What the data set gives, as tensors, and weights float32 [b]; with accumulation [k, b, ...] each."""
@@ -28,7 +28,7 @@ class RunningSums:
 
     Args:
         count: how many there are.
-        watched: count the batches before the first whose sums are no numbers, see `training/replay.py`.
+        watched: count the batches before the first whose sums are no numbers, see `features/replay/recompute.py`.
     """
 
     def __init__(self, count: int, watched: bool = False) -> None:
@@ -46,6 +46,8 @@ class RunningSums:
 
     def counted(self) -> list[tuple[int, int]]:
         """Of each replica here: batches since the last call, and how many were good until one was not."""
+        if self.batches is None:
+            return []
         return [
             (int(batches), int(good)) for batches, good in self._taken(self.batches, tf.zeros(2, tf.float64))
         ]

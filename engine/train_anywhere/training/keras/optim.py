@@ -12,7 +12,7 @@ from keras import ops
 
 from train_anywhere.config.choices import NamedSchedule, OtherOptimizer, OtherSchedule
 from train_anywhere.config.instantiate import instantiate, locate, refusals
-from train_anywhere.config.open import TARGET
+from train_anywhere.config.open_groups import TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.plan import Plan

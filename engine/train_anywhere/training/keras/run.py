@@ -7,42 +7,48 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+from train_anywhere import features
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
+from train_anywhere.config.checks.monitors import judged_by
 from train_anywhere.config.instantiate import instantiate, refusals
-from train_anywhere.config.monitors import judged_by
 from train_anywhere.config.schema import Config
-from train_anywhere.data.sets import open_splits
-from train_anywhere.data.stage import staging
-from train_anywhere.data.tf_pipeline import plain_data_errors
+from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.runs.attempts import Outcome, record_first_step
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.ranks import report_weights
-from train_anywhere.runs.replay import good_until
+from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.tasks import Task
-from train_anywhere.training.keras.agreement import refuse_different_weights
-from train_anywhere.training.keras.callbacks import Loader, TrainingCallback
-from train_anywhere.training.keras.checkpoint import RAW, StateWriter, read_rest, restore, restore_weights
-from train_anywhere.training.keras.dropin import open_dropin
+from train_anywhere.training.keras.batches import TaskLoader
+from train_anywhere.training.keras.checkpoint.position import Position
+from train_anywhere.training.keras.checkpoint.random_state import part_seeds, seed_everything
+from train_anywhere.training.keras.checkpoint.state import (
+    RAW,
+    StateWriter,
+    read_rest,
+    restore,
+    restore_weights,
+)
+from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
 from train_anywhere.training.keras.initial import begin_with
-from train_anywhere.training.keras.loaders import TaskLoader
-from train_anywhere.training.keras.loop import fit
-from train_anywhere.training.keras.make import POLICIES, dtype_policy, open_native
+from train_anywhere.training.keras.loop.agreement import refuse_different_weights
+from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
+from train_anywhere.training.keras.loop.epochs import fit
+from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
-from train_anywhere.training.keras.others import make_callbacks
-from train_anywhere.training.keras.position import Position
-from train_anywhere.training.keras.random_state import part_seeds, seed_everything
+from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.keras.strategies.make import make_strategy
-from train_anywhere.training.keras.tensorboard import MetricsWriter
-from train_anywhere.training.peak import peak
+from train_anywhere.training.keras.strategies.choose import make_strategy
+from train_anywhere.training.nan_watch import NanWatch
 from train_anywhere.training.plan import Plan, validation_notes
-from train_anywhere.training.progress import Progress
-from train_anywhere.training.replay import Replay, wanted
+from train_anywhere.training.reporting.peak import peak
+from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.resuming import other_devices, refuse_other_framework, resuming_at
 from train_anywhere.training.stop import Stop
 
@@ -77,7 +83,7 @@ def train_and_test(
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
-    until = good_until(run, config.trainer.detect_nan)
+    until = features.resume_until(config, run)
     newest = checkpointer.store.newest_good(until) if checkpointer else None
     if checkpointer:
         record_first_step(run, newest.step if newest else 0)
@@ -114,10 +120,11 @@ def train_and_test(
             config, plan, position, module, loader, metrics, checkpoints, stop, others, states
         )
         callback.restored = rest
-        callback.replay = replay_of(module, loader, plan, config, run)
+        callback.observers = observers_of(module, loader, plan, config, run)
         with metrics.finishing(position):
             weights, first = fingerprint(module), position.step
             fit(callback)
+            callback.observers.at_end()
             if position.step > first and weights and fingerprint(module) == weights:
                 raise ProjectError(
                     f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
@@ -140,13 +147,20 @@ def fingerprint(module: Module) -> list[float]:
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
 
 
-def replay_of(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Replay | None:
-    """What computes a loss of nan again, if that is asked for and this project makes the steps."""
-    if not wanted(config) or not isinstance(module, TaskModule) or not isinstance(loader, TaskLoader):
-        return None
+def observers_of(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Observers:
+    """Return what features do in the loop of this rank, and the watch for a loss of nan."""
     strategy = module.strategy
-    first = strategy.rank * (strategy.replicas // strategy.processes)
-    return Replay(run, plan, first, strategy.replicas, strategy.sum, loader.keep)
+    rank = Rank(
+        run=run,
+        native=isinstance(module, TaskModule),
+        first=strategy.rank * (strategy.replicas // strategy.processes),
+        devices=strategy.replicas,
+        accumulate=plan.accumulate,
+        total=strategy.sum,
+        keep=loader.keep if isinstance(loader, TaskLoader) else None,
+    )
+    nan = NanWatch(config.trainer.detect_nan, strategy.rank == 0)
+    return Observers([*features.observers(config, rank).all, nan])
 
 
 def compare_weights(module: Module, config: Config, run: RunDir, topology: Topology) -> None:
@@ -173,7 +187,7 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
     Raises:
         ConfigError: the target makes neither a task nor a `keras.Model`.
     """
-    splits = open_splits(config.data, "keras", config.seed, staging(config))
+    splits = open_splits(config.data, "keras", config.seed, features.staging(config))
     named = f"task._target_={config.task.target['keras']}"
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), refusals(named):
         made = instantiate(config.task, "task", "keras")

@@ -5,37 +5,36 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
+from train_anywhere import features
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.checkpoints.interval import Interval
 from train_anywhere.checkpoints.recovery import open_checkpointer
-from train_anywhere.checkpoints.staging import open_staging
-from train_anywhere.config.monitors import judged_by
+from train_anywhere.config.checks.monitors import judged_by
 from train_anywhere.config.schema import Config
-from train_anywhere.data.torch_foreign import Stream
+from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.attempts import record_first_step
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.replay import good_until
-from train_anywhere.training.lightning.agreement import CompareWeights
-from train_anywhere.training.lightning.callbacks import MetricsCallback
-from train_anywhere.training.lightning.checkpoint import METADATA, CheckpointCallback, StateWriter
-from train_anywhere.training.lightning.dropin import (
+from train_anywhere.training.lightning.checkpoint.random_state import RandomState
+from train_anywhere.training.lightning.checkpoint.rank_state import RankState
+from train_anywhere.training.lightning.checkpoint.shards import Shards
+from train_anywhere.training.lightning.checkpoint.state import METADATA, CheckpointCallback, StateWriter
+from train_anywhere.training.lightning.dropin.model import (
     ConfiguredOptimizer,
     brings_optimizer,
     callbacks_of,
     loggers_of,
 )
-from train_anywhere.training.lightning.early_stop import EarlyStop
+from train_anywhere.training.lightning.loop.agreement import CompareWeights
+from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
+from train_anywhere.training.lightning.loop.early_stop import EarlyStop
+from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.random_state import RandomState
-from train_anywhere.training.lightning.rank_state import RankState
-from train_anywhere.training.lightning.shards import Shards
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.tensorboard import TensorBoard
 from train_anywhere.training.lightning.trainer import Trainer
-from train_anywhere.training.metrics_csv import CsvLog
+from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.resuming import refuse_other_framework, resuming_at
 from train_anywhere.training.tracking import Pair
 
@@ -48,7 +47,7 @@ def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> Checkpoin
     config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, in_parts=sharded) if writes else None
-    until = good_until(run, config.trainer.detect_nan)
+    until = features.resume_until(config, run)
     saved = trainer.strategy.broadcast(checkpointer.store.newest_good(until) if checkpointer else None)
     if writes:
         record_first_step(run, saved.step if saved else 0)
@@ -60,12 +59,10 @@ def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> Checkpoin
         metrics.progress.note(resuming_at(saved, config, plan, trainer.world_size))
     if line := judged_by(config):
         metrics.progress.note(line)
-    interval = Interval(config.checkpoint, trainer.world_size)
-    metrics.interval = interval if writes else None
     shards = open_shards(run, config, trainer.global_rank) if sharded else None
     writer = StateWriter(checkpointer, shards, saved)
     trainer.strategy.checkpoint_io = writer
-    return CheckpointCallback(config, plan, writer, metrics, saved, interval)
+    return CheckpointCallback(config, plan, writer, metrics, saved)
 
 
 def open_shards(run: RunDir, config: Config, rank: int) -> Shards:

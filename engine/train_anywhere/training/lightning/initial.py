@@ -5,13 +5,13 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from train_anywhere.checkpoints.choose import read_chosen
+from train_anywhere.checkpoints.choice import read_chosen
 from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.checkpoints.initial import fitting
+from train_anywhere.checkpoints.init_run import fitting
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import open_run
-from train_anywhere.training.lightning.strategies.later import Later
-from train_anywhere.training.lightning.weights import Stored
+from train_anywhere.training.lightning.checkpoint.read_weights import Stored
+from train_anywhere.training.lightning.strategies.later_weights import Later
 from train_anywhere.training.resuming import refuse_other_framework
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.config.schema import Config
-from train_anywhere.data.torch_loader import Batch
+from train_anywhere.data.torch.loader import Batch
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.optim import apply_settings, configured_optimizer
@@ -23,7 +23,7 @@ class RunningSums:
         count: how many there are.
 
     Attributes:
-        watched: count the batches before the first whose sums are no numbers, see `training/replay.py`.
+        watched: count the batches before the first whose sums are no numbers, see `features/replay/recompute.py`.
     """
 
     def __init__(self, count: int) -> None:

@@ -11,18 +11,18 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.config.limits import MOST
 from train_anywhere.config.schema import Config
-from train_anywhere.data.base import DataSet, ModuleLoaders, Splits
-from train_anywhere.data.batch import check_batch
-from train_anywhere.data.order import BatchOrder
-from train_anywhere.data.torch_foreign import gives_batches, is_source, length_of, readable, shares
-from train_anywhere.data.torch_loader import Batches
-from train_anywhere.data.torch_order import BareOrder
-from train_anywhere.data.torch_samples import Prepare, Reader, is_map_style
+from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.fits import check_batch
+from train_anywhere.data.torch.loader import Batches
+from train_anywhere.data.torch.samples import Prepare, Reader, is_map_style
+from train_anywhere.data.torch.unpadded import BareOrder
+from train_anywhere.data.torch.user_loader import gives_batches, is_source, length_of, readable, shares
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.fast_loop import overrides
-from train_anywhere.training.lightning.loaders import OtherOrder, OwnOrder, Part, Several
+from train_anywhere.training.lightning.batches import OtherOrder, OwnOrder, Part, Several
+from train_anywhere.training.lightning.loop.fast_loop import overrides
 from train_anywhere.training.plan import batches_per_step
 
 

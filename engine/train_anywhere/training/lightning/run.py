@@ -12,43 +12,44 @@ import lightning.pytorch as pl
 import torch
 from torch import distributed, nn
 
+from train_anywhere import features
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
-from train_anywhere.data.base import Splits
-from train_anywhere.data.sets import open_splits
-from train_anywhere.data.stage import staging
+from train_anywhere.data.dataset import Splits
+from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, chain
+from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.ranks import report_weights
+from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.agreement import refuse_different_weights
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach
-from train_anywhere.training.lightning.callbacks import MetricsCallback
-from train_anywhere.training.lightning.checkpoint import FILE, CheckpointCallback, Stopped
-from train_anywhere.training.lightning.dropin import lightning_refusals, make_task, without_evaluation
+from train_anywhere.training.lightning.batches import OwnOrder
+from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
+from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, Stopped
+from train_anywhere.training.lightning.dropin.loggers import Tracks
+from train_anywhere.training.lightning.dropin.measured import ENDS, changed, user_hooks, weights_of
+from train_anywhere.training.lightning.dropin.model import lightning_refusals, make_task, without_evaluation
 from train_anywhere.training.lightning.hardware import suit
 from train_anywhere.training.lightning.initial import begin_with
-from train_anywhere.training.lightning.loaders import OwnOrder
-from train_anywhere.training.lightning.loggers import Tracks
-from train_anywhere.training.lightning.measured import ENDS, changed, user_hooks, weights_of
+from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
+from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.parts import Parts, open_parts, takes_batch_size
-from train_anywhere.training.lightning.random_state import seed_everything
+from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
-from train_anywhere.training.lightning.strategies.device import pick_device
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.strategies.make import make_strategy
+from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.lightning.training_check import TrainingCheck
-from train_anywhere.training.network import build_network
-from train_anywhere.training.peak import peak
+from train_anywhere.training.nan_watch import NanWatch
+from train_anywhere.training.native_network import build_network
 from train_anywhere.training.plan import Plan, make_plan, validation_notes
-from train_anywhere.training.progress import Progress
-from train_anywhere.training.replay import Replay, wanted
+from train_anywhere.training.reporting.peak import peak
+from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.stop import Stop
 
 
@@ -104,8 +105,8 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
     with Progress(kind, plan, made.devices, unit, counted, least_seconds(made, config), live) as progress:
         metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
+        metrics.observers = observers_of(made, config, run)
         checkpoints = attach(trainer, run, metrics)
-        metrics.replay = replay_of(made, config, run)
         writer = checkpoints.writer
         progress.newest = lambda: writer.checkpointer.newest if writer.checkpointer else None
         with writer.checkpointer or nullcontext():
@@ -132,19 +133,28 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     )
 
 
-def replay_of(made: Made, config: Config, run: RunDir) -> Replay | None:
-    """What computes a loss of nan again, if that is asked for and this project makes the steps."""
+def observers_of(made: Made, config: Config, run: RunDir) -> Observers:
+    """Return what features do in the loop of this rank, and the watch for a loss of nan."""
     trainer, module, part = made.trainer, made.module, made.parts.train
-    if not wanted(config) or not isinstance(module, TaskModule):
-        return None
-    module.train_sums.watched = True
+    native = isinstance(module, TaskModule)
+    if native:
+        module.train_sums.watched = features.counts(config)
 
     def total(numbers: list[float]) -> list[float]:
         own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
         return cast(list[float], trainer.strategy.reduce(own, reduce_op="sum").tolist())
 
-    keep = part.batches.keep if isinstance(part, OwnOrder) else None
-    return Replay(run, made.plan, trainer.global_rank, trainer.world_size, total, keep)
+    rank = Rank(
+        run=run,
+        native=native,
+        first=trainer.global_rank,
+        devices=trainer.world_size,
+        accumulate=made.plan.accumulate,
+        total=total,
+        keep=part.batches.keep if isinstance(part, OwnOrder) else None,
+    )
+    nan = NanWatch(config.trainer.detect_nan, trainer.is_global_zero)
+    return Observers([*features.observers(config, rank).all, nan])
 
 
 def least_seconds(made: Made, config: Config) -> float | None:
@@ -194,7 +204,9 @@ def make(config: Config, topology: Topology) -> Made:
 
     whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
     batch_size = config.data.batch_size // (1 if whole else topology.world_size)
-    splits = open_splits(config.data, "lightning", config.seed, staging(config), batch_size=batch_size)
+    splits = open_splits(
+        config.data, "lightning", config.seed, features.staging(config), batch_size=batch_size
+    )
     tell = teller(config, trainer)
     parts = open_parts(config, splits, topology, task, trainer, tell)
     plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
@@ -246,6 +258,7 @@ def fit_and_test(
     config, module = checkpoints.config, made.module
     try:
         fit(made, checkpoints, run)
+        checkpoints.metrics.observers.at_end()
         if user_hooks(made.trainer, *ENDS) and not config.trainer.fast_dev_run:
             keep_end(made, checkpoints)
         heartbeat.enter("checkpoint")  # the last one is published, and weights are compared

@@ -14,12 +14,12 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import interrupted, user_error
-from train_anywhere.training.lightning.connector import Connector
-from train_anywhere.training.lightning.fast_loop import FastEpochLoop, refuse_user_ends
+from train_anywhere.training.lightning.checkpoint.restoring import Restorer
+from train_anywhere.training.lightning.dropin.connector import Connector
+from train_anywhere.training.lightning.dropin.measured import OneModel
+from train_anywhere.training.lightning.dropin.trained import FitLoop
 from train_anywhere.training.lightning.hardware import computing_in, use_tf32
-from train_anywhere.training.lightning.measured import OneModel
-from train_anywhere.training.lightning.restoring import Restorer
-from train_anywhere.training.lightning.trained import FitLoop
+from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_ends
 from train_anywhere.training.plan import Plan, validation_due
 
 

@@ -9,6 +9,6 @@ name of the run folder, and a metric that it already holds is not sent again. Th
 """
 
 from train_anywhere.training.tracking.once import Pair
-from train_anywhere.training.tracking.open import Tracked, make_logger, open_loggers
+from train_anywhere.training.tracking.open_loggers import Tracked, make_logger, open_loggers
 
 __all__ = ["Pair", "Tracked", "make_logger", "open_loggers"]

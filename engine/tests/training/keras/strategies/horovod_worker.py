@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from src.tasks.keras.classification import Classification
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.horovod_init import explaining_lost_ranks
-from train_anywhere.training.keras.gradients import average_inside
+from train_anywhere.distributed.horovod.initialize import explaining_lost_ranks
+from train_anywhere.training.keras.dropin.gradients import average_inside
 from train_anywhere.training.keras.module import TaskModule
 from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
 

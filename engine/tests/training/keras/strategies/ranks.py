@@ -20,9 +20,9 @@ from train_anywhere.training.stop import Stop  # noqa: E402
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
     """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics, OUT/<rank>.most the steps of the largest call."""
-    from train_anywhere.training.keras import calls
     from train_anywhere.training.keras import run as side
-    from train_anywhere.training.keras.callbacks import TrainingCallback
+    from train_anywhere.training.keras.loop import calls
+    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
     calls.LONGEST_S = float(os.environ.get("LONGEST_S", calls.LONGEST_S))
     after_step = TrainingCallback.on_train_batch_end

@@ -14,7 +14,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_refused(
 ) -> None:
     import tensorflow as tf
 
-    from train_anywhere.training.keras.strategies.make import make_strategy
+    from train_anywhere.training.keras.strategies.choose import make_strategy
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
     with pytest.raises(ConfigError) as refused:

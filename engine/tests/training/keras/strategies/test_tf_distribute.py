@@ -85,10 +85,10 @@ def trained(
 
 
 def new_run(folder: Path, *overrides: str, base: tuple[str, ...] = CONFIG) -> RunDir:
-    from train_anywhere.config.compose import compose
+    from train_anywhere.config.command.compose import compose
     from train_anywhere.config.load import load
     from train_anywhere.distributed.layout import local_layout
-    from train_anywhere.launch.local import make_run
+    from train_anywhere.launch.local_run import make_run
 
     config = load(compose([*base, *overrides, f"paths.results={folder / 'results'}"]))
     return make_run(config, [], local_layout(config))

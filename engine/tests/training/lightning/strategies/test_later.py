@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from src.models.lightning.gpt import GPT
-from train_anywhere.training.lightning.random_state import seed_everything
-from train_anywhere.training.lightning.strategies.later import Later, build_later
+from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
+from train_anywhere.training.lightning.strategies.later_weights import Later, build_later
 
 
 class Initialised(nn.Module):

@@ -9,12 +9,12 @@ from lightning.pytorch.plugins.layer_sync import TorchSyncBatchNorm
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import nn
 
+from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strategies import SUPPORTED
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.run import end_process_group, make
-from train_anywhere.training.lightning.strategies.make import MAKERS, make_strategy
+from train_anywhere.training.lightning.strategies.choose import MAKERS, make_strategy
 from train_anywhere.training.lightning.trainer import make_trainer
 
 MakeConfig = Callable[..., Config]

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.training.keras.pace import Pace
+from train_anywhere.training.keras.loop.pace import Pace
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]
 """(replica, number of replicas) to that replica's batches."""
@@ -38,7 +38,7 @@ class Strategy:
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Keep an optimizer from summing the gradients over the replicas, which Keras' own do after clipping: they are averaged before,
-        see `train_anywhere.training.keras.gradients`.
+        see `train_anywhere.training.keras.dropin.gradients`.
         """
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables

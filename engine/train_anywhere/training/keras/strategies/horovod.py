@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import keras
 import tensorflow as tf
 
-from train_anywhere.distributed.horovod_init import explaining_lost_ranks, import_horovod, start_horovod
+from train_anywhere.distributed.horovod.initialize import explaining_lost_ranks, import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.keras.strategies.base import Strategy
 

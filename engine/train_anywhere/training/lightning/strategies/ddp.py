@@ -14,9 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
+from train_anywhere.training.lightning.dropin.trained import late
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
-from train_anywhere.training.lightning.strategies.store import open_store
-from train_anywhere.training.lightning.trained import late
+from train_anywhere.training.lightning.strategies.rendezvous import open_store
 
 COMPRESSED = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 """What sends gradients, by the name of the compression."""

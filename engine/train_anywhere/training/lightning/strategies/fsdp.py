@@ -28,11 +28,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.shard_reader import ShardPlanner, ShardReader
+from train_anywhere.training.lightning.checkpoint.shard_reader import ShardPlanner, ShardReader
+from train_anywhere.training.lightning.dropin.trained import KEY, restore_flags, restore_groups
 from train_anywhere.training.lightning.strategies.blocks import shard
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
-from train_anywhere.training.lightning.strategies.later import Later, build_later
-from train_anywhere.training.lightning.trained import KEY, restore_flags, restore_groups
+from train_anywhere.training.lightning.strategies.later_weights import Later, build_later
 
 
 class FullyShardedStrategy(OneDevicePerRank):

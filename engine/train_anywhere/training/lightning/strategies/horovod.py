@@ -20,9 +20,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from train_anywhere.distributed.horovod_init import explaining_lost_ranks, start_horovod
+from train_anywhere.distributed.horovod.initialize import explaining_lost_ranks, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.dropin.trained import late
 from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
 from train_anywhere.training.lightning.strategies.horovod_gradients import (
@@ -31,7 +32,6 @@ from train_anywhere.training.lightning.strategies.horovod_gradients import (
     hvd,
     sendable,
 )
-from train_anywhere.training.lightning.trained import late
 
 
 class HorovodStrategy(ParallelStrategy):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from train_anywhere.distributed.horovod_init import import_horovod
+from train_anywhere.distributed.horovod.initialize import import_horovod
 from train_anywhere.errors import ConfigError
 
 hvd = import_horovod("torch")

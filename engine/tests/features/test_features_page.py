@@ -1,0 +1,65 @@
+"""docs/features.md: its example in a copy of the project, and lists of features that can't work."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.files import ROOT
+from train_anywhere.testing.projects import copy
+
+PAGE = (ROOT / "docs" / "features.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the project with the files of the page."""
+    project = copy(tmp_path_factory.mktemp("features"))
+    blocks = dict(re.findall(r"```\w+ title=\"([\w./]+)\"\n(.*?)```", PAGE, re.S))
+    listed = blocks.pop("configs/train.yaml")
+    for name, text in blocks.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    config = project / "configs" / "train.yaml"
+    config.write_text(re.sub(r"^features: .*\n", listed, config.read_text(), flags=re.M))
+    return project
+
+
+def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=project, capture_output=True, text=True, timeout=600)
+
+
+FULL = "features.disk_space.least_gib=1e9"
+
+
+def test_the_example_trains_submits_and_reports(project: Path) -> None:
+    done = run(project, "src/train.py", "trainer.max_steps=10", "trainer.log_every_n_steps=5", FULL)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("GiB free at step 5") == 1
+    assert "Free space:  " in run(project, "src/jobs.py", "status").stdout
+    assert "<th>Free space</th>" in (project / "results" / "latest" / "report.html").read_text()
+    done = run(project, "src/train.py", "cluster=slurm", "dry_run=true", FULL)
+    assert done.returncode == 0 and '\necho "Free space on $HOSTNAME' in done.stdout, done.stderr
+    done = run(project, "src/train.py", "cluster=slurm", FULL)
+    assert (
+        done.returncode == 2 and "features.disk_space.least_gib=1000000000.0; make room there" in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("features.disk_space.least=3", "'features.disk_space.least' is not an argument of src.features.disk_space.DiskSpace"),
+        ("+features.replay._target_=src.features.disk_space.DiskSpace", "features.replay: replay is a feature of the engine"),
+        ("+features.mine._target_=collections.OrderedDict", "must be a class in a file of this project"),
+        ("+features.mine={_target_:src.features.disk_space.Watch,least_gib:1,folder:x,prints:false}", "a feature is a subclass of"),
+        ("+features.mine._target_=src.features.nothing", "features.mine._target_=src.features.nothing"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_what_is_no_feature_is_one_message(project: Path, words: str, says: str, cluster: str) -> None:
+    done = run(project, "src/train.py", f"cluster={cluster}", "dry_run=true", *words.split())
+    assert done.returncode == 2 and done.stderr.count("error:") == 1, done.stderr + done.stdout
+    assert says in done.stderr

@@ -1,0 +1,253 @@
+"""What the targets of a configuration take, checked from their source: nothing of them is imported.
+
+Arguments that a target does not have, lacks, or annotates with another type are reported with the key to type. What can't be read (an
+extension module, a name made at run time) is checked when the ranks start, before data is opened.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from train_anywhere.config.choices import Data, Logger, Model, OtherOptimizer, OtherSchedule, Task
+from train_anywhere.config.open_groups import (
+    ARGS,
+    CONVERT,
+    FRAMEWORKS,
+    HYDRA,
+    LISTED,
+    PARTIAL,
+    RECURSIVE,
+    TARGET,
+    Open,
+)
+from train_anywhere.config.schema import Config
+from train_anywhere.config.signatures import Definition, Parameter, TargetError, read
+from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
+
+NATIVE = "train_anywhere.tasks.Task"
+
+STAGED = "staged"
+"""Argument of a data set that can be read from the disk of a node: a function from a path to the path of its copy."""
+
+SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
+    Data: ("seed", "batch_size", STAGED),
+    OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm"),
+    OtherSchedule: (
+        "optimizer",
+        "total_steps",
+        "steps_per_epoch",
+        "epochs",
+        "initial_learning_rate",
+        "decay_steps",
+    ),
+    Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters", "first_step", "seen"),
+}
+"""Arguments that this project gives a target which takes them, unless the section does."""
+
+
+SPECIAL: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    ARGS: ("a list", lambda value: isinstance(value, list)),
+    PARTIAL: ("true or false", lambda value: isinstance(value, bool)),
+    CONVERT: ("none, partial, object or all", lambda value: value in ("none", "partial", "object", "all")),
+    RECURSIVE: ("true or false", lambda value: isinstance(value, bool)),
+}
+"""What Hydra's keys hold, in words, and whether a value is that."""
+
+
+def sections(config: Config) -> Iterator[tuple[str, Open]]:
+    """The open sections in use, each with its key."""
+    for key in ("task", "data", "model", "optimizer", "schedule"):
+        section = getattr(config, key)
+        if isinstance(section, Open):
+            yield key, section
+    for group in LISTED:
+        yield from ((f"{group}.{name}", section) for name, section in getattr(config, group).items())
+
+
+def checked(config: Config, problems: list[str]) -> Config:
+    """The configuration with arguments of the types that their targets say, and with what a native task says of its metrics.
+
+    Args:
+        problems: receives a sentence for each target that can't be called so.
+    """
+    changed: dict[str, Any] = {}
+    for key, section in sections(config):
+        if isinstance(section, Model) and brings_network(config):
+            continue
+        new = _checked(key, section, config.framework, problems)
+        group, _, name = key.partition(".")
+        changed[group] = {**changed.get(group, getattr(config, group)), name: new} if name else new
+    return replace(config, **changed)
+
+
+def brings_network(config: Config) -> bool:
+    """Whether the task is a whole module, which uses no `model`, as far as its source says."""
+    try:
+        return NATIVE not in read(config.task.target[config.framework]).bases
+    except (KeyError, TargetError):  # reported where the task itself is checked
+        return False
+
+
+def unreadable(config: Config) -> list[str]:
+    """A sentence for each target whose arguments are not checked before the ranks start."""
+    found = []
+    for key, section in sections(config):
+        dotted = section.target.get(config.framework)
+        try:
+            if dotted and read(dotted).kind == "unreadable":
+                found.append(
+                    f"{key}.{TARGET}={dotted} can't be read from source: its arguments are checked when the ranks start."
+                )
+        except TargetError:
+            continue
+    return found
+
+
+def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Open:
+    dotted = section.target.get(framework)
+    if dotted is None:
+        if section.target:
+            problems.append(_missing_side(key, section, framework))
+        return section
+    try:
+        definition = read(dotted)
+    except TargetError as error:
+        problems.append(f"{key}.{TARGET}={dotted}: {error}")
+        return section
+    if definition.framework not in (None, framework) and not isinstance(section, Data):
+        other = definition.framework
+        problems.append(
+            f"{key}.{TARGET}={dotted} is for {other}, and this is framework={framework}; use framework={other}."
+        )
+        return section
+    supplied = {*SUPPLIED.get(type(section), ()), *(section.from_data if isinstance(section, Model) else ())}
+    if isinstance(section, Model) and definition.kind != "unreadable" and not definition.takes_any:
+        problems += [
+            f"{key}.from_data.{name}: {dotted} has no argument '{name}'{did_you_mean(name, definition.parameters)}"
+            for name in section.from_data
+            if name not in definition.parameters
+        ]
+    own = [f.name for f in fields(section) if not f.metadata]
+    wrong: list[str] = []
+    arguments = _arguments(key, dotted, definition, section.arguments, {*supplied}, wrong, own)
+    problems += wrong
+    if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
+        problems += _not_staged(section, dotted, definition)
+    # its check would be called with what is no value of its arguments
+    section = replace(section, arguments=arguments, check=None if wrong else section.check)
+    return _described(section, definition) if isinstance(section, Task) else section
+
+
+def _not_staged(section: Data, dotted: str, definition: Definition) -> list[str]:
+    if STAGED in definition.parameters:
+        return []
+    return [
+        f"data.stage=true copies files to the disk of each node, and data={section.name} has none to copy ({dotted} has no argument "
+        f"'{STAGED}', see docs/your-own.md); use data.stage=false."
+    ]
+
+
+def _missing_side(key: str, section: Open, framework: str) -> str:
+    others = [f for f in FRAMEWORKS if f in section.target]
+    name = getattr(section, "name", key.rpartition(".")[2])
+    what = key if key.partition(".")[0] in LISTED else f"{key}={name}"
+    return (
+        f"{what} has no target for framework={framework}, only for {' and '.join(others)}; use framework={others[0]}, "
+        f"or another {key.partition('.')[0].removesuffix('s')}."
+    )
+
+
+def _arguments(
+    key: str,
+    dotted: str,
+    definition: Definition,
+    given: Mapping[str, Any],
+    supplied: set[str],
+    problems: list[str],
+    own: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The arguments, converted where the target says their types.
+
+    Args:
+        own: keys of the section that this project reads itself, for a suggestion.
+    """
+    parameters = definition.parameters
+    special, args = {k: v for k, v in given.items() if k in HYDRA}, given.get(ARGS) or []
+    problems += [
+        f"{key}.{name}={value} must be {words}."
+        for name, (words, fits) in SPECIAL.items()
+        if name in special and not fits(value := special[name])
+    ]
+    if definition.kind == "unreadable":
+        return dict(given)
+    supplied = {*supplied, *([*parameters][: len(args)] if isinstance(args, list) else parameters)}
+    given = {k: v for k, v in given.items() if k not in HYDRA}
+    taken = [name for name, p in parameters.items() if not p.positional_only]
+    known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
+    for name in given:
+        if name not in taken and not definition.takes_any:
+            problems.append(f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, known, key)}")
+    missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
+    missing = [] if special.get(PARTIAL) else missing
+    misspelt = {nearest(name, missing) for name in given if name not in parameters}
+    problems += [f"'{key}.{n}' is missing: {dotted} needs it." for n in missing if n not in misspelt]
+    recursive = special.get(RECURSIVE, True)
+    if isinstance(args, list) and args:
+        by_place = zip([*parameters.values(), *[None] * len(args)], args, strict=False)
+        special[ARGS] = [
+            _argument(f"{key}.{ARGS}[{i}]", p, v, problems, recursive) for i, (p, v) in enumerate(by_place)
+        ]
+    return special | {
+        n: _argument(f"{key}.{n}", parameters.get(n), v, problems, recursive) for n, v in given.items()
+    }
+
+
+def _argument(
+    key: str, parameter: Parameter | None, value: Any, problems: list[str], recursive: bool = True
+) -> Any:
+    if _names_target(value):
+        return _nested(key, value, problems) if recursive else value
+    if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
+        return value
+    converted = convert(parameter.hint, value, problems, key)
+    return value if converted is UNUSABLE else converted
+
+
+def _names_target(value: Any) -> bool:
+    """Return whether the value names a target, or something in it does."""
+    if isinstance(value, Mapping):
+        return TARGET in value or any(map(_names_target, value.values()))
+    return isinstance(value, list) and any(map(_names_target, value))
+
+
+def _nested(key: str, value: Any, problems: list[str]) -> Any:
+    """Return the value with the arguments of the targets in it converted."""
+    if isinstance(value, list):
+        return [_nested(f"{key}[{i}]", v, problems) for i, v in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    if TARGET in value:
+        dotted = value[TARGET]
+        if not isinstance(dotted, str):
+            problems.append(f"{key}.{TARGET}={dotted} is not a dotted name.")
+            return value
+        try:
+            inner = {k: v for k, v in value.items() if k != TARGET}
+            return {TARGET: dotted, **_arguments(key, dotted, read(dotted), inner, set(), problems)}
+        except TargetError as error:
+            problems.append(f"{key}.{TARGET}={dotted}: {error}")
+            return value
+    return {k: _nested(f"{key}.{k}", v, problems) for k, v in value.items()}
+
+
+def _described(task: Task, definition: Definition) -> Task:
+    """A native task with what its class says of its metrics."""
+    metrics, headline = definition.attributes.get("metrics"), definition.attributes.get("headline")
+    if NATIVE not in (definition.name, *definition.bases) or not isinstance(metrics, dict):
+        return task
+    return replace(
+        task,
+        metrics=metrics,
+        headline=headline if isinstance(headline, str) else None,
+        unit=str(definition.attributes.get("unit", task.unit)),
+    )

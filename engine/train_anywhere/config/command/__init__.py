@@ -1,0 +1,1 @@
+"""The command line: flags and overrides before Hydra, what Hydra composes, and one message for each problem."""

@@ -1,0 +1,241 @@
+"""Why a command line was refused: all its problems at once, each with what to type instead.
+
+Hydra stops at the first fault, and a value of the wrong type hides contradictions. This runs only after a refusal: it
+checks each argument on its own, then composes the valid ones, so that the schema's problems are listed too.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from train_anywhere.config.command.command_line import SEARCH
+from train_anywhere.config.command.compose import CONFIGS, compose, empty_sweep, groups, parse_override
+from train_anywhere.config.command.sentences import about_configuration, sentence
+from train_anywhere.config.command.yaml_files import broken_files, problem_of_choice
+from train_anywhere.config.load import load
+from train_anywhere.config.open_groups import CHOSEN
+from train_anywhere.config.schema import Config
+from train_anywhere.config.strict import did_you_mean, keys
+from train_anywhere.errors import ConfigError
+
+KEYS = keys(Config) - {"name"}
+"""The top-level keys of the configuration, without `name`, which every choice has too."""
+
+DEEPEST = 20
+"""Nested lists and sections that are allowed; at some hundreds OmegaConf fails, without naming a key."""
+
+Compose = Callable[[tuple[str, ...]], dict[str, Any]]
+"""`compose`, which is slow, with a cache."""
+
+
+def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
+    """An error with one sentence per problem of the overrides.
+
+    Args:
+        arguments: the overrides.
+        first: what was raised; its problems stay in the list, and its own message is used if nothing clearer is found.
+        sweep: several values of one key are allowed (`-m`).
+    """
+    try:
+        problems = _all_problems(arguments, sweep, cache(compose))
+    except Exception as error:  # a bug in the diagnosis must not hide the first error
+        problems = [] if about_configuration(first) else [sentence(error) or repr(error)]
+    known = first.problems if isinstance(first, ConfigError) else []
+    if problems:  # a file whose keys land in the wrong place has a clearer problem of its own
+        stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
+        known = [p for p in known if not p.startswith(stray)]
+    found = [*known, *(p for p in problems if not any(p in k for k in known))]
+    found = [_with_file(problem, arguments) for problem in found]
+    return ConfigError(*(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()]))
+
+
+def _with_file(problem: str, arguments: Sequence[str]) -> str:
+    """Return the sentence about a missing key with the file that was chosen for its section."""
+    section, missing, _ = problem.removeprefix("'").partition("' is missing")
+    group = section.partition(".")[0]
+    chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{group}=")]
+    file = CONFIGS / group / f"{chosen[-1]}.yaml" if missing and chosen else CONFIGS
+    return f"{problem.removesuffix('.')} ({file} does not have it)." if file.is_file() else problem
+
+
+def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
+    problems: list[str] = []
+    known_groups = groups()
+    searches = SEARCH in arguments
+    selected, valued = [], []
+    for text in arguments:
+        override = _parse(text, problems)
+        if override is None or not _check_sweep(text, override, sweep, known_groups, problems, searches):
+            continue
+        key = override.key_or_group
+        if key in known_groups and override.package is None:
+            if _check_choice(text, override, known_groups[key], problems):
+                selected.append(text)
+        elif not key.startswith(("hydra.", "hydra/")):
+            valued.append((text, key, override))
+    try:
+        tree = composed(_first_choices(selected))
+    except Exception as error:
+        if not about_configuration(error):
+            raise
+        return problems or broken_files(CONFIGS, KEYS, error) or [sentence(error) or repr(error)]
+    sections = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
+    if not sections and (broken := broken_files(CONFIGS, KEYS)):
+        return problems + broken
+    good = list(selected)
+    for text, key, override in valued:
+        if (
+            override.is_add()
+            or override.is_force_add()
+            or override.is_delete()
+            or _check_key(key, tree, known_groups, problems)
+        ):
+            good.append(text)
+    return problems + _schema_problems(_first_choices(good), composed)
+
+
+def _parse(text: str, problems: list[str]) -> Any:
+    override = parse_override(text)
+    if override is None:
+        key, equals, _ = text.partition("=")
+        odd = equals and not key.isascii()
+        problems.append(
+            f"'{key}' is not a key of the configuration."
+            if odd
+            else f"'{text}' is not of the form key=value."
+        )
+    elif not override.key_or_group:
+        problems.append(f"'{text}' names no key: it is not of the form key=value.")
+        return None
+    elif _depth(override.value()) > DEEPEST:
+        problems.append(f"{override.key_or_group} has more nested brackets than any value can have.")
+        return None
+    return override
+
+
+def _depth(value: Any) -> int:
+    """How many lists and sections the innermost value is nested in."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
+
+
+def _check_sweep(
+    text: str,
+    override: Any,
+    sweep: bool,
+    known_groups: dict[str, list[str]],
+    problems: list[str],
+    searches: bool = False,
+) -> bool:
+    if not override.is_sweep_override():
+        return True
+    if not sweep:
+        problems.append(
+            f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
+            f"('{override.key_or_group}=\"...\"') if it is one value."
+        )
+    elif not override.is_discrete_sweep() and searches:
+        return False  # search/space.py looks at it
+    elif not override.is_discrete_sweep():
+        problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
+    elif not _values(override, known_groups.get(override.key_or_group, [])):
+        problems.append(empty_sweep(text))
+    else:
+        return True
+    return False
+
+
+def _check_choice(text: str, override: Any, choices: list[str], problems: list[str]) -> bool:
+    before, group = len(problems), override.key_or_group
+    if override.is_add():
+        problems.append(f"'{text}': {group} is already in the configuration; write it without +.")
+    for value in _values(override, choices):
+        if isinstance(value, list) and group in CHOSEN:
+            problems.append(f"{group}={value} is not a choice{did_you_mean('', choices)}")
+            continue
+        for choice in value if isinstance(value, list) else [value]:
+            _check_file(group, choice, choices, problems)
+    return len(problems) == before
+
+
+def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]) -> None:
+    name = str(choice).removesuffix(".yaml")
+    if choice is not None and name not in choices:
+        known = "" if len(choices) <= 12 else f" There are {', '.join(choices)}."
+        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
+    elif choice is None and group in KEYS:
+        problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
+    elif choice is not None:
+        problem = problem_of_choice(CONFIGS / group / f"{name}.yaml", KEYS)
+        problems += [problem] if problem else []
+
+
+def _check_key(
+    key: str, tree: dict[str, Any], known_groups: dict[str, list[str]], problems: list[str]
+) -> bool:
+    section: Any = tree
+    for depth, part in enumerate(key.split(".")):
+        if not isinstance(section, dict) or part not in section:
+            here = list(section) if isinstance(section, dict) else []
+            here += [] if depth else [g for g in known_groups if g not in here]
+            problems.append(
+                f"'{key}' is not a key of the configuration{_nearest_key(key, part, depth, here)}"
+            )
+            return False
+        section = section[part]
+    return True
+
+
+def _nearest_key(key: str, part: str, depth: int, here: list[str]) -> str:
+    return did_you_mean(part, here, ".".join(key.split(".")[:depth]))
+
+
+def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
+    """The values of an override: each value of a sweep, and all `choices` that a pattern matches."""
+    from hydra.core.override_parser.types import Glob
+
+    value = override.value()
+    if isinstance(value, Glob):
+        return value.filter(list(choices))
+    if override.is_sweep_override():
+        return list(override.sweep_iterator()) if override.is_discrete_sweep() else []
+    return [value]
+
+
+def _first_choices(texts: list[str]) -> tuple[str, ...]:
+    """The overrides with the first value of each sweep (a=1,2): those of the sweep's first member."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Glob
+
+    out, known = [], groups()
+    for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
+        choices = known.get(override.key_or_group, [])
+        swept = _values(override, choices) if override.is_sweep_override() else []
+        if swept and not isinstance(override.value(), Glob):  # as Hydra's grammar writes them: null, not None
+            swept = list(override.sweep_string_iterator())
+        out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
+    return tuple(out)
+
+
+def _schema_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
+    """The schema's problems. Overrides that it names are removed and it is asked again, since a wrong type hides later checks."""
+    found: list[str] = []
+    while True:
+        new = [p for p in _load_problems(overrides, composed) if p not in found]
+        named = [o for o in overrides if any(p.startswith(o.split("=")[0] + "=") for p in new)]
+        found += new
+        overrides = tuple(o for o in overrides if o not in named)
+        if not named:
+            return found
+
+
+def _load_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
+    try:
+        load(composed(overrides))
+    except ConfigError as error:
+        return error.problems
+    except Exception as error:
+        if not about_configuration(error):
+            raise
+        return [sentence(error) or repr(error)]
+    return []

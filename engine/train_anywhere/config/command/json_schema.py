@@ -1,0 +1,129 @@
+"""JSON schemas of the files in configs/, with which editors complete and check YAML: `make schemas` writes them to .vscode/.
+
+Sources: json-schema.org draft-07, which the YAML language server reads (github.com/redhat-developer/yaml-language-server).
+"""
+
+import dataclasses
+import json
+import sys
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from train_anywhere.config import schema, strict
+from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.command.explained import comments
+from train_anywhere.config.limits import Range
+from train_anywhere.config.open_groups import CHECK, LISTED, TARGET, Open
+from train_anywhere.files import ROOT
+
+Schema = dict[str, Any]
+
+SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
+
+LATER: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
+"""A value that OmegaConf computes, which may stand for any other."""
+
+GROUPS = ("task", "data", "model", "optimizer", "schedule", "strategy", "container", *LISTED)
+"""Folders of configs/ whose files hold one section; files of the others hold keys of the whole configuration."""
+
+WHOLE = ("train.yaml", "cluster/*.yaml", "experiment/*.yaml", "local/*.yaml")
+
+
+def schemas() -> dict[str, Schema]:
+    """Return a schema for each of `GROUPS`, and "config" for files with keys of the whole configuration."""
+    whole = _section(schema.Config)
+    texts = comments(CONFIGS / "train.yaml")
+    _describe(whole, texts)
+    defaults = {
+        "type": "array",
+        "description": "choices of other files; see hydra.cc/docs/advanced/defaults_list",
+    }
+    whole["properties"] |= {"defaults": defaults, "hydra": {"type": "object"}}
+    found = {"config": whole}
+    for group in GROUPS:
+        section = whole["properties"][group]["anyOf"][0]
+        found[group] = {"anyOf": [section, {"type": "null"}]} if group in LISTED else section
+    return {
+        name: {"$schema": "http://json-schema.org/draft-07/schema#", **one} for name, one in found.items()
+    }
+
+
+def files() -> dict[Path, str]:
+    """Return the files below .vscode/ and their contents."""
+    folder = ROOT / ".vscode"
+    used = {f".vscode/schemas/{name}.json": f"configs/{name}/*.yaml" for name in GROUPS}
+    whole = {".vscode/schemas/config.json": [f"configs/{pattern}" for pattern in WHOLE]}
+    settings = {"python.defaultInterpreterPath": ".venv/bin/python", "yaml.schemas": whole | used}
+    texts = {folder / "schemas" / f"{name}.json": json.dumps(one) + "\n" for name, one in schemas().items()}
+    return {folder / "settings.json": json.dumps(settings, indent=1) + "\n", **texts}
+
+
+def main() -> int:
+    """Write the files; returns the exit code."""
+    for path, text in files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return 0
+
+
+def _section(cls: type) -> Schema:
+    """Return the schema of a dataclass; no key is required, since another file may give it."""
+    keys = {name: _value(hint) for name, hint in strict.types_of(cls).items()}
+    if not issubclass(cls, Open):
+        return {"type": "object", "properties": keys, "additionalProperties": False}
+    names = {"type": ["string", "null"]}
+    target: Schema = {"anyOf": [names, {"type": "object", "additionalProperties": names}]}
+    return {"type": "object", "properties": {**keys, TARGET: target, CHECK: names}}
+
+
+def _value(hint: Any) -> Schema:
+    return {
+        "anyOf": [one for kind, rules in strict.alternatives(hint) for one in _kinds(kind, rules)] + [LATER]
+    }
+
+
+def _kinds(kind: Any, rules: tuple[Any, ...]) -> list[Schema]:
+    if rules and isinstance(rules[0], strict.Choice):
+        classes = dict.fromkeys([*rules[0].choices.values(), *filter(None, [rules[0].open])])
+        return [{"anyOf": [_section(cls) for cls in classes]}]
+    if dataclasses.is_dataclass(kind):
+        return [_section(typing.cast(type, kind))]
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:  # precision: 32 is the choice "32"
+        return [{"enum": [*inside, *(int(o) for o in inside if isinstance(o, str) and o.isdigit())]}]
+    if origin is list:
+        return [{"type": "array", "items": _value(inside[0])}]
+    if origin is Mapping:
+        return [{"type": "object", "additionalProperties": _value(inside[1])}]
+    if kind is Any:
+        return [{}]
+    types = [SCALARS[kind], "number"] if kind is str else SCALARS[kind]  # name: 2024 is a string too
+    return [{"type": types, **_bounds(rules)}]
+
+
+def _bounds(rules: tuple[Any, ...]) -> Schema:
+    words = {
+        "at_least": "minimum",
+        "at_most": "maximum",
+        "above": "exclusiveMinimum",
+        "below": "exclusiveMaximum",
+    }
+    ranges = [rule for rule in rules if isinstance(rule, Range)]
+    found = {word: getattr(rule, name) for rule in ranges for name, word in words.items()}
+    return {word: bound for word, bound in found.items() if bound is not None}
+
+
+def _describe(section: Schema, texts: Mapping[str, str], path: str = "") -> None:
+    """Add the comments of configs/train.yaml to its keys."""
+    for name, value in section.get("properties", {}).items():
+        key = f"{path}{name}"
+        if text := texts.get(key):
+            value["description"] = text
+        for one in value.get("anyOf", ()):
+            _describe(one, texts, f"{key}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

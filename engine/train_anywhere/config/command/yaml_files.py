@@ -1,0 +1,190 @@
+"""What is wrong with a YAML file, in one sentence with its name and line; Hydra would show a traceback of its own code."""
+
+import re
+import stat
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from train_anywhere.config.open_groups import CHOSEN, LISTED, TARGET
+from train_anywhere.errors import ConfigError, ProjectError
+
+HEADER = "# @package _global_"
+"""First line of a file whose keys are top-level ones, not those of its group."""
+
+MOST_VALUES = 100_000
+"""A file of aliases of aliases may stand for so many values that composing them never ends."""
+
+WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
+"""Clearer words for messages of PyYAML."""
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The content of a YAML file that holds keys.
+
+    Raises:
+        ConfigError: the file can't be read or holds no keys; the message names file and line.
+    """
+    from omegaconf._utils import get_yaml_loader  # refuses duplicate keys
+
+    try:
+        tree = yaml.load(read_text(path), Loader=get_yaml_loader())
+    except yaml.YAMLError as error:
+        raise ConfigError(yaml_sentence(error, str(path))) from error
+    if not isinstance(tree, dict):
+        held = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
+        raise ConfigError(f"{path} must contain keys, one `key: value` per line, but contains {held}.")
+    if odd := [key for key in tree if not isinstance(key, str)]:
+        raise ConfigError(f"{path}: {odd[0]!r} is not a key of the configuration.")
+    return tree
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file.
+
+    Raises:
+        ConfigError: it can't be read, or is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}.") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        raise ConfigError(
+            f"{path}, line {line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8."
+        ) from error
+
+
+def refuse_unusable(folder: Path) -> None:
+    """Refuse what Hydra would not report: it blocks on a pipe, and makes folders of its own if train.yaml is empty.
+
+    Raises:
+        ProjectError: train.yaml is empty, or a YAML file below `folder` is a pipe or device.
+    """
+    main = folder / "train.yaml"
+    if main.is_file() and not main.stat().st_size:
+        raise ProjectError(f"{main} is empty: restore it, such as with git checkout.")
+    for path in sorted(folder.rglob("*.yaml")):
+        with suppress(OSError):  # reading it gives a better message
+            mode = path.stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
+    _replace_open_of_hydra()
+
+
+def too_large(text: str | bytes) -> bool:
+    """Whether some YAML has more than `MOST_VALUES` values when each alias is replaced by what it stands for."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = 1  # of an alias inside of what it stands for
+            inner = node.value if isinstance(node, yaml.CollectionNode) else []
+            sizes[id(node)] += sum(
+                size(n) for entry in inner for n in (entry if isinstance(entry, tuple) else [entry])
+            )
+        return sizes[id(node)]
+
+    try:
+        return size(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return False  # reading it gives a better message
+
+
+def _replace_open_of_hydra() -> None:
+    """Let Hydra read byte order marks, which hide the line `HEADER` from it, and refuse aliases that never end."""
+    from hydra._internal.core_plugins import file_config_source
+
+    file_config_source.open = open_yaml  # type: ignore[attr-defined]
+
+
+def open_yaml(path: str, encoding: str = "utf-8") -> TextIO:
+    """Open a YAML file without its byte order mark. Raises YAMLError if its aliases stand for too many values."""
+    file = open(path, encoding="utf-8-sig")  # noqa: SIM115
+    text = file.read()
+    if "*" in text and too_large(text):
+        file.close()
+        problem = f"its aliases (*name) stand for more than {MOST_VALUES:,} values"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, 0, 0, "", 0))
+    file.seek(0)
+    return file
+
+
+def yaml_sentence(error: Exception, path: str | None = None) -> str:
+    """PyYAML's error with file and line.
+
+    Args:
+        path: the file, if the error does not name it.
+    """
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).split("\n")[0]
+    if problem.startswith("but "):
+        problem = f"{error.context}, {problem}"  # type: ignore[attr-defined]
+    clearer = next((words for start, words in WORDS.items() if problem.startswith(start)), problem)
+    name = path or getattr(mark, "name", None) or getattr(error, "name", None) or "a YAML file"
+    return f"{name}{f', line {mark.line + 1}' if mark else ''}: {clearer}."
+
+
+def names_in(tree: dict[str, Any]) -> list[str]:
+    """The files of its own group that a file names in its defaults."""
+    defaults = tree.get("defaults")
+    return (
+        [e.removesuffix(".yaml") for e in defaults if isinstance(e, str)]
+        if isinstance(defaults, list)
+        else []
+    )
+
+
+def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
+    """What is wrong with the file of one choice of a group, apart from its values.
+
+    Args:
+        keys: the top-level ones of the configuration, as opposed to those of a group.
+    """
+    try:
+        text = read_text(path)
+        tree = read_mapping(path) if re.search(r"^\s*[^#\s]", text, re.MULTILINE) else {}
+    except ConfigError as error:
+        return error.problems[0]
+    if not isinstance(tree.get("defaults", []), list):
+        return f"{path}: defaults must be a list, one `- group: choice` per line."
+    if path.stem in names_in(tree):
+        return f"{path} names itself among its defaults; remove that line."
+    if not tree and path.parent.name in keys:
+        return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
+    group = path.parent.name
+    named = [tree, *(v for v in tree.values() if group in LISTED and isinstance(v, dict))]
+    plain = group in keys and any(TARGET in section for section in named)
+    if HEADER not in text and not plain and (group not in keys or tree.keys() & keys):
+        below = f"its keys go below '{path.parent.name}'" if tree else "it is empty"
+        return f"{path} lacks the header line `{HEADER}`: without it {below}. Make that its first line."
+    if group in CHOSEN and HEADER not in text and not tree.keys() & {TARGET, "name", "defaults"}:
+        return f"{path} does not say what to use; write `{TARGET}: package.name` into it."
+    return None
+
+
+def broken_files(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
+    """What is wrong with train.yaml and the files chosen in its defaults.
+
+    Args:
+        folder: configs.
+        keys: as of `problem_of_choice`.
+        error: what was raised; a decoding error does not name its file, so all files are read.
+    """
+    found: list[str] = []
+    try:
+        for path in sorted(folder.rglob("*.yaml")) if isinstance(error, UnicodeError) else ():
+            read_text(path)
+        defaults = read_mapping(folder / "train.yaml").get("defaults")
+        chosen = [c for entry in defaults or [] if isinstance(entry, dict) for c in entry.items()]
+        paths = [folder / str(group) / f"{choice}.yaml" for group, choice in chosen if choice]
+        found += [p for path in paths if path.parent.is_dir() and (p := problem_of_choice(path, keys))]
+    except ConfigError as problem:
+        found += problem.problems
+    return found

@@ -1,0 +1,106 @@
+"""Sections of the open groups (`task model data optimizer schedule callbacks loggers features`): each names anything by its `_target_`.
+
+    _target_: mine.Network                                       # or one for each framework:
+    _target_: {lightning: torch.optim.Muon, keras: keras.optimizers.Lion}
+    _check_: mine.checks.table                                   # optional, called before anything is submitted
+    hidden: 64                                                   # all other keys are arguments of the target
+
+`train_anywhere.config.checks.targets` checks the arguments against the target's signature, `train_anywhere.config.instantiate` calls it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from train_anywhere.config.checks.strategy_table import FrameworkName
+
+FRAMEWORKS = get_args(FrameworkName)
+
+DERIVED = {"derived": True}
+"""Metadata of a field that is no key of the configuration."""
+
+OPEN = {"open": True}
+"""Metadata of a field that holds what the keys of a section do not name one by one."""
+
+TARGET, CHECK = "_target_", "_check_"
+
+ARGS, PARTIAL, CONVERT, RECURSIVE = HYDRA = ("_args_", "_partial_", "_convert_", "_recursive_")
+"""Hydra's further keys of a mapping with a target; `_convert_` changes nothing: a target gets plain dicts and lists anyway."""
+
+CHOSEN = ("task", "model", "data", "optimizer", "schedule")
+"""Open groups of which a run has one choice each."""
+
+LISTED = ("callbacks", "loggers", "features")
+"""Open groups of any number."""
+
+CUSTOM = "custom"
+"""The choice of a group that has no arguments of another target."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """A section with a target; its subclasses add the keys that this project itself reads.
+
+    Attributes:
+        target: dotted name of a class or function for each framework that it is for, by its name.
+        check: dotted name of a function that knows the section before anything is opened, or None.
+        arguments: of the target, by name.
+    """
+
+    target: Mapping[str, str] = field(metadata=OPEN)
+    check: str | None = field(metadata=OPEN)
+    arguments: Mapping[str, Any] = field(metadata=OPEN)
+
+    def tree(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The section as its keys are written; `own` are those that this project reads."""
+        targets = set(self.target.values())
+        target = targets.pop() if len(targets) == 1 and len(self.target) > 1 else dict(self.target)
+        checked = {CHECK: self.check} if self.check else {}
+        return {**own, TARGET: target, **checked, **self.arguments}
+
+
+def split_open(
+    section: Mapping[str, Any], own: set[str], problems: list[str], path: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of `Open`, and the keys of the section that are not the target's arguments.
+
+    Args:
+        section: keys and values, as they are written.
+        own: keys that this project reads itself.
+        problems: receives a sentence for a missing or odd `_target_`.
+        path: dotted name of the section, for the messages.
+    """
+    arguments = {k: v for k, v in section.items() if k not in own and k not in (TARGET, CHECK)}
+    for key in [key for key in arguments if not isinstance(key, str)]:
+        problems.append(f"{path}: {key} can't name an argument of a target; write a name.")
+    if path in ("optimizer", "schedule"):
+        arguments.pop(PARTIAL, None)  # the call is completed with what this project supplies
+    known = [ARGS, CONVERT, RECURSIVE]
+    for key in [key for key in arguments if str(key).startswith("_") and key not in known]:
+        problems.append(
+            f"'{path}.{key}' is not a key of the configuration; {path} knows {', '.join([TARGET, CHECK, *known])}."
+        )
+    check = section.get(CHECK)
+    if check is not None and not isinstance(check, str):
+        problems.append(f"{path}.{CHECK}={check} is not the dotted name of a function.")
+        check = None
+    target = _targets(section.get(TARGET))
+    if not target:
+        shown = section.get(TARGET)
+        problems.append(
+            f"{path}.{TARGET} is missing; give it a class or function, such as {path}.{TARGET}=mine.name."
+            if shown is None
+            else f"{path}.{TARGET}={shown} is not a dotted name, nor one for each of {', '.join(FRAMEWORKS)}."
+        )
+    return {"target": target, "check": check, "arguments": arguments}, {
+        k: v for k, v in section.items() if k in own
+    }
+
+
+def _targets(written: object) -> dict[str, str]:
+    if isinstance(written, str):
+        return dict.fromkeys(FRAMEWORKS, written)
+    if not isinstance(written, Mapping) or set(written) - set(FRAMEWORKS):
+        return {}
+    named = {str(k): v for k, v in written.items() if v is not None}
+    return named if all(isinstance(v, str) for v in named.values()) else {}

@@ -1,0 +1,1 @@
+"""Data sets as PyTorch loaders. `data/tf` is its mirror image."""

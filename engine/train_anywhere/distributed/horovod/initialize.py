@@ -1,0 +1,185 @@
+"""Start Horovod in ranks that srun, this project or another launcher started, without MPI and without horovodrun.
+
+Horovod's ranks find each other through a small HTTP server that horovodrun normally runs; here rank 0 runs it
+in a thread, at the coordinator's address. Under mpirun and horovodrun, Horovod finds its ranks itself.
+"""
+
+import http.client
+import importlib
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from train_anywhere.distributed.framework_env import horovod_environment
+from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.network.addresses import LOOPBACK_INTERFACE, interface_to_others
+from train_anywhere.distributed.network.listening import listen, meeting_address
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import ConfigError, LostRankError, TopologyError
+
+START_TIMEOUT_S = 300.0
+"""Within which all ranks must have started: a busy file server can make imports very slow."""
+
+BROKEN_COLLECTIVE = re.compile(r"Horovod has been shut down|gloo/transport/")
+"""In the error of Horovod, or of Gloo within it, when a collective operation broke off."""
+
+
+def import_horovod(framework: str) -> Any:
+    """Horovod's module for a package, that of `framework`; ConfigError if the build is missing or does not fit."""
+    problem = horovod_problem(framework)
+    if problem:
+        raise ConfigError(problem)
+    # While ranks wait for one that does not come, Horovod first warns, then ends with an error.
+    os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "30")
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")
+    return importlib.import_module(f"horovod.{framework}")
+
+
+def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT_S) -> None:
+    """Initialise `hvd` (what `import_horovod` returned), once.
+
+    Raises:
+        TopologyError: the ranks don't find each other, or Horovod numbers them differently.
+    """
+    if hvd.is_initialized():
+        return
+    if topology.launched_by == "mpirun" and not hvd.mpi_built():
+        raise TopologyError(
+            "this Horovod was built without MPI, so ranks of mpirun don't find each other: load or install "
+            "an MPI (mpicxx) and run `make horovod`, or use launch=horovodrun or launch=srun."
+        )
+    if topology.launched_by in ("mpirun", "horovodrun"):
+        hvd.init()
+    else:
+        _init_by_gloo(topology, hvd, timeout)
+    if (hvd.rank(), hvd.size()) != (topology.rank, topology.world_size):
+        raise TopologyError(
+            f"{topology.launched_by} made this rank {topology.rank} of {topology.world_size}, Horovod takes it "
+            f"for rank {hvd.rank()} of {hvd.size()}: variables of two launchers are mixed; unset those of one."
+        )
+
+
+@contextmanager
+def explaining_lost_ranks(topology: Topology) -> Iterator[None]:
+    """Translate the error of a broken collective, which a framework may wrap in its own, into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        if not BROKEN_COLLECTIVE.search(str(error)):
+            raise
+        raise lost_rank_error(topology) from error
+
+
+def lost_rank_error(topology: Topology) -> LostRankError:
+    """Message for a broken collective."""
+    launcher = {"local": "this program", "none": "its launcher"}.get(
+        topology.launched_by, topology.launched_by
+    )
+    return LostRankError(
+        f"rank {topology.rank} of {topology.world_size} stops: another rank exited, is unreachable or did "
+        f"not respond in time; the messages of {launcher} and of Horovod name it."
+    )
+
+
+def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
+    variables = horovod_environment(topology)
+    address = socket.gethostbyname(meeting_address(topology))
+    port = topology.meeting_port
+    if topology.world_size > 1:
+        variables |= {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        }
+        _gather_ranks(topology, address, port, timeout)
+    interface = interface_to_others(topology) if topology.nodes > 1 else LOOPBACK_INTERFACE
+    if interface and "HOROVOD_GLOO_IFACE" not in os.environ:
+        variables["HOROVOD_GLOO_IFACE"] = interface  # otherwise Gloo resolves the host's own name
+    with _variables(variables):
+        hvd.init()
+
+
+@contextmanager
+def _variables(variables: dict[str, str]) -> Iterator[None]:
+    """Set them for Horovod's start only: later they would look like a start by horovodrun."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+# --- all ranks meet before Horovod starts, which waits only 30 s and does not say for which rank ---------
+
+
+def _gather_ranks(topology: Topology, address: str, port: int, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    if topology.rank == 0:
+        _await_ranks(_serve(topology, port), topology.world_size, deadline, timeout)
+    else:
+        _report_to_rank_0(topology, address, port, deadline)
+
+
+def _serve(topology: Topology, port: int) -> Any:
+    """Horovod's own key-value server, in a daemon thread. It checks no token, hence the choice of address in `listen`."""
+    http_server = importlib.import_module("horovod.runner.http.http_server")
+
+    class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc, name-defined]
+        socket: Any
+        daemon_threads = True
+        request_queue_size = 1024  # many ranks connect at once
+
+        def server_bind(self) -> None:
+            """Bind to the address at which the other ranks arrive."""
+            self.socket.close()
+            self.socket = listen(topology, port)
+            self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+    server = Server(("", port), http_server.RendezvousHandler, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def _await_ranks(server: Any, world_size: int, deadline: float, timeout: float) -> None:
+    everyone = {str(rank) for rank in range(1, world_size)}
+    while missing := everyone - set(server.cache.get("started", {})):
+        if time.monotonic() > deadline:
+            names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(sorted(missing, key=int))}"
+            raise TopologyError(f"{names} (of {world_size}) did not start within {timeout:.0f} s.")
+        time.sleep(0.05)
+    with server.cache_lock:
+        server.cache["all"] = {"started": b"yes"}
+
+
+def _report_to_rank_0(topology: Topology, address: str, port: int, deadline: float) -> None:
+    reported = False
+    while time.monotonic() < deadline:
+        try:
+            if not reported:
+                reported = _request("PUT", address, port, f"/started/{topology.rank}") == 200
+            elif _request("GET", address, port, "/all/started") == 200:
+                return
+        except OSError:  # not yet started, or already ended
+            if reported:
+                break
+        time.sleep(0.1)
+    what = "ended before all ranks had started" if reported else "did not start in time or is unreachable"
+    raise TopologyError(f"rank {topology.rank} stops: rank 0 at {address}:{port} {what}.")
+
+
+def _request(method: str, address: str, port: int, path: str) -> int:
+    """Status of an HTTP request, which goes through no proxy."""
+    connection = http.client.HTTPConnection(address, port, timeout=5)
+    try:
+        connection.request(method, path, body=b"yes" if method == "PUT" else None)
+        return connection.getresponse().status
+    except http.client.HTTPException as error:
+        raise ConnectionError from error
+    finally:
+        connection.close()

@@ -1,0 +1,29 @@
+"""Nodes that failed twice: a job that goes back to the queue does not want them again; see `nodes_file.py`."""
+
+from typing import Any
+
+from train_anywhere.config.schema import Config
+from train_anywhere.features.bad_nodes import nodes_file
+from train_anywhere.features.feature import Feature
+from train_anywhere.features.restarts import Restarts
+
+
+class BadNodes(Feature):
+    """Leave nodes that failed twice out at the next requeue."""
+
+    name = "bad_nodes"
+
+    def wanted(self, config: Config) -> bool:
+        """In a job of several nodes whose ranks may be started again or killed, which is when a bad node is found."""
+        found = Restarts().wanted(config) or config.monitor.hang == "requeue"
+        return found and config.trainer.most_nodes > 1
+
+    def verdicts(self, facts: Any) -> list[str]:
+        """Return the nodes that are left out."""
+        nodes = nodes_file.read(facts.run) if facts.run else []
+        if not nodes:
+            return []
+        named, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"
+        return [
+            f"{named} failed more than once and {verb} left out: tell the site, and use cluster.exclude={','.join(nodes)} meanwhile."
+        ]

@@ -1,0 +1,152 @@
+"""Archives that nodes unpack: one of the environment, kept for later jobs with the same contents, and one of a job's code.
+
+<results>/.environments/<key>/environment.tar    complete, or absent; facts.json beside it
+                        .<key>.<host>.<pid>/     being made
+
+They are not compressed: reading is what a shared disk does fast, and each node would unpack several times as long.
+"""
+
+import hashlib
+import io
+import json
+import os
+import socket
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, Environment
+from train_anywhere.files.atomic import move, write_atomic
+from train_anywhere.files.disk_clock import disk_time
+from train_anywhere.files.marked import MARKER, Place
+from train_anywhere.files.removal import make_empty, remove
+from train_anywhere.files.terminal.byte_progress import Progress, telling
+
+FACTS = "facts.json"
+
+CODE = ".packed.tar"
+"""Archive of a code snapshot, inside its folder."""
+
+KEPT = 30
+"""Days without a submission that uses it after which an archive is removed. A job that comes later uses the shared environment."""
+
+NOT_NEEDED = ("test", "idlelib", "turtledemo")
+"""Folders of the standard library that no training needs."""
+
+
+def pack(environment: Environment, results: Path) -> Path:
+    """The archive of an environment, made unless it is there. Raises OSError; nothing is left then."""
+    key = environment.key()
+    place = _place(results, key)
+    if (place.path / ARCHIVE).exists():
+        os.utime(place.path / MARKER)
+        return place.path / ARCHIVE
+    _remove_unused(results)
+    own = _place(results, key, f".{key}.{socket.gethostname()}.{os.getpid()}")
+    make_empty(own)
+    try:
+        with telling(f"Packing {environment.folder} for the nodes") as advance:
+            facts = _write(environment, own.path / ARCHIVE, advance)
+        write_atomic(own.path / FACTS, json.dumps(facts))
+        with suppress(FileExistsError):  # another submission was first
+            move(own.path, place.path)
+    finally:
+        if own.path.exists():
+            remove(own)
+    return place.path / ARCHIVE
+
+
+def pack_code(code: Path) -> str:
+    """Pack a snapshot into a file inside it; returns a key, which is the same for the same code."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = info.mtime = 0
+        info.uname = info.gname = ""
+        return info
+
+    names = sorted(p.name for p in code.iterdir() if p.name not in (CODE, MARKER))
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name in names:
+            tar.add(code / name, f"code/{name}", filter=plain)
+    # trials of a study share a snapshot, and a job may be reading the file that is there
+    write_atomic(code / CODE, content.getvalue())
+    return hashlib.sha256(content.getvalue()).hexdigest()[:16]
+
+
+def _place(results: Path, key: str, name: str = "") -> Place:
+    return Place(results, (ENVIRONMENTS, name or key), f"packed environment {key}")
+
+
+def _remove_unused(results: Path) -> None:
+    """Remove archives that no submission has used in a long time, and what killed ones have left."""
+    for path in (results / ENVIRONMENTS).glob("*"):
+        begun = path.name.startswith(".")
+        with suppress(OSError):
+            age = (disk_time(results) - (path / MARKER).stat().st_mtime) / 86400
+            if age > (1 if begun else KEPT):
+                remove(_place(results, path.name.split(".")[begun], path.name))
+
+
+def _write(environment: Environment, archive: Path, advance: Progress) -> dict[str, object]:
+    """Write the archive; returns what `unpack` needs to know of it."""
+    sizes: list[int] = []
+
+    def count(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        sizes.append(info.size)
+        advance(info.size)
+        return info
+
+    with tarfile.open(archive, "w") as tar:
+        _add_environment(tar, environment, count)
+        if environment.base:
+            _add_base(tar, environment.base, environment, count)
+    return {
+        "files": len(sizes),
+        "size": sum(sizes),
+        "python": Path(environment.library).name,
+        "base": environment.base is not None,
+        "interpreter": os.path.realpath(environment.folder / "bin" / "python"),
+    }
+
+
+Count = Callable[[tarfile.TarInfo], tarfile.TarInfo]
+
+
+def _add_environment(tar: tarfile.TarFile, environment: Environment, count: Count) -> None:
+    """All files but the links to the interpreter; links that lead out of the environment become what they lead to."""
+    folder, outside = environment.folder, []
+
+    def chosen(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        name = info.name.removeprefix("venv").lstrip("/")
+        if info.issym():
+            target = (folder / name).parent / info.linkname
+            if name.startswith("bin/python"):
+                return None
+            if not target.resolve().is_relative_to(folder.resolve()):
+                outside.append((target.resolve(), info.name))
+                return None
+            info.linkname = os.path.relpath(os.path.abspath(target), (folder / name).parent)
+        return count(info)
+
+    tar.add(folder.resolve(), "venv", filter=chosen)  # .venv may be a link
+    for target, name in outside:
+        if target.exists():
+            tar.add(target, name, filter=count)
+
+
+def _add_base(tar: tarfile.TarFile, base: Path, environment: Environment, count: Count) -> None:
+    """The interpreter, its own library and the standard library."""
+    left_out = {f"base/{environment.library}/{name}" for name in NOT_NEEDED}
+    if not environment.sees_base:
+        left_out.add(f"base/{environment.library}/site-packages")
+    version = Path(environment.library).name
+    tar.add(os.path.realpath(base / "bin" / version), f"base/bin/{version}", filter=count)
+    for path in sorted(base.glob("lib/libpython*.so*")):
+        tar.add(path, f"base/lib/{path.name}", filter=count)
+    tar.add(
+        base / environment.library,
+        f"base/{environment.library}",
+        filter=lambda info: None if info.name in left_out else count(info),
+    )

@@ -1,0 +1,81 @@
+"""Once on each node of a job: unpack its environment and code onto the node's own disk, unless they are there.
+
+python -m train_anywhere.features.pack_env.unpack ENVIRONMENT.tar CODE.tar       # names of the folders: TRAIN_PACKED, TRAIN_PACKED_CODE
+
+A node that can't says why, and its ranks use the shared ones. One process of a node does this, with the shared Python.
+"""
+
+import json
+import os
+import socket
+import sys
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.features.pack_env.archive import FACTS
+from train_anywhere.features.pack_env.virtual_env import SETTINGS
+from train_anywhere.files.node_disk import provide
+
+
+def main(arguments: list[str]) -> int:
+    """Returns 0, or 1 where the shared environment has to be used."""
+    environment, code = map(Path, arguments)
+    begun, node = time.monotonic(), socket.gethostname()
+    try:
+        folder, made = unpack_environment(environment, Path(os.environ["TRAIN_PACKED"]))
+        unpack_code(code, Path(os.environ["TRAIN_PACKED_CODE"]))
+    except (OSError, tarfile.TarError, ValueError) as error:
+        why = (
+            f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else error
+        )
+        print(
+            f"{node}: the packed environment can't be unpacked ({why}); this node uses the shared one.",
+            file=sys.stderr,
+        )
+        return 1
+    what = f"unpacked in {time.monotonic() - begun:.0f} s to" if made else "found in"
+    print(f"{node}: environment {what} {folder}", flush=True)
+    return 0
+
+
+def unpack_environment(archive: Path, folder: Path) -> tuple[Path, bool]:
+    """The unpacked environment, and whether it was unpacked now. Raises OSError, tarfile.TarError, ValueError."""
+    facts = json.loads((archive.parent / FACTS).read_text())
+
+    def fill(into: Path) -> None:
+        _extract(archive, into)
+        connect(into, facts)
+
+    return provide(folder.parents[1], folder.name, fill, facts["size"], facts["files"])
+
+
+def unpack_code(archive: Path, folder: Path) -> None:
+    """The same for the code of the job."""
+    size = archive.stat().st_size
+    provide(folder.parents[1], folder.name, lambda into: _extract(archive, into), size, size // 2000)
+
+
+def connect(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Make the links and settings of an unpacked environment, by which Python finds its own folders."""
+    python, venv = facts["python"], folder / "venv"
+    final = folder.with_name(folder.name.removeprefix("."))  # its name when it is complete
+    interpreter = f"../../base/bin/{python}" if facts["base"] else facts["interpreter"]
+    (venv / "bin").mkdir(exist_ok=True)
+    for name, target in ((python, interpreter), ("python3", python), ("python", python)):
+        (venv / "bin" / name).symlink_to(target)
+    if facts["base"]:
+        lines = (venv / SETTINGS).read_text().splitlines()
+        kept = [line for line in lines if line.partition("=")[0].strip() != "home"]
+        (venv / SETTINGS).write_text("\n".join([f"home = {final}/base/bin", *kept]) + "\n")
+
+
+def _extract(archive: Path, into: Path) -> None:
+    with tarfile.open(archive, "r:") as tar:
+        tar.extractall(into, filter="tar")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,30 @@
+"""`python -m train_anywhere.features.serve.board FOLDER ADDRESS`: a TensorBoard server that prints its port and ends with its input."""
+
+import sys
+import types
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the event files of a folder at a free port of an address."""
+    folder, address = arguments
+    # tensorboard loads a whole framework for its file functions if it is installed, unless this module exists
+    sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
+    try:
+        from tensorboard.program import TensorBoard
+
+        board = TensorBoard()
+        # load_fast would start a process of its own, which could outlive this one
+        board.configure(
+            logdir=folder, host=address, port=0, load_fast="false", reload_interval=10, reload_multifile=True
+        )
+        url = board.launch()
+    except Exception as error:
+        print(" ".join(str(error).split()) or type(error).__name__, flush=True)
+        return
+    print(url.rstrip("/").rpartition(":")[2], flush=True)
+    sys.stdin.read()  # ends with whoever started this
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,21 @@
+"""`data.stage=true`: each node copies the data set to its own disk before the ranks start; see `copy.py`."""
+
+from train_anywhere.config.schema import Config
+from train_anywhere.data.known import Staged
+from train_anywhere.features.feature import Feature
+
+
+class Stage(Feature):
+    """Read the data set from a copy on the disk of the node."""
+
+    name = "stage"
+
+    def wanted(self, config: Config) -> bool:
+        """With `data.stage=true`."""
+        return config.data.stage
+
+    def staging(self, config: Config) -> Staged:
+        """Return a function from a path of the data set to its copy on this node. Raises DataError."""
+        from train_anywhere.features.stage.copy import staging
+
+        return staging(config)

@@ -1,0 +1,196 @@
+"""What a run folder says about how a run went, read for verdicts and for the report.
+
+The files may be half-written, or of another version of this project: what can't be read is left out.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from train_anywhere.files.atomic import read_text
+from train_anywhere.monitor.ranks import mappings, read_json, short
+from train_anywhere.runs.attempts import with_ends, with_times
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+
+Series = list[tuple[float, float]]
+"""Points of a curve: x and y."""
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """One GPU of the job, over the samples of its node.
+
+    Attributes:
+        use: unix seconds and percent.
+        power: unix seconds and watts.
+        memory: the most that was in use, in GiB.
+    """
+
+    index: int
+    use: Series
+    power: Series
+    memory: float | None
+
+
+@dataclass(frozen=True)
+class NodeUse:
+    """One node of the job.
+
+    Attributes:
+        cpus: that the job could use there.
+        cpu: unix seconds and percent of those.
+        memory: the most that the job held, in GiB.
+        memory_limit: GiB that the job may hold; None: no limit.
+        gpus: that the job holds there.
+        ranks_here: numbers of the ranks that ran there; empty if nobody says.
+        every: seconds between two samples.
+    """
+
+    host: str
+    cpus: int
+    cpu: Series
+    memory: float | None
+    memory_limit: float | None
+    gpus: tuple[GpuUse, ...] = ()
+    ranks_here: tuple[int, ...] = ()
+    every: float = 10.0
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks ran there; None if nobody says."""
+        return len(self.ranks_here) or None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run, as far as its folder tells.
+
+    Attributes:
+        info: run.json.
+        config: config.yaml as it is written.
+        metrics: by name: optimizer step and value; nan and inf included.
+        nodes: of all attempts.
+        watch: what the watch has found, see `features/hangs/rank_watch.py`.
+        run: the run folder, for features that read more of it.
+    """
+
+    info: Mapping[str, Any]
+    config: Mapping[str, Any]
+    metrics: Mapping[str, Series] = field(default_factory=dict)
+    nodes: tuple[NodeUse, ...] = ()
+    watch: Mapping[str, Any] = field(default_factory=dict)
+    run: RunDir | None = None
+
+    @property
+    def present(self) -> list[NodeUse]:
+        """The nodes of the newest attempt; all, if nobody says which they are."""
+        hosts = {short(str(host)) for host in self.info.get("hosts") or ()}
+        return [node for node in self.nodes if not hosts or short(node.host) in hosts]
+
+    @property
+    def attempts(self) -> list[Mapping[str, Any]]:
+        """Oldest first."""
+        return [*self.info.get(ATTEMPTS, [])]
+
+
+def read_facts(run: RunDir) -> Facts:
+    """The facts of a run.
+
+    Raises:
+        CheckpointError: run.json is damaged.
+    """
+    folder, info = run.monitor, run.info()
+    if attempts := info.get(ATTEMPTS):
+        info[ATTEMPTS] = with_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
+    try:
+        config = yaml.safe_load(read_text(run.config))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        config = {}
+    return Facts(
+        info=info,
+        config=config if isinstance(config, dict) else {},
+        metrics=curves(run.metrics_csv),
+        nodes=tuple(node for path in sorted(folder.glob("*.csv")) if (node := node_use(path))),
+        watch=read_json(folder / "watch.json"),
+        run=run,
+    )
+
+
+def curves(path: Path) -> dict[str, Series]:
+    """The columns of metrics.csv over the optimizer step."""
+    found: dict[str, Series] = {}
+    for row in rows(path):
+        step = number(row.get("step"))
+        for name, text in row.items():
+            value = number(text)
+            if step is not None and value is not None and name not in ("step", "epoch"):
+                found.setdefault(name, []).append((step, value))
+    return found
+
+
+def node_use(path: Path) -> NodeUse | None:
+    """A node, from its samples and facts; None where the file holds no samples."""
+    samples = [row for row in rows(path) if number(row.get("time")) is not None]
+    if not samples:
+        return None
+    facts = read_json(path.with_suffix(".json"))
+    ranks = read_json(path.with_name(f"ranks-{path.stem}.json")).get("ranks")
+    used = [value for _, value in series(samples, "job_memory_gib")]
+    return NodeUse(
+        host=path.stem,
+        cpus=int(number(facts.get("cpus")) or 0),
+        cpu=series(samples, "cpu_use_percent"),
+        memory=max(used, default=None),
+        memory_limit=number(facts.get("memory_limit_gib")),
+        gpus=tuple(gpu_use(samples, index) for index in gpus_of(samples[0])),
+        ranks_here=tuple(r["rank"] for r in mappings(ranks) if "rank" in r),
+        every=number(facts.get("every_seconds")) or 10.0,
+    )
+
+
+def gpus_of(row: Mapping[str, str]) -> list[int]:
+    """The numbers of the GPUs that have columns: gpu0_use_percent, ..."""
+    ending = "_use_percent"
+    numbers = [
+        n.removeprefix("gpu").removesuffix(ending) for n in row if n.startswith("gpu") and n.endswith(ending)
+    ]
+    return sorted(int(n) for n in numbers if n.isdecimal())
+
+
+def gpu_use(samples: list[dict[str, str]], index: int) -> GpuUse:
+    """One GPU over the samples."""
+    used = [value for _, value in series(samples, f"gpu{index}_memory_used_gib")]
+    power = series(samples, f"gpu{index}_power_w")
+    return GpuUse(index, series(samples, f"gpu{index}_use_percent"), power, max(used, default=None))
+
+
+def series(samples: Iterable[Mapping[str, str]], name: str) -> Series:
+    """Time and value of one column, without its gaps."""
+    points = ((number(row.get("time")), number(row.get(name))) for row in samples)
+    return [(t, v) for t, v in points if t is not None and v is not None and math.isfinite(v)]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; none where it can't be read."""
+    try:
+        return [*csv.DictReader(read_text(path).splitlines())]
+    except (OSError, ValueError, csv.Error):
+        return []
+
+
+def number(value: object) -> float | None:
+    """A number, from a file or from JSON; None for what is none."""
+    try:
+        return float(value) if isinstance(value, str | int | float) and value != "" else None
+    except ValueError:
+        return None
+
+
+def mean(points: Series) -> float | None:
+    """The mean of a curve's values."""
+    return sum(value for _, value in points) / len(points) if points else None

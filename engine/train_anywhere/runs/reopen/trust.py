@@ -1,0 +1,253 @@
+"""Values in a run folder that reach out of it, and whether this user has allowed them before.
+
+A run folder may come from anyone, so it is data. A value that runs code, opens a connection or a port, reads the environment or names
+a folder to write to is used only if this project's own configuration or the command line has the same value, or if this user has run
+it from that same folder. The record of that is in the user's own state folder (https://specifications.freedesktop.org/basedir-spec),
+never in a run folder.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.config.flat import flatten, same
+from train_anywhere.config.load import FOLDERS, as_tree
+from train_anywhere.config.open_groups import CHECK, CHOSEN, LISTED, TARGET
+from train_anywhere.config.paths import absolute, expand
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.files.atomic import read_text
+
+SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
+"""Keys whose values become part of the batch script or of the options of the scheduler."""
+
+COMMANDS = ("monitor.dashboard",)
+"""Keys whose values are run beside the ranks, in a job or not."""
+
+REQUESTS = (
+    "name", "scheduler", "account", "partition", "qos", "time", "gpu_type", "cpus_per_task", "mem", "mem_per_gpu", "constraint",
+    "reservation", "exclude", "exclusive", "begin", "nice", "max_gpu_hours", "gpu_request", "launch", "requeue", "no_kill", "retries",
+    "signal_seconds", "chain", "max_running", "site",
+)  # fmt: skip
+"""Keys of `cluster` that say what a job requests and what its site allows. Every other key may reach further."""
+
+OWN = (TARGET, CHECK, "name", "batch_size", "workers", "stage", "from_data", "lr", "scale_lr", "no_decay", "interval")  # fmt: skip
+"""Keys of a section with a target that are not arguments of it."""
+
+READ = ("dir", "files", "text_key", "tokenizer", "documents", "small_images", "checkpoint_activations")
+"""Arguments of this project's own targets that name nothing to write to and nothing on a network."""
+
+NOT_EVALUATED = (*LISTED, "optimizer", "schedule", "checkpoint", "monitor", "init", "paths", "cluster")
+"""Sections that an evaluation does not use."""
+
+VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
+"""A part of a value that the value of an environment variable replaces."""
+
+RESOLVER = re.compile(r"\$\{.*:")
+"""A part of an override that OmegaConf computes: from the environment, from the clock."""
+
+
+def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that run as code: lines of the batch script, the container, and everything that `_target_` names.
+
+    Args:
+        flat: a configuration as {'cluster.setup': [...], ...}.
+    """
+    submits, contained = flat.get("cluster.scheduler") != "none", flat.get("container.name") != "none"
+
+    def runs(key: str, value: object) -> bool:
+        if key in COMMANDS or "_target_" in f"{key} {value}" or key.endswith("._check_"):
+            return True
+        return submits and (key in SHELL or (contained and key.startswith("container.")))
+
+    return {k: v for k, v in flat.items() if v and runs(k, v)}
+
+
+def reaches(flat: Mapping[str, Any], training: bool = True) -> dict[str, str]:
+    """Return what each value that reaches out of the run folder does, as the end of a sentence.
+
+    Args:
+        flat: a configuration as {'loggers.wandb.project': 'digits', ...}.
+        training: whether the run is to train. An evaluation uses fewer sections.
+    """
+    found = {k: "would read your environment" for k, v in flat.items() if VARIABLE.search(f"{v}")}
+    for key, value in flat.items():
+        used = training or key.partition(".")[0] not in NOT_EVALUATED
+        if key not in found and used and _reaches_out(key, value, flat):
+            found[key] = "may connect, listen, read or write as you"
+    return found | dict.fromkeys(code_of(flat), "would run as you")
+
+
+def _reaches_out(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
+    group, name, *_ = (*key.split("."), "")
+    if group in LISTED:  # null and false too: loggers.wandb.offline
+        return bool(name)
+    if group in CHOSEN:
+        return _is_place(group, name, value, flat)
+    if value in (None, False, "", []):
+        return False
+    if group == "cluster":
+        site = ("cluster.site.login", "cluster.site.internet", "cluster.local_disk")
+        return key in site or (flat.get("cluster.scheduler") != "none" and name not in REQUESTS)
+    return (
+        key in ("monitor.serve", "monitor.serve_address", "init.run")
+        or (key == "checkpoint.local" and value != "auto")
+        or (key == "paths.results" and bool(flat.get("cluster.pack_env")))  # the archive is written there
+    )
+
+
+def _is_place(group: str, name: str, value: Any, flat: Mapping[str, Any]) -> bool:
+    """Whether an argument of a target may be an address or a folder to write to, or may start a download."""
+    targets = [t for k, t in flat.items() if k.startswith(f"{group}.{TARGET}")]
+    if not targets or name in OWN or _is_number(value):
+        return False
+    read = all(str(t).startswith(("src.", "train_anywhere.")) for t in targets) and name in READ
+    return not read or (name == "dir" and bool(flat.get(f"{group}.download")))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, list | Mapping):
+        return all(map(_is_number, value.values() if isinstance(value, Mapping) else value))
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def refuse_foreign(
+    folder: Path,
+    flat: Mapping[str, Any],
+    known: Mapping[str, Any],
+    training: bool = True,
+    lines: Sequence[str] = (),
+) -> None:
+    """Refuse what comes from the run folder alone and reaches out of it.
+
+    Args:
+        folder: of the run.
+        flat: the configuration to run.
+        known: the configuration that this project and the command line compose without the run folder.
+        training: whether the run is to train.
+        lines: overrides of the run that `foreign_lines` has found.
+
+    Raises:
+        ConfigError: one sentence for each value; `trust=true` lets it run.
+    """
+    trusted = _trusted()
+    found = {f"{line!r} in overrides.txt": "would read your environment" for line in lines} | {
+        f"{k}={flat[k]!r}": does
+        for k, does in reaches(flat, training).items()
+        if not _same(k, flat[k], known.get(k)) and not _is_recorded(folder, k, flat[k], trusted)
+    }
+    if found:
+        raise ConfigError(
+            *[
+                f"the run folder {folder} brings {what}, which {does} and is not in this project's configuration: "
+                "read it, and add trust=true to run it."
+                for what, does in found.items()
+            ]
+        )
+
+
+def _same(key: str, value: Any, known: Any) -> bool:
+    """Whether two values are equal. A folder may be written relative to the project."""
+    if key in FOLDERS and not VARIABLE.search(f"{value}"):
+        with suppress(ValueError, AttributeError, TypeError):  # no such user, not a string
+            return absolute(expand(value)) == absolute(expand(known))
+    return same(value, known)
+
+
+def foreign_lines(folder: Path, lines: Sequence[str]) -> list[str]:
+    """Return the overrides that read the environment or the clock, and that this user has not run from the folder."""
+    resolved, trusted = filter(RESOLVER.search, lines), _trusted()
+    return [line for line in resolved if _digest(folder, "overrides.txt", line) not in trusted]
+
+
+def remember(folder: Path, config: Config) -> None:
+    """Record that this user lets the configuration run from this folder: `resume=` need not ask again."""
+    flat = flatten(as_tree(config))
+    _add(_digest(folder, k, flat[k]) for k in reaches(flat))
+    with suppress(OSError, ValueError):
+        lines = read_text(folder / "overrides.txt").splitlines()
+        _add(_digest(folder, "overrides.txt", line) for line in filter(RESOLVER.search, lines))
+
+
+def remember_job(folder: Path, job_id: str) -> None:
+    """Record that this user has made the job one of the run."""
+    _add([_digest(folder, "job", job_id)])
+
+
+def is_remembered(folder: Path, job_id: str) -> bool:
+    """Whether `remember_job` has recorded the job."""
+    return _digest(folder, "job", job_id) in _trusted()
+
+
+def refuse_foreign_script(script: Path, trust: bool) -> None:
+    """Refuse a batch script that this user has not submitted from its folder.
+
+    Raises:
+        SubmitError: `--trust` lets it run.
+    """
+    if not trust and _digest(script, "script", _text(script)) not in _trusted():
+        raise SubmitError(
+            f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "
+            "to submit it; or run today's code with `python src/train.py resume=RUN`."
+        )
+
+
+def remember_script(script: Path) -> None:
+    """Record that this user submits the script."""
+    _add([_digest(script, "script", _text(script))])
+
+
+def _text(script: Path) -> str:
+    try:
+        return script.read_bytes().hex()
+    except OSError as error:
+        raise SubmitError(f"{script} can't be read: {error.strerror}.") from error
+
+
+def _is_recorded(folder: Path, key: str, value: Any, trusted: set[str]) -> bool:
+    """Return whether the user has run the value; earlier commits recorded the values of {0: a, 1: b} one by one."""
+    if _digest(folder, key, value) in trusted:
+        return True
+    inner = value.items() if isinstance(value, Mapping) else ()
+    return bool(inner) and all(_is_recorded(folder, f"{key}.{k}", v, trusted) for k, v in inner)
+
+
+def _digest(path: Path, key: str, value: object) -> str:
+    try:
+        written = json.dumps([str(path.resolve()), key, value])
+    except (TypeError, ValueError):  # YAML has more than JSON: dates, lists that hold themselves
+        written = json.dumps([str(path.resolve()), key, repr(value)])
+    return hashlib.sha256(written.encode()).hexdigest()
+
+
+def _record() -> Path:
+    """The file with one digest per line of everything allowed. Raises RuntimeError for a user without a home."""
+    named = os.environ.get("XDG_STATE_HOME", "")
+    folder = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
+    return folder / "train-anywhere" / "trusted"
+
+
+def _trusted() -> set[str]:
+    """The digests in the record; empty if it can't be read or others could have written it: then the user is asked."""
+    with suppress(OSError, RuntimeError, ValueError):
+        record = _record()
+        status = record.stat()
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return set(record.read_text().split())
+    return set()
+
+
+def _add(digests: Iterable[str]) -> None:
+    trusted = _trusted()
+    new = [d for d in digests if d not in trusted]
+    with suppress(OSError, RuntimeError):  # a read-only home: the user is asked again
+        if new:
+            _record().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(_record(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(file, "a") as record:
+                record.write("".join(f"{d}\n" for d in new))

@@ -1,0 +1,1 @@
+"""The batch script: a configuration becomes a `Job`, and a `Job` becomes text."""

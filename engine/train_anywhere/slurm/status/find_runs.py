@@ -1,0 +1,264 @@
+"""Find runs by a folder, a run id, a job id or the id of a sweep; by default the newest. Ask the scheduler for their states."""
+
+import dataclasses
+import errno
+import glob
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from train_anywhere.errors import SubmitError
+from train_anywhere.files.atomic import read_text
+from train_anywhere.files.typed_paths import as_typed, with_links
+from train_anywhere.runs.folder import JOBS, RunDir
+from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
+from train_anywhere.slurm.submission.left_out import special
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run, submitted or not.
+
+    Attributes:
+        folder: its run folder.
+        member: its number in the array of a sweep; None for a single run.
+        scheduler: slurm or pbs; None for a run of this machine.
+        script: the batch script, shared by the members of a sweep; None if there is none.
+        job_ids: all jobs it had, oldest first.
+        unclear: whether it may have a job whose id is unknown.
+        trouble: why its jobs are unknown; empty if they are known.
+    """
+
+    folder: RunDir
+    member: int | None
+    scheduler: str | None
+    script: Path | None
+    job_ids: tuple[str, ...]
+    unclear: bool = False
+    trouble: str = ""
+
+    def logs(self) -> list[Path]:
+        """Output and errors of the newest job, as far as they exist."""
+        for job_id in reversed(self.job_ids):
+            number = re.sub(r"\D.*", "", job_id)
+            pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
+            named = [p for p in self.folder.path.iterdir() if re.fullmatch(pattern, p.name)]
+            found = [p for p in named if p.is_file() or p.is_dir()]  # opening a FIFO would wait for a writer
+            if found:
+                return sorted(found, reverse=True)  # .out first
+        return []
+
+
+def find(name: str | None, results: Path) -> list[Submitted]:
+    """The run called `name`, or all members of a sweep.
+
+    Args:
+        name: a run folder, a run id, a job id, the id of a sweep; None is the newest run.
+        results: where run folders are.
+
+    Raises:
+        SubmitError: there is none.
+    """
+    try:
+        if name is None and not (results / "latest").is_dir():
+            raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
+        folders = _folders(name, results) if name is not None else [as_typed(results / "latest")]
+        found = [submitted(f) for f in folders]
+    except ValueError:  # a name with a character 0 in it
+        found = []
+    except (OSError, RuntimeError) as error:  # how pathlib reports a loop of links
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            raise SubmitError(f"no run is called '{name}': no folder can have such a long name.") from None
+        why = getattr(error, "strerror", None) or "its links form a loop"
+        where = getattr(error, "filename", None) or name or results / "latest"
+        raise SubmitError(f"{where} can't be read: {why}.") from None
+    if not found:
+        raise SubmitError(
+            f"no run is called '{name}' below {results}; give a run folder, a run id or a job id (--results names another folder)."
+        )
+    return found
+
+
+def every(results: Path) -> list[Submitted]:
+    """All runs below `results`, newest first.
+
+    Raises:
+        SubmitError: there is none, or the folder can't be read.
+    """
+    try:
+        folders = [path.parent for path in results.glob("*/*/config.yaml")]
+        found = [submitted(folder) for folder in sorted(folders, key=_begun, reverse=True)]
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or "its links form a loop"
+        raise SubmitError(f"{results} can't be read: {why}.") from None
+    if not found:
+        raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
+    return found
+
+
+def _begun(folder: Path) -> tuple[str, int]:
+    """When the run was made, as its id says; of a renamed folder, when its configuration was written. Then its number in a sweep."""
+    when = re.match(r"\d{8}-\d{6}", folder.name)
+    written = time.localtime((folder / "config.yaml").stat().st_mtime)
+    member = folder.name.rpartition("-")[2]
+    return when[0] if when else time.strftime("%Y%m%d-%H%M%S", written), -int(
+        member
+    ) if member.isdecimal() and len(member) < 4 else 0
+
+
+def job_ids(run: RunDir) -> tuple[str, ...]:
+    """The ids of all jobs in jobs.txt, and `UNCLEAR` for one whose id is unknown.
+
+    Raises:
+        SubmitError: it holds something else, so that the jobs are unknown.
+    """
+    path = run.jobs
+    try:
+        words = _words(path)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise SubmitError(f"{path} can't be read: {error.strerror}.") from None
+    for word in words:
+        if word != UNCLEAR and not re.fullmatch(queue.JOB_ID, word):
+            raise SubmitError(
+                f"{path} has {word[:40]!a} in it, which is not a job id: correct or delete that line."
+            )
+    return tuple(dict.fromkeys(words))
+
+
+def ask(runs: Sequence[Submitted]) -> tuple[list[Submitted], queue.JobStates]:
+    """The states of the jobs of runs, from one query; and the runs, with the jobs that `with_unrecorded_jobs` finds.
+
+    Raises:
+        SchedulerError: the scheduler does not answer.
+    """
+    runs = [with_unrecorded_jobs(r) for r in runs]
+    states: dict[str, str] = {}
+    gap = ""
+    for kind in sorted({r.scheduler for r in runs if r.scheduler}):
+        known = queue.states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
+        states |= known.states
+        gap = gap or known.gap
+    return runs, queue.JobStates(states, gap)
+
+
+def with_unrecorded_jobs(run: Submitted) -> Submitted:
+    """If sbatch's answer was lost, the run with the jobs in Slurm's queue that were submitted with its script.
+
+    Raises:
+        SchedulerError: Slurm does not answer.
+    """
+    if not run.unclear or run.scheduler != "slurm":
+        return run
+    more = [i for i in queue.jobs_of(str(run.script)) if run.member is None or i.endswith(f"_{run.member}")]
+    return dataclasses.replace(run, job_ids=tuple(dict.fromkeys([*run.job_ids, *more])))
+
+
+def refuse_unclear(run: Submitted) -> None:
+    """Slurm's queue names the script of each job; with another scheduler the user must look for a lost job.
+
+    Raises:
+        SubmitError: there may be such a job.
+    """
+    if run.unclear and run.scheduler != "slurm":
+        raise SubmitError(
+            f"whether an earlier submission of this run is queued is not known: look at `{QUEUE[str(run.scheduler)]}`. "
+            f"If it is, cancel it; then delete the line {UNCLEAR} of {run.folder.jobs}."
+        )
+
+
+def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
+    """One word for the state of a run, and its run.json.
+
+    While a job is alive, the scheduler decides; afterwards run.json does. A run whose job disappeared before it recorded an
+    end is `lost`, or `unknown` if the accounting did not answer. One that saved a checkpoint when it was cancelled is `cancelled`.
+
+    Raises:
+        CheckpointError: run.json is damaged.
+    """
+    info = run.folder.info()
+    of_its_jobs = known.of(run.job_ids)
+    if alive := [*known.living(run.job_ids).values()]:
+        return ("running" if "RUNNING" in alive else alive[0].lower()), info
+    word = str(info.get("state", "lost"))
+    newest = [*known.of(run.job_ids[-1:]).values()]
+    if word == "preempted" and newest[-1:] == ["CANCELLED"]:  # a rank does not know why it was asked to stop
+        return "cancelled", info
+    if word not in ("queued", "running"):
+        return word, info
+    if newest and newest[-1] != "COMPLETED":  # training had no time to record its end
+        return newest[-1].lower(), info
+    return ("unknown" if known.gap or (run.unclear and not of_its_jobs) else "lost"), info
+
+
+def _folders(name: str, results: Path) -> list[Path]:
+    if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
+        found = [p.parent for p in sorted(results.glob(f"*/*/{JOBS}")) if _has_job(p, name)]
+        if found:
+            return found
+    path = Path(name)
+    if "/" not in name and not (path / "config.yaml").is_file():
+        path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
+    path = with_links(path.resolve(), path)
+    if (path / "config.yaml").is_file():
+        return [path]
+    members = [
+        p for p in path.parent.glob(f"{glob.escape(path.name)}-*") if _member(p, path.name) is not None
+    ]
+    return sorted(members, key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def _member(folder: Path, sweep: str) -> int | None:
+    match = re.fullmatch(re.escape(sweep) + r"-([0-9]{1,9})", folder.name)
+    return int(match[1]) if match and (folder / "config.yaml").is_file() else None
+
+
+def _has_job(jobs: Path, job_id: str) -> bool:
+    try:
+        return any(word == job_id or word.startswith(f"{job_id}_") for word in _words(jobs))
+    except OSError:
+        return False
+
+
+def _words(jobs: Path) -> list[str]:
+    """The words of jobs.txt. Raises OSError, also for a FIFO, which would wait for a writer."""
+    if odd := special(jobs.stat().st_mode):
+        raise OSError(errno.EINVAL, odd)
+    return jobs.read_text(errors="replace").split()
+
+
+def submitted(folder: Path) -> Submitted:
+    """The run in a folder, with its script and jobs."""
+    run, sweep = RunDir(folder), folder.name.rpartition("-")[0]
+    bases = [folder] + ([folder.with_name(sweep)] if sweep and _member(folder, sweep) is not None else [])
+    scripts = [base / name for base in bases for name in SCRIPT.values() if (base / name).is_file()]
+    script = scripts[0] if scripts else None
+    member = _member(folder, sweep) if script and script.parent != folder else None
+    kind = next((k for k, name in SCRIPT.items() if script and script.name == name), None)
+    try:
+        ids = job_ids(run)
+        kind = kind or (_scheduler(run) if ids else None)
+    except SubmitError as error:
+        return Submitted(run, member, kind, script, (), trouble=str(error))
+    return Submitted(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), UNCLEAR in ids)
+
+
+def _scheduler(run: RunDir) -> str:
+    """The scheduler of a run whose script no longer exists, from its configuration."""
+    try:
+        kind = yaml.safe_load(read_text(run.config))["cluster"]["scheduler"]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        kind = None
+    if kind not in SCRIPT:
+        raise SubmitError(
+            f"{run.path} has jobs ({run.jobs}) but neither a batch script nor a readable config.yaml: "
+            "which scheduler has them is not known."
+        )
+    return str(kind)

@@ -1,0 +1,147 @@
+"""Reports as text: a page of one run, a line each of several."""
+
+from collections.abc import Iterator, Sequence
+
+from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.status.run_status import Report, differing
+from train_anywhere.slurm.status.sources import node_samples
+
+INDENT = 13
+"""Width of the names of rows."""
+
+
+def headline(report: Report) -> str:
+    """The line of one run: id, state, where it is, how far, metrics."""
+    return one_line("  ".join([report.id, *_state(report), report.where, *how_far(report), *metrics(report)]))
+
+
+def page(report: Report) -> str:
+    """All that is known of one run; rows of which nothing is known are left out."""
+    rows = [f"{name + ':':<{INDENT}}{one_line(text)}" for name, text in _rows(report) if text]
+    return "\n".join([headline(report), *rows, *next_lines(report.next)])
+
+
+def table(reports: Sequence[Report]) -> str:
+    """A line for each run, in columns; those of a sweep have one for each key in which its members differ."""
+    keys = differing([*reports]) if _is_sweep(reports) else []
+    lines = [["run", "state", "where", *keys, "progress", "metrics"]] + [
+        [
+            r.id,
+            " ".join(_state(r)) or "?",
+            r.where,
+            *(r.overrides.get(key, "-") for key in keys),
+            ", ".join(how_far(r)) or "-",
+            "  ".join(metrics(r)) or r.trouble or r.why or "-",
+        ]
+        for r in reports
+    ]
+    return columns(lines)
+
+
+def columns(lines: Sequence[Sequence[str]]) -> str:
+    """The cells of each line below each other."""
+    lines = [[*map(one_line, line)] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def next_lines(commands: Sequence[str]) -> list[str]:
+    """Commands, one below the other."""
+    return [
+        f"{'Next:' if not at else '':<{INDENT}}{one_line(command)}" for at, command in enumerate(commands)
+    ]
+
+
+def how_far(report: Report) -> list[str]:
+    """Epoch and step, what it does, and what resumes have cost."""
+    p, parts = report.progress, []
+    if p.step is not None:
+        epochs, steps = (f"/{n}" if n is not None else "" for n in (p.epochs, p.steps))
+        parts.append(f"epoch {'?' if p.epoch is None else p.epoch}{epochs}, step {p.step}{steps}")
+    return [*parts, report.resumed] if report.resumed else parts
+
+
+def metrics(report: Report) -> list[str]:
+    """Those of the evaluation, or of the training while there are no others."""
+    known = report.progress.metrics
+    shown = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or (
+        known if report.alive else {}
+    )
+    return [f"{name} {'nan' if value is None else format(value, '.4f')}" for name, value in shown.items()]
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 05 min`, `2 d 4 h`."""
+    minutes, whole = round(seconds / 60), round(seconds)
+    if whole < 90:
+        return f"{whole} s"
+    if minutes < 90:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _state(report: Report) -> list[str]:
+    if report.state and report.state != "unknown":
+        return [report.state]
+    return [*([report.state] if report.state else []), f"run.json says {report.written}"]
+
+
+def _is_sweep(reports: Sequence[Report]) -> bool:
+    return len({r.id.rpartition("-")[0] for r in reports}) == 1 and len(reports) > 1
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    yield "Run folder", display_path(report.path)
+    if report.pending:
+        yield "Waits", _pending(report)
+    yield "Why", report.why
+    if report.alive:
+        yield "Nodes", ", ".join(report.hosts)
+        yield "Now", _now(report)
+        yield from _nodes(report)
+    yield from (("Note", sentence) for sentence in report.verdicts)
+    yield from report.rows.items()
+    if saved := report.checkpoint:
+        yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{_behind(report)}"
+    yield "Log", "  ".join(display_path(path) for path in report.logs)
+    for title, served in (("TensorBoard", report.tensorboard), ("Dashboard", report.dashboard)):
+        if served:
+            yield title, "  ".join(served.values())
+
+
+def _pending(report: Report) -> str:
+    assert report.pending
+    said = report.pending.reason or "no reason is given"
+    return said + (f"; expected to start {report.pending.start}" if report.pending.start else "")
+
+
+def _now(report: Report) -> str:
+    """`train, 1234 images/s, 3 min left; waits for data 4 % of the time; last moved 2 s ago`"""
+    p = report.progress
+    if p.section is None:
+        return ""
+    parts = [p.section]
+    parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
+    parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
+    parts += [f"waits for data {100 * p.data_wait:.0f} % of the time"] if p.data_wait is not None else []
+    parts += [f"efficiency {100 * p.efficiency:.0f} %"] if p.efficiency is not None else []
+    parts += [f"last moved {duration(p.moved)} ago"] if p.moved is not None else []
+    return ", ".join(parts)
+
+
+def _behind(report: Report) -> str:
+    """What a kill would cost now, or has cost."""
+    done, saved = report.progress.step, report.checkpoint
+    behind = done - saved.step if done is not None and saved else 0
+    return f", {behind} step{'s'[: behind > 1]} since" if behind > 0 else ""
+
+
+def _nodes(report: Report) -> Iterator[tuple[str, str]]:
+    """What each node has measured last."""
+    for host, content in report.nodes.items():
+        if said := node_samples.line(content):
+            yield host, said

@@ -1,0 +1,185 @@
+"""Whether this command runs inside an allocation (salloc, qsub -I), and what the allocation offers."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import SchedulerError, SubmitError
+from train_anywhere.runs import lock
+from train_anywhere.runs.attempts import JOB_VARIABLES, STARTED, running_job
+from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.queue import JOB_ID
+from train_anywhere.slurm.script.job import Job, devices_per_node
+
+BATCH = {"ENVIRONMENT": "BATCH", "PBS_ENVIRONMENT": "PBS_BATCH"}
+"""Variables of a batch job, with their values."""
+
+OURS = ("TRAIN_JOB", "TRAIN_HOSTS", STARTED)
+"""Variables of which a job of this project has at least one, whatever it runs."""
+
+
+class InsideJob(SubmitError):
+    """This process belongs to a batch job, or is one of several tasks."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """An allocation that was made by hand (salloc, qsub -I).
+
+    Attributes:
+        job_id: its number.
+        nodes: number of nodes; 0 if unknown.
+        cpus: CPUs on the node that has the fewest; 0 if unknown.
+        gpus: GPUs on each node; 0 if unknown.
+    """
+
+    job_id: str
+    nodes: int = 0
+    cpus: int = 0
+    gpus: int = 0
+
+
+def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | None:
+    """Return the allocation in which a command would run now; None if it is to be submitted.
+
+    A notebook or an editor that runs as a batch job may submit if the scheduler answers there.
+
+    Raises:
+        SubmitError: the job is over, and this shell still has its variables; or it can't submit.
+    """
+    here = refusal = None
+    try:
+        here = find_allocation(environ)
+    except InsideJob as error:
+        refusal = error
+    if not (here or refusal):
+        return None
+    variable = next(v for v in JOB_VARIABLES if environ.get(v))
+    runs = _runs(variable, environ[variable])
+    if runs is False:
+        raise SubmitError(
+            f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job is over, and this shell still has its "
+            f"variables; type `unset {variable}` to submit a job, or make a new allocation and type the command there."
+        )
+    several = any(name in environ for name in OURS) or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    if refusal and (several or not runs):
+        raise refusal
+    if runs is None:
+        print(
+            f"note: the scheduler does not say whether job {environ[variable]} around this shell still exists."
+        )
+    return here
+
+
+def _runs(variable: str, job: str) -> bool | None:
+    """Whether the scheduler has a job; None if it does not answer."""
+    try:
+        pbs = variable != "SLURM_JOB_ID"
+        states = queue.queued("pbs", [job]).states.values() if pbs else lock.states(job)
+    except SchedulerError:
+        return None
+    return None if states is None else not {*states} <= {*queue.ENDED, "COMPLETING", "PENDING", "REQUEUED"}
+
+
+def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """The allocation around this process; None on a login node.
+
+    Raises:
+        SubmitError: this is a batch job, or one of several tasks; a job must not submit or start itself again.
+    """
+    job_id = running_job(environ)
+    if not job_id:
+        return None
+    if not re.fullmatch(JOB_ID, job_id):
+        name = next(v for v in JOB_VARIABLES if environ.get(v))
+        raise SubmitError(
+            f"{name}={job_id!a} is not a job id: this shell is not in an allocation; unset {name}, or log in again."
+        )
+    several = "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    if several or any(environ.get(name) == value for name, value in BATCH.items()):
+        raise InsideJob(
+            f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
+            "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
+        )
+    cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
+    return Allocation(job_id, _number(environ, "SLURM_JOB_NUM_NODES"), min(cpus), _gpus(environ))
+
+
+def _gpus(environ: Mapping[str, str]) -> int:
+    """GPUs on each node, from the options of salloc; `--gpus` on several nodes gives only their sum."""
+    if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
+        return 0
+    names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
+    given = next((n for n in names if environ.get(n)), names[0])
+    return sum(_numbers(environ, given, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    return _numbers(environ, name, "([0-9]{1,9})")[0]
+
+
+def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
+    """The numbers in a variable, one for each of its parts; [0] if it is not set.
+
+    Raises:
+        SubmitError: the scheduler would not write it so.
+    """
+    parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
+    if not all(parts):
+        raise SubmitError(
+            f"{name}={environ[name]!a} is not what a scheduler writes there: this shell is not in an allocation, or "
+            f"something has changed the variable; unset {name}, or make a new allocation."
+        )
+    return [int(part[1]) for part in parts if part]
+
+
+def incomplete(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence if a variable is missing that the batch script reads in an allocation."""
+    job = next(v for v in JOB_VARIABLES if environ.get(v))
+    needed = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES") if job == "SLURM_JOB_ID" else ("PBS_NODEFILE",)
+    if not (missing := [name for name in needed if not environ.get(name)]):
+        return []
+    return [
+        f"{job}={environ[job]} is set and {' and '.join(missing)} not, so this shell knows only a part of its allocation; "
+        f"`unset {job}` to submit a job, or type the command in the shell of the allocation (salloc, qsub -I)."
+    ]
+
+
+def fits(job: Job, here: Allocation) -> list[str]:
+    """One sentence for each thing that the job needs and the allocation lacks."""
+    if job.members is not None:
+        return [
+            "a sweep is a job array, which can't run inside an allocation; run its members one by one, or submit from the login node."
+        ]
+    problems = []
+    if here.nodes and here.nodes != job.nodes:
+        asked = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
+        problems.append(
+            f"trainer.nodes={asked}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
+        )
+    if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
+        problems.append(
+            f"{max(job.ranks)} ranks per node with {job.cpus_per_task} CPUs each do not fit this allocation ({here.job_id}), "
+            f"which has {here.cpus} CPUs on a node; use salloc --cpus-per-task or fewer trainer.devices."
+        )
+    return problems
+
+
+def fill_from_allocation(config: Config, here: Allocation | None) -> Config:
+    """In an allocation `auto` means all of it: the GPUs of a node, and its CPUs shared by the ranks; of a range, the nodes it has."""
+    if here is None:
+        return config
+    c, t = config.cluster, config.trainer
+    if here.gpus and t.devices == "auto" and config.strategy.name != "single":
+        t = dataclasses.replace(t, devices=here.gpus)
+    least, most = t.span
+    if least < most and least <= here.nodes <= most:
+        t = dataclasses.replace(t, nodes=here.nodes, total_devices=None)
+    config = dataclasses.replace(config, trainer=t)
+    if not here.cpus or c.cpus_per_task is not None:
+        return config
+    each = max(1, here.cpus // max((1, *devices_per_node(config))))
+    return dataclasses.replace(config, cluster=dataclasses.replace(c, cpus_per_task=each))

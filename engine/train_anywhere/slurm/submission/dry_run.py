@@ -1,0 +1,93 @@
+"""What `dry_run=true` and a submission print."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from train_anywhere.config.schema import Config
+from train_anywhere.files import ROOT
+from train_anywhere.runs.summary import command_path, display_path
+from train_anywhere.slurm.script import gpu_hours, units
+from train_anywhere.slurm.script.job import Job
+
+
+def table(job: Job) -> str:
+    """The resolved numbers, one per line."""
+    gpu = (job.cluster.gpu_type or "") + (" " if job.cluster.gpu_type else "")
+    per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
+    rows = {
+        "cluster": f"{job.cluster.name} ({job.cluster.scheduler})",
+        "nodes": f"{job.fewest} to {job.nodes}" if job.elastic else job.nodes,
+        "GPUs": f"{gpu}{per_node} per node, {sum(job.devices)} in all"
+        if job.gpus
+        else "none (trainer.accelerator=cpu)",
+        "tasks": f"{job.tasks} ({job.launch})",
+        "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_task * max(job.ranks)} per node",
+        "memory": _memory(job.mem),
+        "time": _time(job.time),
+        "framework": job.framework,
+        "strategy": job.strategy,
+        "world size": f"{job.world_size} rank{'s' if job.world_size > 1 else ''}",
+        "batch": f"{job.batch} in all, {job.batch / job.world_size:g} per rank",
+    }
+    if job.container.name != "none":
+        rows["container"] = f"{job.container.name} {job.container.image}"
+    if job.members is not None:
+        throttle = f", {job.cluster.max_running} at once" if job.cluster.max_running else ""
+        rows["array"] = f"{len(job.members)} members{throttle}"
+    if job.cluster.chain > 1:
+        rows["chain"] = f"{job.cluster.chain} jobs in a row"
+    if hours := gpu_hours.in_words(job):
+        rows["GPU hours"] = hours
+    return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
+
+
+def _memory(mem: int | None) -> str:
+    if mem is None:
+        return "the scheduler's default"
+    return f"{units.short_size(mem)} per node" if mem else "all of each node"
+
+
+def _time(time: int | None) -> str:
+    if time is None:
+        return "the scheduler's default"
+    return units.clock(time) if time else "no limit"
+
+
+def waits_for(config: Config) -> list[str]:
+    """A note on `after=RUN`; the scheduler, which knows the job, is not asked."""
+    if config.after is None:
+        return []
+    return [f"it starts when {display_path(Path(config.after))} is complete (after=)."]
+
+
+def report(script: str, job: Job, notes: Sequence[str]) -> str:
+    """What a dry run prints; refusals are raised as an error afterwards."""
+    parts = [script, table(job)]
+    if notes:
+        parts.append("\n".join(f"note: {n}" for n in notes))
+    return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
+
+
+def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]) -> str:
+    """What a submission prints: the job, where everything is, what to type next."""
+    jobs = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
+    many = len(runs) > 1
+    folder = f"{job.run}-*" if many else display_path(runs[0])
+    name = runs[0].name.rpartition("-")[0] if many else runs[0].name
+    results = runs[0].parent.parent
+    name += "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
+    nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
+    array = f", an array of {len(runs)}" if many else ""
+    rows = {
+        f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
+        "Run folder": folder if many else shlex.quote(folder),
+        "Log": log,
+        **({"GPU hours": gpu_hours.in_words(job)} if gpu_hours.gpu_hours(job) else {}),
+        "Next": f"{jobs} status {name}",
+        "": f"{jobs} logs -f {name}",
+        " ": f"{jobs} cancel {name}",
+    }
+    [(first, what), *rest] = rows.items()
+    lines = [f"{first} {what}"] + [f"{k + ':' if k.strip() else '':<13}{v}" for k, v in rest]
+    return "\n".join(lines + [f"note: {n}" for n in notes])

@@ -1,0 +1,261 @@
+"""The testbed as one object: up, down, run a command in it, wait for a job, power a node off and on."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from train_anywhere.files import ROOT
+from train_anywhere.slurm.testbed import namespaces, testbed_config
+from train_anywhere.slurm.testbed.machines import Machines
+from train_anywhere.slurm.testbed.requirements import missing
+from train_anywhere.slurm.testbed.sites import find_site
+from train_anywhere.slurm.testbed.testbed_errors import TestbedError
+
+REPOSITORY = ROOT
+FAILED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+}
+FINISHED = FAILED | {"COMPLETED"}
+MARKER = "testbed.json"  # a folder with this file is a testbed's: `up` may empty it
+OF_A_JOB = ("SLURM", "SBATCH", "SRUN", "PBS_")  # the testbed may be used from inside a job of a real cluster
+
+
+def default_dir() -> Path:
+    """The testbed's folder by default."""
+    return Path(f"/tmp/slurm-testbed-{os.getuid()}")
+
+
+class Testbed:
+    """A real Slurm cluster on this machine; `with Testbed(...) as testbed:` takes it down at the end.
+
+    Args:
+        dir: the testbed's folder; made by `up`, emptied by the next `up`.
+        nodes: number of compute nodes.
+        site: what the nodes look like, a name of `train_anywhere.slurm.testbed.sites.SITES`.
+        accounting: also run slurmdbd with a database, for full `sacct`.
+        ssh: also run sshd on every node, for `mpirun` and `horovodrun` with a host list.
+        share: folders below `/tmp` that all nodes see; each node has a `/tmp` of its own otherwise. The
+            testbed's folder and this repository are always seen.
+        conf: lines for slurm.conf, in place of those that set the same, such as `SelectType=select/linear`.
+        root: a folder whose `/usr` and `/etc` the machines have instead of this machine's, such as a newer Debian
+            (engine/tests/slurm/make_root.sh makes one); `/usr/local` and this process' Python stay.
+        outlive: keep running after this process has ended; otherwise the kernel ends the testbed with it.
+    """
+
+    __test__ = False  # the name starts like a test class; pytest should not look into it
+
+    def __init__(
+        self,
+        dir: str | os.PathLike[str] | None = None,
+        nodes: int = 4,
+        site: str = "slurm",
+        accounting: bool = False,
+        ssh: bool = False,
+        share: Sequence[str | os.PathLike[str]] = (),
+        outlive: bool = False,
+        conf: str = "",
+        root: str | os.PathLike[str] = "",
+    ) -> None:
+        self.dir = Path(dir or default_dir()).resolve()
+        self.site = site
+        self.outlive = outlive
+        programs = str(root and Path(root).resolve())
+        self._words = {
+            "nodes": nodes,
+            "site": site,
+            "accounting": accounting,
+            "ssh": ssh,
+            "share": [str(p) for p in share],
+            "conf": conf,
+            "root": programs,
+        }
+        spec = find_site(site)
+        names = tuple(spec.node_name % number for number in range(1, nodes + 1))
+        shared = tuple(Path(p).resolve() for p in (self.dir, REPOSITORY, *share))
+        self.layout = testbed_config.Layout(self.dir, spec, names, accounting, ssh, shared, conf, programs)
+        self.machines = Machines(self.layout)
+
+    @classmethod
+    def attach(cls, dir: str | os.PathLike[str] | None = None) -> "Testbed":
+        """The testbed that another process started in `dir`.
+
+        Raises:
+            TestbedError: there never was one.
+        """
+        folder = Path(dir or default_dir()).resolve()
+        if not (folder / MARKER).exists():
+            raise TestbedError(
+                f"there is no testbed in {folder}: start one with `python slurm/testbed.py up`"
+            )
+        return cls(folder, outlive=True, **json.loads((folder / MARKER).read_text()))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Host names of the compute nodes."""
+        return self.layout.nodes
+
+    def up(self) -> "Testbed":
+        """Start everything and return when all nodes are idle (about a second; with accounting, five).
+
+        Raises:
+            TestbedError: this machine lacks something, the folder is in use, or a daemon did not start.
+        """
+        of = self.layout
+        problem = missing(accounting=of.accounting, ssh=of.ssh, pbs=of.site.pbs, root=of.root)
+        if problem:
+            raise TestbedError(problem)
+        self._take_folder()
+        testbed_config.write_all(self.layout)
+        try:
+            self.machines.start_login(self.outlive)
+            for node in self.nodes:
+                self.boot_node(node)
+            self.machines.wait_for(self._all_idle, "not all nodes became idle")
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def down(self) -> None:
+        """Kill every process of the testbed; logs and job output stay in its folder."""
+        self.machines.kill("login")
+        self.machines.reap()
+
+    def is_up(self) -> bool:
+        """Whether the login node runs."""
+        return self.machines.pid("login") is not None
+
+    def __enter__(self) -> "Testbed":
+        return self.up()
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def env(self) -> dict[str, str]:
+        """This process' environment with the testbed's `sbatch`, `srun`, `squeue` ... first on PATH."""
+        inside = self.env_inside()
+        return inside | {"PATH": f"{self.dir / 'bin'}:{inside['PATH']}"}
+
+    def env_inside(self) -> dict[str, str]:
+        """This process' environment for the login node, where PATH leads to the real commands."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
+        path = [folder for folder in os.get_exec_path() if folder != str(self.dir / "bin")]
+        return clean | {
+            "PATH": ":".join(path),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+
+    def command(
+        self,
+        argv: Sequence[str],
+        user: str | None = None,
+        node: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> list[str]:
+        """The words that run `argv` as root or `user`, on the login node or on `node`.
+
+        Raises:
+            TestbedError: the testbed or that node is down.
+        """
+        pid = self.machines.pid(node or "login")
+        if not pid:
+            raise TestbedError(
+                f"{node} is off: boot it"
+                if node
+                else f"no testbed is up in {self.dir}: python slurm/testbed.py up"
+            )
+        words = namespaces.enter(pid, pid_namespace=node is not None, cwd=cwd or Path.cwd())
+        if user:
+            who = [f"HOME={self.dir}/home/{user}", f"USER={user}", f"LOGNAME={user}"]
+            words += ["runuser", "-u", user, "--", "env", *who]
+        return [*words, *argv]
+
+    def run(
+        self,
+        argv: Sequence[str],
+        user: str | None = None,
+        node: str | None = None,
+        timeout: float = 60,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command inside and return its output; `env` is added to the environment.
+
+        Raises:
+            subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended.
+            TestbedError: the testbed or that node is down.
+        """
+        words = self.command(argv, user, node, cwd)
+        return namespaces.capture(words, self.env_inside() | dict(env or {}), timeout)
+
+    def job_states(self, job_id: int | str) -> list[str]:
+        """States of a job, or of every member of an array, in Slurm's words."""
+        shown = self.run(["scontrol", "show", "job", "--oneliner", str(job_id)]).stdout
+        return re.findall(r"\bJobState=(\w+)", shown)
+
+    def wait_job(self, job_id: int | str, timeout: float = 60) -> str:
+        """Wait until a job has ended and return its state; of an array, the first that is not COMPLETED.
+
+        Raises:
+            TestbedError: it has not ended after `timeout` seconds, or is unknown.
+        """
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            states = self.job_states(job_id)
+            if states and FINISHED.issuperset(states):
+                return next((state for state in states if state in FAILED), "COMPLETED")
+            time.sleep(0.1)
+        about = self.run(["scontrol", "show", "job", str(job_id)])
+        raise TestbedError(f"job {job_id} has not ended after {timeout} s:\n{about.stdout}{about.stderr}")
+
+    def kill_node(self, node: str) -> None:
+        """Power a node off: everything on it dies at once, without notice to the other machines."""
+        self._check_node(node)
+        # unplugged first: the kernel would close its connections, which the other ends would notice
+        self.machines.unplug(node)
+        self.machines.kill(node)
+
+    def boot_node(self, node: str) -> None:
+        """Power a node on, with an empty `/tmp`.
+
+        Raises:
+            TestbedError: there is no such node, or it is already on.
+        """
+        self._check_node(node)
+        if self.machines.pid(node):
+            raise TestbedError(f"{node} is already on: power it off first")
+        self.machines.boot(node)
+
+    def _check_node(self, node: str) -> None:
+        if node not in self.nodes:
+            raise TestbedError(f"there is no node {node!r}: use one of {', '.join(self.nodes)}")
+
+    def _take_folder(self) -> None:
+        if self.is_up():
+            raise TestbedError(
+                f"a testbed is already up in {self.dir}: use it, take it down, or give another --dir"
+            )
+        if self.dir.exists():
+            if any(self.dir.iterdir()) and not (self.dir / MARKER).exists():
+                raise TestbedError(f"{self.dir} is not empty and not a testbed's: give --dir a new folder")
+            shutil.rmtree(self.dir)
+        self.dir.mkdir(parents=True)
+        self.dir.chmod(0o755)
+        (self.dir / MARKER).write_text(json.dumps(self._words) + "\n")
+
+    def _all_idle(self) -> bool:
+        listed = set(self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"]).stdout.splitlines())
+        return len(listed) == len(self.nodes) and all(line.endswith(" idle") for line in listed)

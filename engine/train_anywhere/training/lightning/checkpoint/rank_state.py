@@ -1,0 +1,146 @@
+"""What each rank knows in the middle of an epoch, beside weights and random numbers: metrics so far, and the place in a loader."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from train_anywhere.data.torch.user_loader import Stream
+
+META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
+"""What `self.log` was told of a metric, as Lightning keeps it."""
+
+
+class RankState(pl.Callback):
+    """Saves and restores, for each rank, what `self.log` has summed up, the states of torchmetrics, and the position of a loader.
+
+    So the metrics of an interrupted epoch, and a schedule that watches one of them, are those of an epoch in one piece.
+
+    Args:
+        stream: the loader that is trained from, if it is not read in our own order.
+        tell: prints a line.
+    """
+
+    def __init__(self, stream: Stream | None, tell: Callable[[str], None]) -> None:
+        self.stream, self.tell = stream, tell
+        self.saved: dict[str, Any] | None = None
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Gather the states of all ranks."""
+        own = {
+            "logged": _logged(trainer),
+            "metrics": {name: _metric_state(m) for name, m in _metrics(pl_module)},
+            "loader": self.stream.position() if self.stream else {},
+        }
+        checkpoint["rank_states"] = gather(own, trainer)
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep this rank's until training starts; the loader starts before."""
+        saved = checkpoint.get("rank_states", [])
+        if len(saved) != trainer.world_size:
+            self.tell(
+                "metrics of the interrupted epoch start afresh: they were counted by another number of ranks."
+            )
+            return
+        self.saved = unpack(saved[trainer.global_rank])
+        if self.stream and self.saved:
+            self.stream.restore(self.saved["loader"])
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Restore the metrics."""
+        if self.saved is None:
+            return
+        found = dict(_metrics(pl_module))
+        for name, state in self.saved["metrics"].items():
+            if name in found:
+                _restore_metric(found[name], state, pl_module.device)
+        for entry in self.saved["logged"]:
+            _log_again(trainer, pl_module, entry)
+        trainer._logger_connector.resumed = bool(self.saved["logged"])  # type: ignore[attr-defined]
+        self.saved = None
+
+
+def _metrics(module: nn.Module) -> list[tuple[str, Metric]]:
+    return [(name, m) for name, m in module.named_modules() if isinstance(m, Metric)]
+
+
+def _metric_state(metric: Metric) -> dict[str, Any]:
+    return {"updates": metric._update_count, "state": dict(metric.metric_state)}
+
+
+def _restore_metric(metric: Metric, saved: dict[str, Any], device: torch.device) -> None:
+    for name, value in saved["state"].items():
+        moved = [v.to(device) for v in value] if isinstance(value, list) else value.to(device)
+        setattr(metric, name, moved)
+    metric._update_count, metric._computed = saved["updates"], None
+
+
+def _logged(trainer: pl.Trainer) -> list[dict[str, Any]]:
+    """What has been logged in this epoch of the training."""
+    entries = []
+    for metric in trainer.fit_loop.epoch_loop._results.values():
+        meta = metric.meta
+        if metric.has_reset or not meta.on_epoch:
+            continue
+        entry = {name: getattr(meta, name) for name in META} | {"fx": meta.fx, "name": meta.name}
+        entry |= {
+            "reduce_fx": meta.reduce_fx.__name__,
+            "sync": meta.sync.should,
+            "first": meta.sync.rank_zero_only,
+        }
+        if metric.is_tensor:
+            entry |= {"value": metric.value, "size": getattr(metric, "cumulated_batch_size", None)}
+        entries.append(entry)
+    return entries
+
+
+def _log_again(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str, Any]) -> None:
+    results, fx, name = trainer.fit_loop.epoch_loop._results, entry["fx"], entry["name"]
+    attribute = entry["metric_attribute"]
+    value = entry["value"].to(module.device) if "value" in entry else module.get_submodule(attribute)
+    results.log(
+        fx,
+        name,
+        value,
+        reduce_fx=getattr(torch, entry["reduce_fx"]),
+        sync_dist=False,
+        sync_dist_fn=trainer.strategy.reduce,
+        rank_zero_only=entry["first"],
+        batch_size=1,
+        **{key: entry[key] for key in META},
+    )
+    metric = results[f"{fx}.{name}"]
+    metric.meta.sync.should = entry["sync"]
+    if "value" in entry:
+        metric.value = value
+        if entry["size"] is not None:
+            metric.cumulated_batch_size = entry["size"].to(module.device)
+
+
+def unpack(state: Tensor) -> dict[str, Any]:
+    """Return the state of a rank from its bytes."""
+    unpacked: dict[str, Any] = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
+    return unpacked
+
+
+def gather(own: dict[str, Any], trainer: pl.Trainer) -> list[Tensor]:
+    """Return the state of each rank as bytes, uint8; all ranks call it."""
+    buffer = io.BytesIO()
+    torch.save(own, buffer)
+    packed = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    if trainer.world_size == 1:
+        return [packed]
+    device, strategy = trainer.strategy.root_device, trainer.strategy
+    sizes = strategy.all_gather(torch.tensor([len(packed)], device=device)).flatten().tolist()
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+    padded[: len(packed)] = packed.to(device)
+    gathered = strategy.all_gather(padded).reshape(len(sizes), -1).cpu()
+    return [row[:size].clone() for row, size in zip(gathered, sizes, strict=True)]

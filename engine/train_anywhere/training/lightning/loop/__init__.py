@@ -1,0 +1,1 @@
+"""The loop over the steps, and what happens around a step."""

@@ -1,0 +1,244 @@
+"""The display of a run: a bar on a terminal, plain lines in a log file; and what `monitor/live.py` writes of it."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.monitor.live import Live
+from train_anywhere.training.plan import Plan
+from train_anywhere.training.reporting.throughput import Throughput
+
+LINE_EVERY_S = 10.0
+"""Seconds between two plain lines within an epoch."""
+DRAW_EVERY_S = 0.25
+"""Seconds between two redraws of the bar."""
+
+
+class Progress:
+    """The display of one run; use it as a context manager. Only rank 0 shows one, the others take `none`.
+
+    Args:
+        kind: auto: a bar if the output is a terminal, else plain lines.
+        plan: the size of the run.
+        world_size: devices that share the global batch, for the speed.
+        unit: what a row of a batch is, in the plural.
+        counted: rows hold several of them, and each report of metrics says how many there were.
+        least: seconds that a device needs for one of them at its peak; None: nobody knows.
+        live: folder of the run in which to keep monitor/live.json, whatever is shown; None: nobody reads it.
+
+    Attributes:
+        newest: the newest checkpoint in the run folder.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["auto", "bar", "plain", "none"],
+        plan: Plan,
+        world_size: int = 1,
+        unit: str = "samples",
+        counted: bool = False,
+        least: float | None = None,
+        live: Path | None = None,
+    ) -> None:
+        if kind == "auto":
+            kind = "bar" if sys.stdout.isatty() else "plain"
+        self.kind, self.plan = kind, plan
+        self.unit = unit
+        # per batch, over all ranks; 0: not known yet
+        self.rows = 0.0 if counted else plan.batch_per_rank * world_size
+        self._unreported = 0
+        self.throughput = Throughput(self.rows, world_size, unit, least)
+        self.metrics: dict[str, float] = {}
+        self.bar = _Bar(plan) if kind == "bar" else None
+        self.newest: Callable[[], SavedCheckpoint | None] = lambda: None
+        self._at: tuple[int, int] | None = None
+        self._first: tuple[float, int] | None = None
+        self._rate: float | None = None
+        self._waits: float | None = None
+        self._began = self._last = self._waited_before = 0.0
+        self._restart_clock()
+        self._shown = self._began
+        self.live = Live(live, self.state, lambda: heartbeat.beat) if live else None
+        self._idle = kind == "none" and not live
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.display.start()
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.display.stop()
+        if self.live:
+            self.live.close()
+        rates = self.throughput.summary() if kind is None else None
+        if rates:
+            self.note(f"training speed: {rates}{_efficiency()}")
+
+    def batch(
+        self,
+        epoch: int,
+        batch: int,
+        metrics: Mapping[str, float] | None = None,
+        units: float | None = None,
+        count: int = 1,
+    ) -> None:
+        """A training batch is done; both numbers count from 0. Costs next to nothing between two displays.
+
+        Args:
+            metrics: where they are reported.
+            units: over all ranks since the last report; None: each is a row.
+            count: batches that are done since the last call, of which this is the last one.
+        """
+        if self._idle:
+            return
+        self._unreported += count
+        if units is not None:
+            self.rows = self.throughput.rows = units / self._unreported
+        self._unreported = 0 if metrics else self._unreported
+        self.metrics.update(metrics or {})
+        self.throughput.batch(waited=bool(metrics), count=count)
+        self._batches += count
+        self._last = time.monotonic()
+        self._at = (epoch, batch)
+        self._first = self._first or (self._last, self._steps(epoch, batch))
+        if self._last - self._shown >= (DRAW_EVERY_S if self.bar else LINE_EVERY_S) and self.kind != "none":
+            self._shown = self._last
+            self._show(epoch, batch)
+
+    def validated(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """The end of an epoch, which counts from 0, with its metrics, those of the validation included."""
+        if self._idle:
+            return
+        self.metrics.update(metrics)
+        self._at = (epoch, self.plan.train_batches - 1)
+        self._show(epoch, self.plan.train_batches - 1)
+        if self.bar:
+            self.bar.display.console.print(self.line(epoch, self.plan.train_batches - 1), highlight=False)
+        self._restart_clock()
+        self.throughput.pause()
+        self._shown = self._began
+
+    def begin(self) -> None:
+        """The first batch is next: what came before was no training."""
+        self._restart_clock()
+
+    def state(self) -> dict[str, Any]:
+        """What live.json says; called by another thread."""
+        epoch, batch = self._at or (0, -1)
+        step, newest = self._steps(epoch, batch), self.newest()
+        return {
+            "section": heartbeat.name,
+            "epoch": epoch + 1,
+            "epochs": self.plan.max_epochs,
+            "step": step if self._at else None,
+            "steps": self.plan.total_steps,
+            "rate": self._speed(),
+            "unit": self.unit,
+            "seconds_left": self._seconds_left(step),
+            "metrics": {name: float(value) for name, value in dict(self.metrics).items()},
+            "checkpoint": {"step": newest.step, "time": _written(newest)} if newest else None,
+            "data_wait": self._data_wait(),
+            "efficiency": heartbeat.efficiency.value,
+        }
+
+    def note(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if self.bar:
+            self.bar.display.console.print(text, highlight=False, markup=False)
+        elif self.kind == "plain":
+            print(text, flush=True)
+
+    def line(self, epoch: int, batch: int) -> str:
+        """`epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 samples/s`"""
+        step = f"step {self._steps(epoch, batch)}/{self.plan.total_steps}"
+        parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", step]
+        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        if self._last > self._began and self.rows:
+            rate = self._batches * self.rows / (self._last - self._began)
+            parts.append(f"{rate:.0f} {self.unit}/s{self.throughput.share(rate)}")
+        return "  ".join(parts)
+
+    def _show(self, epoch: int, batch: int) -> None:
+        if self.bar:
+            self.bar.draw(_batches_done(self.plan, epoch, batch), self.line(epoch, batch))
+        elif self.kind == "plain":
+            print(self.line(epoch, batch), flush=True)
+
+    def _steps(self, epoch: int, batch: int) -> int:
+        """Optimizer steps done after a batch."""
+        return min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
+
+    def _speed(self) -> float | None:
+        """Rows per second since the clock was started; before there are any, the last one known."""
+        batches, seconds = self._batches, self._last - self._began
+        if batches and seconds > 0 and self.rows:
+            self._rate = round(batches * self.rows / seconds, 3)
+        return self._rate
+
+    def _seconds_left(self, step: int) -> float | None:
+        """At the pace of this attempt so far, its validations and checkpoints included."""
+        if self._first is None or step <= self._first[1]:
+            return None
+        each = (max(self._last, heartbeat.beat) - self._first[0]) / (step - self._first[1])
+        return round(each * (self.plan.total_steps - step), 1)
+
+    def _data_wait(self) -> float | None:
+        """Share of the time since the clock was started; before there is any, the last one known."""
+        seconds = self._last - self._began
+        if seconds > 0:
+            self._waits = round(min(1.0, max(0.0, heartbeat.data - self._waited_before) / seconds), 4)
+        return self._waits
+
+    def _restart_clock(self) -> None:
+        """The speed is that of training alone, without validation and checkpoints at an epoch's end."""
+        self._batches = 0
+        self._waited_before = heartbeat.data
+        self._began = self._last = time.monotonic()
+
+
+class _Bar:
+    """A rich bar over all batches of the run, redrawn by the training thread itself."""
+
+    def __init__(self, plan: Plan) -> None:
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns: list[Any] = [
+            BarColumn(bar_width=24),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        ]
+        self.display = RichProgress(*columns, auto_refresh=False)
+        self.task = self.display.add_task("", total=plan.total_steps * plan.accumulate)
+
+    def draw(self, batches: int, text: str) -> None:
+        """Show `batches` done of the whole run, and a line of text."""
+        self.display.update(self.task, completed=batches, description=text, refresh=True)
+
+
+def _written(checkpoint: SavedCheckpoint) -> float | None:
+    """When it was published, in seconds since 1970."""
+    try:
+        return round(checkpoint.path.stat().st_mtime, 1)
+    except OSError:
+        return None
+
+
+def _efficiency() -> str:
+    """Of several ranks: how much of a step they do not wait for each other."""
+    known = heartbeat.efficiency.value
+    return "" if known is None else f", efficiency {known:.0%}"
+
+
+def _batches_done(plan: Plan, epoch: int, batch: int) -> int:
+    return epoch * plan.train_batches + batch + 1
