@@ -83,13 +83,13 @@ def sampler(nodes: int, folder: Path) -> int | None:
 
 def run_json(nodes: int, folder: Path) -> int | None:
     """Rank 0 records the start of an attempt."""
-    from train_anywhere.runs.attempts import record_start
     from train_anywhere.runs.folder import RunDir
+    from train_anywhere.runs.recorder import RunRecorder
 
     run = RunDir(folder)
     run.update(state="submitted")
     environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": f"n[00001-{nodes:05}]"}
-    record_start(run, nodes * RANKS, environ, nodes * RANKS)
+    RunRecorder(run).start(nodes * RANKS, environ, nodes * RANKS)
     return (folder / "run.json").stat().st_size
 
 

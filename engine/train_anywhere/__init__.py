@@ -1,4 +1,22 @@
-"""Training from a laptop to many nodes of a cluster: the installable part, which projects import and do not edit."""
+"""Training from a laptop to many nodes of a cluster: the package that projects import and do not edit.
+
+commands       what `src/*.py` call
+config         from a command line to one typed, checked configuration
+features       optional features of a run, a folder each
+slurm          batch scripts, submissions, the scheduler, the state of jobs
+launch         start a run on this machine; a rank starts in `launch.rank`
+distributed    which rank this is, and where the others are
+data           data sets as pipelines of both frameworks
+training       the loops: `lightning`, `keras`, and what they share
+checkpoints    files of checkpoints, without a framework
+runs           run folders
+monitor        heartbeats, the side process of a node, the report
+search         Optuna
+inference      trained models: evaluate, predict, export
+files          files, folders and the terminal
+plugins        what Hydra loads
+testing        fixtures for the tests of projects
+"""
 
 import os
 import sys

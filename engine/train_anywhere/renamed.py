@@ -33,149 +33,77 @@ PACKAGES = {
 }
 """Old packages, and today's name of each below `train_anywhere`."""
 
-MODULES = (
-    ("src.checkpoints", "checkpoints", "choose=choice initial=init_run"),
-    ("src.checkpoints", "checkpoints.disk", "disk=writes staging manifest event_files plain_zip"),
-    ("src.config", "config", "open=open_groups"),
-    (
-        "src.config",
-        "config.checks",
-        "checks=contradictions batch=batch_size batch_norm folders=writable monitors metric_names "
-        "strategies=strategy_table targets",
-    ),
-    (
-        "src.config",
-        "config.command",
-        "command_line compose diagnose explained sentences refusal yaml_files members json_schema",
-    ),
-    ("src.data", "data", "arrays=array_data base=dataset sets=open_data archives download listing"),
-    (
-        "src.data",
-        "data.order",
-        "ahead=prefetch batch=fits draws=random_numbers keep=keep_batch order=assignment shuffle",
-    ),
-    ("src.data.text", "data.text", "build=token_files cache=token_cache parts=document_split"),
-    (
-        "src.data",
-        "data.tf",
-        "tf_arrays=arrays tf_drop_in=unpadded tf_groups=groups tf_pipeline=pipeline tf_samples=samples "
-        "tf_streams=streams",
-    ),
-    (
-        "src.data",
-        "data.torch",
-        "torch_arrays=arrays torch_draws=draws torch_foreign=user_loader torch_loader=loader "
-        "torch_order=unpadded torch_samples=samples",
-    ),
-    (
-        "src.distributed",
-        "distributed.horovod",
-        "build_horovod=build horovod_corrections=corrections horovod_init=initialize "
-        "horovod_install=installation",
-    ),
-    ("src.distributed", "distributed.network", "network=addresses listening lost_rank hostlist"),
-    ("slurm", "features.after", "following"),
-    ("slurm", "slurm.scheduler", "chain=jobs_in_turn"),
-    (
-        "src.monitor",
-        "features.hangs",
-        "hangs judge=verdict meeting=startup ending=kill_ranks stacks stragglers watch=rank_watch",
-    ),
-    ("src.checkpoints", "features.interval", "interval"),
-    ("slurm.packed", "features.pack_env", "archive environment=virtual_env unpack"),
-    ("src.runs", "features.replay", "replay=bad_loss"),
-    ("src.training", "features.replay", "replay=recompute"),
-    ("src.monitor", "features.restarts", "script_watch"),
-    ("src.runs", "features.restarts", "again=restart"),
-    ("src.runs", "features.bad_nodes", "bad_nodes=nodes_file"),
-    ("src.monitor", "features.sampler", "sampler gpus machine curves"),
-    ("src.monitor", "features.serve", "serve=servers board dashboard"),
-    ("src.data", "features.stage", "stage=copy"),
-    ("src.launch", "features.stage", "stage=each_node"),
-    ("src.files", "files", "clock=disk_clock"),
-    ("src.files", "files.terminal", "output printable telling=byte_progress"),
-    (
-        "src.after",
-        "inference",
-        "asked=request command=evaluate_run files=output_files job=evaluation_job opening predictions",
-    ),
-    ("src.launch", "launch", "ahead=preflight local=local_run sweep=local_sweep"),
-    ("src.monitor", "monitor", "facts=run_facts"),
-    ("src.runs", "runs", "ranks=rank_reports info=run_info"),
-    ("src.runs", "runs.reopen", "resume from_scratch completed frozen trust"),
-    ("src.search", "search", "cluster=cluster_trials here=local_trials table=trial_table start=start_search"),
-    (
-        "slurm.rules",
-        "slurm.rules",
-        "folders=local_folders installed=local_packages limits=site_limits request=rule_request "
-        "starting=launch_rules",
-    ),
-    ("slurm.scaling", "slurm.scaling", "start=start_table table=timing_table"),
-    ("slurm", "slurm.scheduler", "client queue waiting=wait_for_jobs ownership"),
-    (
-        "slurm",
-        "slurm.script",
-        "job render units begin facts=readable gpu_hours environment=clean_environment",
-    ),
-    ("slurm", "slurm.status", "runs=find_runs show_logs ran_here=local_runs"),
-    (
-        "slurm.status",
-        "slurm.status",
-        "report=run_status page=text_page watch=watch_runs commands=next_commands",
-    ),
-    ("slurm.status", "slurm.status.sources", "ended files=run_files gather pending samples=node_samples"),
-    (
-        "slurm",
-        "slurm.submission",
-        "launch=prepare submit rollback snapshot left_out git evaluation trials resubmit dry_run allocation",
-    ),
-    ("slurm.testbed", "slurm.testbed", "config=testbed_config cluster=testbed_cluster errors=testbed_errors"),
-    ("src.training", "training", "monitors=monitored network=native_network"),
-    ("src.training.keras", "training.keras", "after=inference loaders=batches make=native"),
-    (
-        "src.training.keras",
-        "training.keras.checkpoint",
-        "checkpoint=state buffers position random_state callback_state",
-    ),
-    (
-        "src.training.keras",
-        "training.keras.dropin",
-        "dropin=model building counting gradients others=user_callbacks trainable batch_norm=norm_layers",
-    ),
-    ("src.training.keras", "training.keras.loop", "loop=epochs callbacks calls pace tensorboard agreement"),
-    ("src.training.keras.strategies", "training.keras.strategies", "make=choose"),
-    ("src.training.lightning", "training.lightning", "after=inference loaders=batches"),
-    (
-        "src.training.lightning",
-        "training.lightning.checkpoint",
-        "checkpoint=state buffers position random_state plain restoring weights=read_weights rank_state "
-        "shards shard_reader shard_writer",
-    ),
-    (
-        "src.training.lightning",
-        "training.lightning.dropin",
-        "dropin=model connector sharing loggers answers trained measured",
-    ),
-    (
-        "src.training.lightning",
-        "training.lightning.loop",
-        "fast_loop clock pace waiting callbacks early_stop agreement tensorboard",
-    ),
-    (
-        "src.training.lightning.strategies",
-        "training.lightning.strategies",
-        "make=choose later=later_weights device=rank_device store=rendezvous",
-    ),
-    ("src.training", "training.reporting", "progress throughput peak metrics_csv"),
-    ("src.training.tracking", "training.tracking", "open=open_loggers"),
-)
-"""An old package, today's package below `train_anywhere`, and the modules that it took over: `old=new`, or one name for both."""
+MODULES = """
+src.checkpoints checkpoints choose=choice initial=init_run
+src.checkpoints checkpoints.disk disk=writes staging manifest event_files plain_zip
+src.config config open=open_groups
+src.config config.checks checks=contradictions batch=batch_size batch_norm folders=writable monitors metric_names
+src.config config.checks strategies=strategy_table targets
+src.config config.command command_line compose diagnose explained sentences refusal yaml_files members json_schema
+src.data data arrays=array_data base=dataset sets=open_data archives download listing
+src.data data.order ahead=prefetch batch=fits draws=random_numbers keep=keep_batch order=assignment shuffle
+src.data.text data.text build=token_files cache=token_cache parts=document_split
+src.data data.tf tf_arrays=arrays tf_drop_in=unpadded tf_groups=groups tf_pipeline=pipeline tf_samples=samples tf_streams=streams
+src.data data.torch torch_arrays=arrays torch_draws=draws torch_foreign=user_loader torch_loader=loader torch_order=unpadded
+src.data data.torch torch_samples=samples
+src.distributed distributed.horovod build_horovod=build horovod_corrections=corrections horovod_init=initialize
+src.distributed distributed.horovod horovod_install=installation
+src.distributed distributed.network network=addresses listening lost_rank hostlist
+slurm features.after following
+slurm slurm.scheduler chain=jobs_in_turn
+src.monitor features.hangs hangs judge=verdict meeting=startup ending=kill_ranks stacks stragglers watch=rank_watch
+src.checkpoints features.interval interval
+slurm.packed features.pack_env archive environment=virtual_env unpack
+src.runs features.replay replay=bad_loss
+src.training features.nan_watch nan_watch
+src.training features.replay replay=recompute
+src.monitor features.restarts script_watch
+src.runs features.restarts again=restart
+src.runs features.bad_nodes bad_nodes=nodes_file
+src.monitor features.sampler sampler gpus machine curves
+src.monitor features.serve serve=servers board dashboard
+src.data features.stage stage=copy
+src.launch features.stage stage=each_node
+src.files files clock=disk_clock
+src.files files.terminal output printable telling=byte_progress
+src.after inference asked=request command=evaluate_run files=output_files job=evaluation_job opening predictions
+src.launch launch ahead=preflight local=local_run sweep=local_sweep
+src.monitor monitor facts=run_facts
+src.runs runs ranks=rank_reports info=run_info
+src.runs runs.reopen resume from_scratch completed frozen trust
+src.search search cluster=cluster_trials here=local_trials table=trial_table start=start_search
+slurm.rules slurm.rules folders=local_folders installed=local_packages limits=site_limits request=rule_request starting=launch_rules
+slurm.scaling slurm.scaling start=start_table table=timing_table
+slurm slurm.scheduler client queue waiting=wait_for_jobs ownership
+slurm slurm.script job render units begin facts=readable gpu_hours environment=clean_environment
+slurm slurm.status runs=find_runs show_logs ran_here=local_runs
+slurm.status slurm.status report=run_status page=text_page watch=watch_runs commands=next_commands
+slurm.status slurm.status.sources ended files=run_files gather pending samples=node_samples
+slurm slurm.submission launch=prepare submit rollback snapshot left_out git evaluation trials resubmit dry_run allocation
+slurm.testbed slurm.testbed config=testbed_config cluster=testbed_cluster errors=testbed_errors
+src.training training monitors=monitored network=native_network
+src.training.keras training.keras after=inference loaders=batches make=native
+src.training.keras training.keras.checkpoint checkpoint=state buffers position random_state callback_state
+src.training.keras training.keras.dropin dropin=model building counting gradients others=user_callbacks trainable batch_norm=norm_layers
+src.training.keras training.keras.loop loop=epochs callbacks calls pace tensorboard agreement
+src.training.keras.strategies training.keras.strategies make=choose
+src.training.lightning training.lightning after=inference loaders=batches
+src.training.lightning training.lightning.checkpoint checkpoint=state buffers position random_state plain restoring weights=read_weights
+src.training.lightning training.lightning.checkpoint rank_state shards shard_reader shard_writer
+src.training.lightning training.lightning.dropin dropin=model connector sharing loggers answers trained measured
+src.training.lightning training.lightning.loop fast_loop clock pace waiting callbacks early_stop agreement tensorboard
+src.training.lightning.strategies training.lightning.strategies make=choose later=later_weights device=rank_device store=rendezvous
+src.training training.reporting progress throughput peak metrics_csv
+src.training.tracking training.tracking open=open_loggers
+"""
+"""In each line an old package, today's package below `train_anywhere`, and modules that it took over: `old=new`, or one name for both."""
 
 
 def _old_names() -> Iterator[tuple[str, str]]:
     yield from PACKAGES.items()
-    for old, new, modules in MODULES:
-        for module in modules.split():
+    for line in MODULES.strip().splitlines():
+        old, new, *modules = line.split()
+        for module in modules:
             before, _, after = module.partition("=")
             yield f"{old}.{before}", f"{new}.{after or before}"
 

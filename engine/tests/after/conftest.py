@@ -13,8 +13,8 @@ from train_anywhere.config.load import load
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.launch.local_run import make_run
-from train_anywhere.runs.attempts import record_end
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.stop import Stop
 
 SHORT = (
@@ -38,7 +38,7 @@ def train_a_run(folder: Path, *overrides: str) -> RunDir:
     outcome = importlib.import_module(f"train_anywhere.training.{config.framework}.run").train(
         config, run, Topology(), Stop()
     )
-    record_end(run, outcome)
+    RunRecorder(run).end(outcome)
     return run
 
 

@@ -200,7 +200,7 @@ def test_texts_are_read_from_a_copy_of_their_tokens(
         "data.stage=true",
     ]
     config = make_config(*words, f"cluster.local_disk={disk}")
-    splits = open_splits(config.data, "lightning", 0, staging(config))
+    splits = open_splits(config.data, "lightning", 0, staging(config.cluster.local_disk))
     plain = open_splits(config.data, "lightning", 0)
     assert splits.facts["tokenizer"] == plain.facts["tokenizer"], (
         "what is read after the training is not on a node"

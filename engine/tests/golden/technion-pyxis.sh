@@ -190,7 +190,7 @@ if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n 
     for host in "$MASTER_ADDR"; do
         for pause in 1 4 0; do
             srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL --nodelist="$host" \
-                --container-image='nvcr.io#nvidia/pytorch:25.09-py3' --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
+    --container-image='nvcr.io#nvidia/pytorch:25.09-py3' --container-mounts=/scratch/me/project/results:/scratch/me/project/results --container-workdir=/scratch/me/project/results/digits/20261120-101502-a1b2/code --no-container-entrypoint \
                 python -m train_anywhere.checkpoints.recovery "$RUN" && break
             sleep "$pause"
         done

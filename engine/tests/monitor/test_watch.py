@@ -20,8 +20,9 @@ from train_anywhere.features.hangs.rank_watch import Watch
 from train_anywhere.features.hangs.stragglers import Stragglers
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import place_of
-from train_anywhere.runs.attempts import Outcome, record_end, record_start
+from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 
 RANK = """
 import sys, time
@@ -76,7 +77,7 @@ def watched(make_run: Make) -> Iterator[Callable[..., tuple[RunDir, Watch]]]:
 
     def make(*overrides: str) -> tuple[RunDir, Watch]:
         config, run = make_run(*overrides)
-        made.append(Watch(run, config, "here", {}))
+        made.append(Watch(run, config.monitor, "here", {}))
         return run, made[-1]
 
     yield make
@@ -126,7 +127,7 @@ def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(
 ) -> None:
     """Programs that follow the log read watch.json at once."""
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
-    record_start(run, 2, {})
+    RunRecorder(run).start(2, {})
     assert watch.judge
     watch.judge.stragglers = Stragglers(window=0.3)
     files: dict[str, dict[str, Any]] = {}
@@ -154,7 +155,7 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
-    record_start(run, 2, {})
+    RunRecorder(run).start(2, {})
     processes = ranks(run, 7, 7)
     look_until(watch, lambda: all(p.poll() == -signal.SIGKILL for p in processes), 30)
     info = run.info()
@@ -177,7 +178,7 @@ def test_the_third_hang_at_a_step_fails_the_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
-    record_start(run, 2, {})
+    RunRecorder(run).start(2, {})
     assert watch.judge
     watch.judge.hangs = [{"step": 7, "start": "1/0"}, {"step": 7, "start": "1/1"}]
     processes = ranks(run, 7, 7)
@@ -229,7 +230,7 @@ def test_the_first_node_learns_of_the_others_by_their_files(
     """Two watches with two names stand for two nodes; what runs here is rank 1, of the second."""
     config, run = make_run("monitor.hang_minutes=0.05")
     hosts = {"TRAIN_HOSTS": "here:1,there:1"}
-    first, second = (Watch(run, config, host, hosts) for host in ("here", "there"))
+    first, second = (Watch(run, config.monitor, host, hosts) for host in ("here", "there"))
     assert first.judge and not second.judge
     first.node.place = place_of(RunDir(run.path.parent / "nobody"))
     ranks(run, 3, 3)
@@ -248,9 +249,9 @@ def test_the_first_node_learns_of_the_others_by_their_files(
 
 def test_an_ended_run_has_no_hang(make_run: Make) -> None:
     config, run = make_run("monitor.hang_minutes=0.01")
-    record_start(run, 1, {})
-    record_end(run, Outcome("completed", 1, 1, {}, None))
-    watch = Watch(run, config, "here", {})
+    RunRecorder(run).start(1, {})
+    RunRecorder(run).end(Outcome("completed", 1, 1, {}, None))
+    watch = Watch(run, config.monitor, "here", {})
     watch.look(time.time())
     assert found(run)["hang"] is None
 

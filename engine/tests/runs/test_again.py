@@ -10,9 +10,9 @@ from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.replay import bad_loss
 from train_anywhere.features.replay.bad_loss import BadLoss
 from train_anywhere.features.restarts.restart import Failure, Nodes, decide, main
-from train_anywhere.runs.attempts import record_failure, record_first_step, record_start
 from train_anywhere.runs.debug import CAUSE, NODE, first, named
 from train_anywhere.runs.folder import RunDir, create
+from train_anywhere.runs.recorder import RunRecorder
 
 NONE = Nodes((), (), 1)
 JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:1,node2:1"}
@@ -33,10 +33,11 @@ def new_run(folder: Path) -> RunDir:
 
 def failing(run: RunDir, *steps: int) -> None:
     for step in steps:
-        record_start(run, 2, JOB)
-        record_first_step(run, 0)
-        run.steps_done = lambda step=step: step  # type: ignore[misc]
-        record_failure(run)
+        recorder = RunRecorder(run)
+        recorder.start(2, JOB)
+        recorder.first_step(0)
+        recorder.steps_done = lambda step=step: step  # type: ignore[misc]
+        recorder.failure()
 
 
 def asked(run: RunDir, retries: int, used: int = 0, *more: str) -> int:
@@ -127,17 +128,17 @@ def test_a_node_that_fails_twice_is_left_out(
 
 def test_a_loss_of_nan_is_computed_again_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, loss = new_run(tmp_path), BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",))
-    record_start(run, 2, JOB)
+    RunRecorder(run).start(2, JOB)
     bad_loss.record(run, loss)
-    record_failure(run)
+    RunRecorder(run).failure()
     assert asked(run, 0) == 0
     assert (
         "again: the steps up to 40 are computed again, from a checkpoint before." in capsys.readouterr().err
     )
-    record_start(run, 2, JOB)
+    RunRecorder(run).start(2, JOB)
     bad_loss.judge(run, "repeated")
     bad_loss.record(run, replace(loss, verdict="repeated"))
-    record_failure(run)
+    RunRecorder(run).failure()
     assert asked(run, 9) == 1
     assert "not once more: train/loss is nan or inf each time." in capsys.readouterr().err
 

@@ -15,29 +15,26 @@ from train_anywhere.runs.attempts import (
     counted_step,
     job_name,
     logged_step,
-    record_end,
-    record_failure,
-    record_first_step,
-    record_start,
     resume_summary,
     with_ends,
 )
 from train_anywhere.runs.folder import RunDir, create
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 
 JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:2"}
 
 
 def attempt(run: RunDir, from_step: int, to_step: int, ended_by: str | None) -> None:
-    record_start(run, 2, JOB)
-    record_first_step(run, from_step)
+    RunRecorder(run).start(2, JOB)
+    RunRecorder(run).first_step(from_step)
     log = CsvLog(run.metrics_csv)
     log.resume(from_step)
     for step in range(from_step + 1, to_step + 1):
         log.write(step, 1, {"train/loss": 1.0})
     if ended_by:
         state: Literal["completed", "preempted"] = "completed" if ended_by == "completed" else "preempted"
-        record_end(run, Outcome(state, 1, to_step, {}, None), None if state == ended_by else ended_by)
+        RunRecorder(run).end(Outcome(state, 1, to_step, {}, None), None if state == ended_by else ended_by)
 
 
 def test_a_run_that_was_never_resumed_has_no_resume_summary(tmp_path: Path) -> None:
@@ -63,7 +60,7 @@ def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path
 def test_another_number_of_nodes_is_said(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     for hosts in ("a:2,b:2,c:2", "a:2,b:2,c:2", "a:2"):
-        record_start(run, 6, {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": hosts})
+        RunRecorder(run).start(6, {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": hosts})
     assert resume_summary(run.info()) == "resumed 2 times, 0 steps lost, on 3, then 1 node"
 
 
@@ -81,14 +78,15 @@ def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
 def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "HEARTBEAT_S", 0.02)
     run = create(tmp_path, "a")
-    with lock.RunLock(run):
+    recorder = RunRecorder(run)
+    with lock.RunLock(run, recorder):
         assert counted_step(run) == 0
-        run.steps_done = lambda: 41
+        recorder.steps_done = lambda: 41
         deadline = time.monotonic() + 10
         while counted_step(run) != 41 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert counted_step(run) == 41
-        run.steps_done = lambda: 43
+        recorder.steps_done = lambda: 43
     assert counted_step(run) == 43
 
 
@@ -103,8 +101,8 @@ def test_each_attempt_says_where_it_ran_and_why_it_ended(tmp_path: Path) -> None
     run = create(tmp_path, "a")
     run.jobs.write_text("7\n")
     attempt(run, 0, 5, None)
-    record_start(run, 2, {"PBS_JOBID": "8.server"})
-    record_failure(run)
+    RunRecorder(run).start(2, {"PBS_JOBID": "8.server"})
+    RunRecorder(run).failure()
     info = run.info()
     assert (info["state"], info["restarts"], info["job_ids"]) == ("failed", 1, ["7", "8.server"])
     assert [(p["job"], p["ended_by"]) for p in info["parts"]] == [("7", "killed"), ("8.server", "failed")]

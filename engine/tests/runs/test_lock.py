@@ -119,7 +119,7 @@ def test_the_same_job_started_again(run: RunDir, squeue: Path) -> None:
     squeue.write_text("#!/bin/sh\necho RUNNING\n")  # which is this job itself
     squeue.chmod(0o755)
     left_behind(run, host="elsewhere", job="4711", restart="")
-    with RunLock(run, {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"}):
+    with RunLock(run, environ={"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"}):
         pass
 
 

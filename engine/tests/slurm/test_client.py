@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.properties.cases import composed
 from engine.tests.slurm.login import SMALL, Login
-from train_anywhere.config.load import load
 from train_anywhere.features.restarts import script_watch
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import RunDir
@@ -280,7 +278,7 @@ def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     once = f"[ $1 != requeue ] || [ -e {shared_dir}/failed ] || {{ touch {shared_dir}/failed; exit 1; }}"
     (shared_dir / "scontrol").write_text(f'#!/bin/bash\n{once}\nexec {real} "$@"\n')
     (shared_dir / "scontrol").chmod(0o755)
-    watch = script_watch.ScriptWatch(RunDir(shared_dir), load(composed("cluster=slurm")), 1, "node1")
+    watch = script_watch.ScriptWatch(RunDir(shared_dir), True, 1, "node1")
     for _ in range(3):
         watch.look(0.0)
     assert states()[f"{array}_{1 - int(leader)}"] == "RUNNING"

@@ -133,13 +133,13 @@ def test_a_stop_told_by_rank_0_is_75_whatever_the_launcher_says(
 
 
 RECORD_STOP = "RunDir(Path(sys.argv[-1])).update(state='preempted')"
-RECORD_START = "record_start(RunDir(Path(sys.argv[-1])), world_size=1)"
+RECORD_START = "RunRecorder(RunDir(Path(sys.argv[-1]))).start(1)"
 
 
 def _python(statement: str) -> str:
     """A shell line that runs a statement of the training, whose last argument is the run folder."""
     modules = "import sys; from pathlib import Path; from train_anywhere.runs.folder import RunDir"
-    modules += "; from train_anywhere.runs.attempts import *"
+    modules += "; from train_anywhere.runs.recorder import RunRecorder"
     code = f"{modules}; {statement}"
     folders = f"PYTHONPATH={shlex.quote(str(ENGINE))} TRAIN_ROOT={shlex.quote(str(ROOT))}"
     return f'{folders} {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"'

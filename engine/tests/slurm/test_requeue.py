@@ -134,14 +134,14 @@ import lightning.pytorch as pl
 
 class Lingering(pl.Callback):
     def on_fit_start(self, trainer, module):
-        rank = sys.modules["train_anywhere.launch.rank"]
-        record_end = rank.record_end  # the first rank alone calls it
+        recorder = sys.modules["train_anywhere.runs.recorder"].RunRecorder
+        end = recorder.end  # only the first rank calls it
 
-        def late(run, outcome, signal):
+        def late(self, outcome, signal):
             time.sleep(15 if outcome.state == "preempted" else 0)
-            return record_end(run, outcome, signal)
+            return end(self, outcome, signal)
 
-        rank.record_end = late
+        recorder.end = late
 """
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from train_anywhere.errors import NotFiniteError
+from train_anywhere.features.nan_watch.nan_watch import NanWatch
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.summary import not_finite
-from train_anywhere.training.nan_watch import NanWatch, judged
+from train_anywhere.training.monitored import judged
 
 Train = Callable[..., "CompletedProcess[str]"]
 

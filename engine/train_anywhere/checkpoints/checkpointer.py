@@ -47,6 +47,14 @@ class AsyncCheckpointer:
         """The newest checkpoint that is in the run folder."""
         return self.worker.newest
 
+    def newest_good(self, until: int | None) -> SavedCheckpoint | None:
+        """Return the newest checkpoint that can be read, at most of step `until`."""
+        return self.store.newest_good(until)
+
+    def best(self) -> SavedCheckpoint | None:
+        """Return the best checkpoint."""
+        return self.store.best()
+
     def check(self) -> None:
         """Costs nothing; call it at each step.
 
@@ -130,3 +138,25 @@ class AsyncCheckpointer:
         remedy = f"make room there, then resume{' on this node' if left else ''}"
         why = trouble.strerror or trouble
         return f"the newest checkpoint can't be written to {self.store.folder} ({why}); {where}: {remedy}."
+
+
+class NoCheckpointer:
+    """The checkpointer of a process that writes no checkpoints: one rank of several, or a `fast_dev_run`."""
+
+    newest: SavedCheckpoint | None = None
+    events: EventFileSync | None = None
+
+    def newest_good(self, until: int | None) -> SavedCheckpoint | None:
+        """Return None."""
+
+    def best(self) -> SavedCheckpoint | None:
+        """Return None."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""

@@ -1,16 +1,10 @@
-"""From the words of a command line to one typed, checked configuration.
+"""From a command line to one typed, checked configuration. Nothing here knows of runs, ranks or frameworks.
 
-In order: `command_line` separates flags from overrides; `compose` hands the overrides to Hydra, which merges configs/;
-`environment_values` turns the result into plain dicts and lists, and reads `${oc.env:NAME}`; `load` makes it
-dataclasses (`schema`, `choices`, `cluster`) by way of `strict`, which checks types and the rules of `limits` and `paths`;
-`targets` checks what the sections of the open groups (`open`) name, `monitors` says which metric is the best one;
-`checks` lists the contradictions between keys (`strategies`: what works with what, `batch_norm`: who normalises over all ranks);
-`members` loads all runs of a sweep.
-A request that fails is one message: `refusal` asks `sentences` what an exception means, and `diagnose` what else is wrong
-with the command line; `yaml_files` knows what can be wrong with a file of configs/, `folders` whether one can be written to,
-`signatures` what a class or function takes that a configuration names. `explained` is the page of `--help`. A rank makes what
-is named with `instantiate`.
-Nothing here knows of runs, ranks or frameworks, and nothing is imported that a submission would wait for.
+command               flags and overrides, what Hydra composes, one message for all problems
+load                  a tree into dataclasses: `schema`, `cluster`, `choices`, by way of `strict` and `limits`
+checks                contradictions between keys, targets, strategies, folders
+open_groups           sections that name anything by `_target_`; `instantiate` makes it in a rank, `signatures` reads it without importing
+paths                 folders as typed; `environment_values` reads `${oc.env:NAME}`
 
 Public, for checks and signatures of a project's own models and data sets: what `__all__` lists.
 """

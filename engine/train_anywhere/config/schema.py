@@ -82,6 +82,7 @@ class Trainer:
     early_stopping: EarlyStopping
     compile: bool  # the network, for its device: see docs/performance.md
     tf32: bool  # how GPUs multiply float32 matrices
+    fast_step: bool  # lightning: skip hooks that nothing overrides; false: Lightning's own loop
     channels_last: bool  # memory format of the weights of convolutions, and so of what these compute
     find_unused_parameters: (
         bool | None

@@ -1,9 +1,8 @@
 """Pipelines that feed every data set to every framework in the same order.
 
-`sets.open_splits` calls the function that `data._target_` names, which returns `base.Splits`. `order.BatchOrder` assigns rows to ranks: a
-pure function of seed, epoch, batch and rank. The files of a framework (`torch_*`, `tf_*`) read these rows in workers or threads, and
-yield them with their weights (padding has weight 0) or, for a module that takes no weights, without. A map-style data set that a user
-brings is read in the same order; an iterable one in its own.
+`open_data.open_splits` calls the function that `data._target_` names, which returns `dataset.Splits`. `order.assignment` gives rows to
+ranks: a pure function of seed, epoch, batch and rank. `torch` and `tf` read these rows in workers or threads, with weights (padding has
+weight 0) or without. A user's map-style data set is read in the same order, an iterable one in its own.
 
 Public: what `__all__` lists. A name is imported on first use, since some need numpy and a submission imports none.
 """

@@ -7,6 +7,7 @@ sampler     `monitor.sample_seconds`: samples of CPUs, memory and GPUs
 serve       `monitor.serve`, `monitor.dashboard`: pages from the first node
 interval    `checkpoint.interval` and `every_n_*`: checkpoints within an epoch
 replay      `trainer.detect_nan=replay`: computes a loss of nan again
+nan_watch   `trainer.detect_nan`: reports a loss of nan or inf
 bad_nodes   nodes that failed twice are left out at a requeue
 after       `after=RUN`: starts when another run is complete
 chain       `cluster.chain`: several jobs in a row
@@ -29,7 +30,7 @@ from train_anywhere.config.open_groups import TARGET, split_open
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.feature import Feature, Followed, Observer, Observers, Part, Rank, Step
+from train_anywhere.features.feature import Feature, Followed, Observer, Part, Rank, Step
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -43,6 +44,7 @@ BUILT_IN = {
     "serve": "Serve",
     "interval": "CheckpointInterval",
     "replay": "ReplayNan",
+    "nan_watch": "DetectNan",
     "bad_nodes": "BadNodes",
     "after": "After",
     "chain": "Chain",
@@ -57,16 +59,6 @@ def built_in(classes: Mapping[str, str] | None = None) -> list[Feature]:
     """Return the features of the engine, wanted or not."""
     chosen = {**BUILT_IN, **INNERMOST} if classes is None else classes
     return [getattr(importlib.import_module(f"{__name__}.{name}"), named)() for name, named in chosen.items()]
-
-
-def active(config: Config) -> list[Feature]:
-    """Return the features that a run has, in the order in which they are called.
-
-    Raises:
-        ConfigError: a feature of the project can't be made.
-    """
-    every = [*built_in(BUILT_IN), *_of_project(config), *built_in(INNERMOST)]
-    return [one for one in every if one.wanted(config)]
 
 
 def _of_project(config: Config) -> Iterator[Feature]:
@@ -115,19 +107,12 @@ def known() -> list[Feature]:
     return found
 
 
-def problems(config: Config, ask: Callable[[Feature], Iterable[str]]) -> list[str]:
-    """Return what features report, such as `lambda feature: feature.problems_here(config)`."""
-    try:
-        return [problem for one in active(config) for problem in ask(one)]
-    except ConfigError as error:
-        return error.problems
-
-
 @dataclass(frozen=True)
 class Features:
-    """The features of a job with their settings: `"stage" in job.features`, `job.features["pack_env"].archive`.
+    """The features of a run, in the order in which they are called: `"stage" in features`, `features["pack_env"].archive`.
 
     Attributes:
+        settings: of a job, by the names of its features.
         on_node: a side process runs on each node.
     """
 
@@ -135,11 +120,23 @@ class Features:
     settings: Mapping[str, Any] = field(default_factory=dict)
     on_node: bool = False
 
+    @classmethod
+    def of(cls, config: Config) -> "Features":
+        """Return the features that a run has. Raises ConfigError: a feature of the project can't be made."""
+        found = [*built_in(BUILT_IN), *_of_project(config), *built_in(INNERMOST)]
+        for one in found:
+            one.config = config
+        found = [one for one in found if one.wanted()]
+        on_node = not config.trainer.fast_dev_run and any(one.on_node for one in found)
+        return cls(found, {one.name: one.settings() for one in found}, on_node)
+
     def __contains__(self, name: str) -> bool:
         return name in self.settings
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
+
+    # --- the batch script
 
     @property
     def python(self) -> str:
@@ -157,68 +154,58 @@ class Features:
         files = ((one.name, one.folder() / f"{stage}.sh.j2") for one in order)
         return [f"{name}/{file.name}" for name, file in files if file.is_file()]
 
-    def before_submission(self, config: Config, results: Path) -> "Features":
+    def before_submission(self, results: Path) -> "Features":
         """Complete the settings by work on the login node. Raises SubmitError."""
-        done = {f.name: f.before_submission(self.settings[f.name], config, results) for f in self.all}
-        return replace(self, settings=done)
+        return replace(self, settings={f.name: f.before_submission(self[f.name], results) for f in self.all})
 
     def after_snapshot(self, code: Path) -> "Features":
         """Complete the settings by work on the copy of the code. Raises OSError."""
-        return replace(
-            self, settings={f.name: f.after_snapshot(self.settings[f.name], code) for f in self.all}
-        )
+        return replace(self, settings={f.name: f.after_snapshot(self[f.name], code) for f in self.all})
+
+    # --- the nodes and the ranks
+
+    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
+        """Return functions that make the parts of the side process of a node."""
+        return [make for one in self.all for make in one.parts(run, host)]
+
+    @contextmanager
+    def in_rank(self, heartbeat: Path | None) -> Iterator[None]:
+        """Enter the contexts in which a rank runs."""
+        with ExitStack() as stack:
+            for one in self.all:
+                stack.enter_context(one.in_rank(heartbeat))
+            yield
+
+    @property
+    def counts(self) -> bool:
+        """Whether an observer needs the counts of each batch."""
+        return any(one.counts for one in self.all)
+
+    def observers(self, rank: Rank) -> list[Observer]:
+        """Return the observers of the training loop of a rank."""
+        return [observer for one in self.all if (observer := one.observer(rank))]
+
+    @property
+    def staging(self) -> Staged:
+        """A function from a path of the data set to the path to read instead."""
+        return next((found for one in self.all if (found := one.staging())), as_it_is)
+
+    def resume_until(self, run: RunDir) -> int | None:
+        """Return the last step whose checkpoint the run may resume from; None: any."""
+        limits = [limit for one in self.all if (limit := one.resume_until(run)) is not None]
+        return min(limits, default=None)
+
+    def starts_again(self, run: RunDir) -> str:
+        """Return why the ranks that have just failed are started again on this machine; empty if they are not."""
+        return next((why for one in self.all if (why := one.starts_again(run))), "")
 
 
-def of_job(config: Config) -> Features:
-    """Return the features of a job. Raises ConfigError."""
-    found = active(config)
-    return Features(found, {one.name: one.settings(config) for one in found}, on_node(config))
-
-
-def parts(run: RunDir, config: Config, host: str) -> list[Callable[[], Part]]:
-    """Return functions that make the parts of the side process of a node."""
-    return [make for one in active(config) for make in one.parts(run, config, host)]
-
-
-def on_node(config: Config) -> bool:
-    """Return whether a run has a side process on each node."""
-    return not config.trainer.fast_dev_run and any(one.on_node for one in active(config))
-
-
-@contextmanager
-def in_rank(config: Config, heartbeat: Path | None) -> Iterator[None]:
-    """Enter the contexts in which a rank runs."""
-    with ExitStack() as stack:
-        for one in active(config):
-            stack.enter_context(one.in_rank(heartbeat))
-        yield
-
-
-def counts(config: Config) -> bool:
-    """Return whether an observer needs the counts of each batch."""
-    return any(one.counts for one in active(config))
-
-
-def observers(config: Config, rank: Rank) -> Observers:
-    """Return the observers of the training loop of a rank."""
-    made = (one.observer(config, rank) for one in active(config))
-    return Observers(observer for observer in made if observer)
-
-
-def staging(config: Config) -> Staged:
-    """Return a function from a path of the data set to the path to read instead."""
-    return next((found for one in active(config) if (found := one.staging(config))), as_it_is)
-
-
-def resume_until(config: Config, run: RunDir) -> int | None:
-    """Return the last step whose checkpoint the run may resume from; None: any."""
-    limits = [limit for one in active(config) if (limit := one.resume_until(run)) is not None]
-    return min(limits, default=None)
-
-
-def starts_again(config: Config, run: RunDir) -> str:
-    """Return why the ranks that have just failed are started again on this machine; empty if they are not."""
-    return next((why for one in active(config) if (why := one.starts_again(run))), "")
+def problems(config: Config, ask: Callable[[Feature], Iterable[str]]) -> list[str]:
+    """Return what features report, such as `lambda feature: feature.problems_here()`."""
+    try:
+        return [problem for one in Features.of(config).all for problem in ask(one)]
+    except ConfigError as error:
+        return error.problems
 
 
 def follow(info: Mapping[str, Any], scheduler: str, results: Path) -> Followed | None:

@@ -165,6 +165,7 @@ class Feature:
     defines a feature imports no framework and no numpy.
 
     Attributes:
+        config: of the run; set before any other method than `follow`, `why`, `verdicts` and `rows` is called.
         name: key of the feature in `Job.features`, in templates and in the folder of its templates.
         on_node: `parts` gives the side process of each node something to do.
         exports: environment variables of its templates that the ranks need on other nodes.
@@ -172,50 +173,54 @@ class Feature:
         python: the shell word that starts Python in the job, if not the one that the configuration names.
     """
 
+    config: Config
     name = ""
     on_node = False
     counts = False
     exports: tuple[str, ...] = ()
     python = ""
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """Return whether this run has the feature. One that is listed in `features:` is wanted."""
         return True
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
+        return type(self) is type(other) and self._arguments() == other._arguments()
+
+    def _arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "config"}
 
     __hash__ = None  # type: ignore[assignment]
 
     # --- the configuration: a message for each problem
 
-    def problems(self, config: Config) -> list[str]:
+    def problems(self) -> list[str]:
         """Return what can't work on any machine."""
         return []
 
-    def problems_of_job(self, config: Config, members: int) -> list[str]:
+    def problems_of_job(self, members: int) -> list[str]:
         """Return what can't work in a job; `members` is the number of runs of a sweep, else 1."""
         return []
 
-    def problems_here(self, config: Config) -> list[str]:
+    def problems_here(self) -> list[str]:
         """Return what can't work in a run on this machine, `cluster=local`."""
         return []
 
-    def problems_at_submission(self, config: Config) -> list[str]:
+    def problems_at_submission(self) -> list[str]:
         """Return what is wrong with folders of the login node; not asked in a dry run for another machine."""
         return []
 
-    def problems_in_allocation(self, config: Config) -> list[str]:
+    def problems_in_allocation(self) -> list[str]:
         """Return what can't work in an allocation that has started."""
         return []
 
     # --- the job
 
-    def settings(self, config: Config) -> Any:
+    def settings(self) -> Any:
         """Return what templates read as `job.features[name]`; two members of one array must have the same."""
         return True
 
-    def before_submission(self, settings: Any, config: Config, results: Path) -> Any:
+    def before_submission(self, settings: Any, results: Path) -> Any:
         """Return the settings, completed by work on the login node. Raises SubmitError."""
         return settings
 
@@ -234,7 +239,7 @@ class Feature:
 
     # --- the nodes and the ranks
 
-    def parts(self, run: RunDir, config: Config, host: str) -> list[Callable[[], Part]]:
+    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
         """Return functions that make parts of the side process of a node; one that raises is passed over."""
         return []
 
@@ -242,11 +247,11 @@ class Feature:
         """Return a context in which a rank runs; `heartbeat` is its file, None if the node's memory takes none."""
         return nullcontext()
 
-    def observer(self, config: Config, rank: Rank) -> Observer | None:
+    def observer(self, rank: Rank) -> Observer | None:
         """Return the observer of the training loop of a rank."""
         return None
 
-    def staging(self, config: Config) -> Staged | None:
+    def staging(self) -> Staged | None:
         """Return a function from a path of the data set to the path to read instead."""
         return None
 

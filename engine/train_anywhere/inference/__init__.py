@@ -1,11 +1,12 @@
-"""What comes after training: a run's weights measured, used, exported. It reads run folders, also of runs that train meanwhile.
+"""Trained models: measured, used, exported. Run folders are only read, also those of runs that train meanwhile.
 
     from train_anywhere.inference import load_model
     model = load_model("results/latest")
 
-`src/evaluate.py` is the command. `asked.py` checks what was typed; `opening.py` reads a run as one process of this machine would train it;
-`command.py` does it here, with `files.py` and `predictions.py`, which write over no file; `job.py` makes a job of it, which
-`slurm/submission/evaluation.py` submits. A framework's part is `after.py` in its folder of training.
+request          what was typed for `src/evaluate.py`, checked
+opening          a run folder, a checkpoint, the model with its weights
+evaluate_run     does it here; `evaluation_job` as a job
+predictions      files of predictions; `output_files` names files that do not exist yet
 """
 
 from train_anywhere.inference.opening import load_model

@@ -56,23 +56,30 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         return 0
     if run and config.from_scratch and (kept := set_aside(run)):
         print(f"from_scratch=true: what the run had is kept in {display_path(kept)}.", flush=True)
-    if run:
-        freeze(run, config, overrides, layout)
-        with beside(run, config):
-            return run_here(run, layout)
-    results = Path(config.paths.results)
-    before = results / os.readlink(results / "latest") if (results / "latest").is_symlink() else None
+    results, new = Path(config.paths.results), run is None
+    before = latest_run(results) if new else None
     try:
-        run = make_run(config, overrides, layout)
+        if run:
+            freeze(run, config, overrides, layout)
+        else:
+            run = make_run(config, overrides, layout)
     except CheckpointError:
-        with suppress(OSError):
-            point_latest(results, before if before and before.is_dir() else None)
+        if new:
+            with suppress(OSError):
+                point_latest(results, before)
         raise
     with beside(run, config):
         code = run_here(run, layout)
-    if before and before.is_dir() and never_trained(run):
+    if before and never_trained(run):
         point_latest(results, before)
     return code
+
+
+def latest_run(results: Path) -> Path | None:
+    """Return the run folder that results/latest points to; None if there is none."""
+    link = results / "latest"
+    folder = results / os.readlink(link) if link.is_symlink() else None
+    return folder if folder and folder.is_dir() else None
 
 
 def make_run(config: Config, overrides: Sequence[str], layout: Layout) -> RunDir:
@@ -121,7 +128,7 @@ def local_problems(config: Config) -> list[str]:
     devices = local_layout(config).device_count
     problems = [
         *this_machine(config, visible_gpus, local_layout(config).world_size),
-        *features.problems(config, lambda one: [*one.problems(config), *one.problems_here(config)]),
+        *features.problems(config, lambda one: [*one.problems(), *one.problems_here()]),
         uneven_batch(config.data.batch_size, devices),
         *data_problems(config, devices),
     ]

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from train_anywhere import features
 from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
+from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect
 from train_anywhere.launch.forkserver import ForkServer, Process
@@ -83,7 +83,7 @@ def run_here(
     """
     inside = layout.world_size == 1 and start is None
     code = run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
-    while code == 1 and (why := features.starts_again(frozen(run), run)):
+    while code == 1 and (why := Features.of(frozen(run)).starts_again(run)):
         print(why, file=sys.stderr, flush=True)
         code = _run_ranks(run, layout.world_size, start, signals)
     return code
@@ -109,7 +109,7 @@ def recorded(run: RunDir, code: int) -> int:
 @contextlib.contextmanager
 def beside(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
     """Run the side process of this machine (monitor/node.py) while the run trains; if it can't be started, go without."""
-    if not features.on_node(config):
+    if not Features.of(config).on_node:
         yield
         return
     command = [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), str(os.getpid())]

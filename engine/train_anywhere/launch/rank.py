@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from train_anywhere import features
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
@@ -23,6 +22,7 @@ from train_anywhere.errors import (
     ProjectError,
     SignalsAsErrors,
 )
+from train_anywhere.features import Features
 from train_anywhere.files.terminal.output import mark_lines, outlive_terminal, protect
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.failure import tell as tell_failure
@@ -30,11 +30,12 @@ from train_anywhere.launch.failure import watch_threads
 from train_anywhere.launch.leaving import follow_parent, reported_exits
 from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.monitor.times import Times
-from train_anywhere.runs.attempts import Outcome, record_end, record_failure, record_start
+from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.rank_reports import report_place
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import not_finite, not_recorded, summary
 from train_anywhere.training.stop import Stop
@@ -77,33 +78,36 @@ def run_rank(run: RunDir | str | Path) -> int:
         watch_threads(run, topology)
         if config.monitor.ranks:
             report_place(run, topology)
-        with visible(config, run, topology), RunLock(run) if topology.rank == 0 else nullcontext():
-            return _run_locked(config, run, topology, stop)
+        with visible(config, run, topology):
+            recorder = RunRecorder(run, Times(run)) if topology.rank == 0 else None
+            with RunLock(run, recorder) if recorder else nullcontext():
+                return _run_locked(config, run, topology, stop, recorder)
     except ProjectError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return REFUSED
 
 
-def _run_locked(config: Config, run: RunDir, topology: Topology, stop: Stop) -> int:
-    first = topology.rank == 0
-    if first:
-        record_start(run, topology.world_size, devices=running_strategy(config, topology)[1])
+def _run_locked(
+    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None
+) -> int:
+    if recorder:
+        recorder.start(topology.world_size, devices=running_strategy(config, topology)[1])
     try:
-        with SignalsAsErrors(), reported_exits(lambda: _try_to_record_failure(run) if first else None):
-            outcome = train(config, run, topology, stop)
+        with SignalsAsErrors(), reported_exits(lambda: _try_to_record_failure(recorder)):
+            outcome = train(config, run, topology, stop, recorder)
     except BaseException as error:
-        return _failed(run, topology, error)
+        return _failed(run, topology, error, recorder)
     # rank 0 alone reports how the run ended: a launcher kills all ranks when one exits with another code
     try:
-        return _finish(config, run, topology, stop, outcome) if first else 0
+        return _finish(config, recorder, topology, stop, outcome) if recorder else 0
     except CheckpointError as error:  # run.json was damaged while the run trained
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return 1
 
 
-def _finish(config: Config, run: RunDir, topology: Topology, stop: Stop, outcome: Outcome) -> int:
+def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Stop, outcome: Outcome) -> int:
     """Record and report how the run ended; returns the exit code."""
-    recorded = record_end(run, outcome, stop.requested)
+    run, recorded = recorder.run, recorder.end(outcome, stop.requested)
     print(summary(run, config, stop.requested), flush=True)
     tell(run, config)
     if not recorded:
@@ -120,10 +124,8 @@ def _finish(config: Config, run: RunDir, topology: Topology, stop: Stop, outcome
 def visible(config: Config, run: RunDir, topology: Topology) -> Iterator[None]:
     """Within, the side process of this node sees what this rank does."""
     beat = heartbeat.begin(run, topology)
-    if topology.rank == 0:
-        run.time_spent = Times(run)
     try:
-        with features.in_rank(config, beat):
+        with Features.of(config).in_rank(beat):
             yield
     finally:
         heartbeat.end()
@@ -141,9 +143,11 @@ def tell(run: RunDir, config: Config) -> None:
         print(f"The report was not written: {error}", file=sys.stderr, flush=True)
 
 
-def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+def train(
+    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None = None
+) -> Outcome:
     """Import the training loop of one framework, and of no other, and train."""
-    outcome: Outcome = side(config.framework, "run").train(config, run, topology, stop)
+    outcome: Outcome = side(config.framework, "run").train(config, run, topology, stop, recorder)
     return outcome
 
 
@@ -152,15 +156,15 @@ def side(framework: str, name: str) -> Any:
     return importlib.import_module(f"train_anywhere.training.{framework}.{name}")
 
 
-def _try_to_record_failure(run: RunDir) -> None:
+def _try_to_record_failure(recorder: RunRecorder | None) -> None:
     try:
-        record_failure(run)
+        if recorder:
+            recorder.failure()
     except (OSError, CheckpointError) as error:  # likely the error that ended the run, which is printed next
         print(f"run.json does not record that the run failed: {error}", file=sys.stderr, flush=True)
 
 
-def _failed(run: RunDir, topology: Topology, error: BaseException) -> int:
-    if topology.rank == 0:
-        _try_to_record_failure(run)
+def _failed(run: RunDir, topology: Topology, error: BaseException, recorder: RunRecorder | None) -> int:
+    _try_to_record_failure(recorder)
     tell_failure(run, topology, error)
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -1,13 +1,11 @@
-"""What is seen of a run while it trains, from beside the ranks.
+"""What is seen of a run while it trains.
 
-1. The batch script (`slurm/templates/_monitor.sh.j2`) starts one side process on each node; on this machine `launch/processes.py` does.
-2. `node` is that process: at low priority, it calls each of its parts every few seconds, and ends with the script, or when its parent
-   is gone. Nothing waits for it and nothing reads its exit code: killed at any moment, the training goes on as before.
-3. `sampler` writes what the node does: `gpus` asks NVML or nvidia-smi, `machine` asks psutil and /proc; `curves` adds it to TensorBoard.
-4. `serve` is a TensorBoard server on the first node, and the line that tunnels to it.
-5. `watch` looks at the ranks: each writes a `heartbeat`, which `ranks` reads on its node; on the first node `judge` asks `meeting` who
-   has not come, `stragglers` who is slow and `hangs` who hangs. Then `stacks` are written; with `hang=requeue`, `ending` ends the run.
-6. `live`, within a rank: a thread of rank 0 keeps RUN/monitor/live.json, how far the training is.
+heartbeat      each rank writes where it is; `ranks` reads that on its node
+node           the side process of a node: calls the parts of features (`features.hangs`, `sampler`, `serve`) at intervals
+live           RUN/monitor/live.json, how far the training is
+times          where the time goes; `goodput` and `efficiency` compute shares of it
+run_facts      what a run folder says of a run; `verdicts` in sentences
+report         RUN/report.html
 
-Everything is written below `RUN/monitor`. A disk that refuses is done without, and tried again at the next sample.
+Everything is written below RUN/monitor. What a disk refuses is written at the next sample.
 """

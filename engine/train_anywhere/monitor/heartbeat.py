@@ -110,9 +110,8 @@ class Heartbeat:
             path = self.folder.path / f"rank-{self.rank}"
             remove_in(self.folder, path.name)  # of a killed process
             with open(path, "xb+", buffering=0) as file:
-                file.write(
-                    bytes(SIZE)
-                )  # not truncate: where no memory is left, that gives a page whose first use kills this process
+                # not truncate: without free memory that gives a page whose first use kills this process
+                file.write(bytes(SIZE))
                 self._map = mmap.mmap(file.fileno(), SIZE)
             self._path = path
         self.enter("start", "importing")
@@ -135,9 +134,8 @@ class Heartbeat:
         self.batch = 0
         self._spent[self.section] += time.monotonic() - self.began
         self.section = SECTIONS.index(section)
-        self.began = self.beat = self._batch_began = (
-            time.monotonic()
-        )  # a silence across sections is of neither
+        # a silence across sections is of neither
+        self.began = self.beat = self._batch_began = time.monotonic()
         self.at(place)
 
     @property

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere import features
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.features import Features
 from train_anywhere.features.feature import Part
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.runs.folder import RunDir
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 def parts_of(run: RunDir, config: Config) -> list[Part]:
     """Return the parts of this node's side process; one that can't be made is left out."""
     parts: list[Part] = []
-    for make in features.parts(run, config, node_name()):
+    for make in Features.of(config).parts(run, node_name()):
         attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]
     return parts
 

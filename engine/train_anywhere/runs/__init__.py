@@ -3,8 +3,8 @@
 results/<name>/<run id>/ holds, with its writer:
 
     config.yaml overrides.txt     the submission or local start, and each resume: the complete configuration and the overrides
-    run.json state                state, attempts, jobs, hosts, metrics: `RunDir.update`, called by the submission, by rank 0 at
-                                  start and end of an attempt, by `jobs.py cancel`; the batch script writes `state` alone
+    run.json state                state, attempts, jobs, hosts, metrics: `RunDir.update`, called by the submission, by
+                                  `RunRecorder` on rank 0, by `jobs.py cancel`; the batch script writes `state`
     jobs.txt                      the submission: one job id a line
     job.sbatch (job.pbs) code/    the submission: the batch script, and the code as it was
     slurm-<job>.out .err          the scheduler; PBS: pbs-<job>.out .err
@@ -17,8 +17,7 @@ results/<name>/<run id>/ holds, with its writer:
     debug/                        whoever left something out of the log: ranks, and what launched them
     before-1/                     `from_scratch=true`: what was trained before
 
-`folder`: the folder and run.json; `info`: whether that holds what it should. `attempts`: what rank 0 records at the start and end of each
-attempt. `lock`: one job at a time. `frozen`, `resume`, `trust`: reading a run folder that is to be resumed, with code that it may bring.
-`completed`, `summary`: what is printed at the end. `from_scratch`: start again and keep what there was. `debug`: what the log leaves out.
-`again`, `replay`, `bad_nodes`: whether and where ranks that failed start once more.
+`folder`: the folder and run.json, which `recorder` writes on rank 0; `run_info`: whether it holds what it should; `attempts`: reads them.
+`lock`: one job at a time. `reopen`: a run folder that is resumed, with code that it may bring. `summary`: what is printed at the end.
+`debug`: what the log leaves out.
 """

@@ -1,4 +1,4 @@
-"""The attempts of a run: its start, then one more for each resume. Kept in run.json, which rank 0 writes through these functions.
+"""The attempts of a run: its start, then one more for each resume. Kept in run.json, which rank 0 writes by `runs/recorder.py`.
 
 Each attempt records when, in which job and on which hosts it ran, the step it started from, the step it reached, and why it
 ended.
@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any, Literal
 
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.ordinary import make_folder, open_file, overwrite
-from train_anywhere.files.plain_json import dumps, loads
+from train_anywhere.files.atomic import read_text
+from train_anywhere.files.ordinary import open_file, overwrite
+from train_anywhere.files.plain_json import loads
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 from train_anywhere.runs.run_info import is_attempt
 
@@ -59,104 +59,18 @@ class Outcome:
     unit: str = "samples"
 
 
-def record_start(
-    run: RunDir, world_size: int, environ: Mapping[str, str] = os.environ, devices: int = 1
-) -> None:
-    """Start an attempt on so many devices. An earlier attempt without `ended_by` was killed."""
-    with suppress(OSError):
-        open_file(
-            run.monitor / ENDS, "rb+"
-        ).close()  # a second name of it keeps its content when the script appends
-    info = run.info()
-    attempts = info.get(ATTEMPTS, [])
-    if attempts:
-        attempts[-1] = with_times(run, {"ended_by": "killed", **attempts[-1]})
-    world = {"hosts": hosts(environ), "world_size": world_size, "devices": devices}
-    attempt = {"started": now(), "job": running_job(environ), **world}
-    with suppress(KeyError, ValueError, OverflowError, OSError):
-        attempt["allocated"] = _moment(environ[STARTED])
-    run.note(
-        info,
-        state="running",
-        world_size=world_size,
-        hosts=attempt["hosts"],
-        job_ids=job_ids(run, environ),
-        started=info.get("started", attempt["started"]),
-        ended=None,
-        restarts=len(attempts),
-        **{ATTEMPTS: [*attempts, attempt]},
-    )
-
-
-def record_first_step(run: RunDir, step: int) -> None:
-    """Training of this attempt starts at optimizer step `step`; call it before the rows after it leave metrics.csv."""
-    info = run.info()
-    attempts = info.get(ATTEMPTS)
-    if not attempts:
-        return
-    for before in attempts[-2:-1]:
-        before.setdefault("step", max(step, logged_step(run), counted_step(run)))
-    count_step(run, step)
-    attempts[-1]["from_step"] = step
-    run.note(info, **{ATTEMPTS: attempts})
-
-
-def record_end(run: RunDir, outcome: Outcome, signal: str | None = None) -> bool:
-    """The attempt ended.
-
-    Args:
-        signal: name of the signal that stopped it, if one did.
-
-    Returns:
-        Whether run.json says so; it does not if the disk refuses.
-    """
-    return run.note(
-        state=outcome.state,
-        ended=now(),
-        epoch=outcome.epoch,
-        step=outcome.step,
-        metrics=outcome.metrics,
-        checkpoint=outcome.checkpoint,
-        rate=outcome.rate and round(outcome.rate, 3),
-        unit=outcome.unit,
-        **{ATTEMPTS: _ended(run, ended_by=signal or outcome.state, step=outcome.step)},
-    )
-
-
-def record_failure(run: RunDir) -> None:
-    """The attempt ended with an error."""
-    step = {"step": run.steps_done()} if run.steps_done else {}
-    run.update(state="failed", ended=now(), **{ATTEMPTS: _ended(run, ended_by="failed", **step)})
-
-
 def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -> None:
     """The attempt hung and is ended from outside; rank 0, which is stopped, records nothing any more."""
     trains = run.info().get("state") == "running"  # else its rank 0 has not come so far
-    parts = {ATTEMPTS: _ended(run, ended_by="hang", step=step)} if trains else {}
+    parts = {ATTEMPTS: ended_attempts(run, ended_by="hang", step=step)} if trains else {}
     run.update(state=state, ended=now(), **parts)
 
 
-def _ended(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
+def ended_attempts(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
     attempts = run.info().get(ATTEMPTS, [])
     if not attempts:
         return []
-    note_times(run)
     return [*attempts[:-1], with_times(run, {**attempts[-1], **fields})]
-
-
-def note_times(run: RunDir) -> None:
-    """Record where the time of the present attempt went, unless the disk refuses or nobody has counted it."""
-    if run.time_spent is None:
-        return
-    with suppress(OSError):
-        seconds = {name: round(value, 3) for name, value in run.time_spent().items()}
-        content = dumps({"until": now(), "seconds": seconds})
-        try:
-            write_atomic(run.monitor / TIMES, content)
-        except FileNotFoundError:
-            # not made beforehand: nearly always it is there, and a shared disk answers slowly
-            make_folder(run.monitor)
-            write_atomic(run.monitor / TIMES, content)
 
 
 def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +88,7 @@ def with_ends(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> list[dict[s
     """The attempts, with `script_ended` where the batch script has recorded when it was done with them."""
     try:
         lines = [line.split() for line in read_text(run.monitor / ENDS).splitlines()]
-        ends = {_moment(line[0]): _moment(line[1]) for line in lines if len(line) == 2}
+        ends = {moment(line[0]): moment(line[1]) for line in lines if len(line) == 2}
     except (OSError, ValueError, OverflowError):
         ends = {}
     began = [attempt.get("allocated") for attempt in attempts]
@@ -184,7 +98,7 @@ def with_ends(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> list[dict[s
     ]
 
 
-def _moment(seconds: str) -> str:
+def moment(seconds: str) -> str:
     """Unix seconds, as `now` writes them. Raises ValueError, OverflowError, OSError."""
     return datetime.fromtimestamp(int(seconds), UTC).isoformat(timespec="seconds")
 

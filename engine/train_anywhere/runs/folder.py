@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,15 +37,11 @@ class RunDir:
     Attributes:
         path: absolute path of the folder.
         id: its name, such as 20261120-101502-a1b2.
-        steps_done: returns the optimizer steps done by the training that runs in it, from any thread; None before it starts.
-        time_spent: the same for the seconds in each section of the present attempt, see `monitor/times.py`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self.steps_done: Callable[[], int] | None = None
-        self.time_spent: Callable[[], dict[str, float]] | None = None
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"

@@ -21,8 +21,9 @@ from train_anywhere.errors import CheckpointError, SchedulerError
 from train_anywhere.files.atomic import read_text, replace, take
 from train_anywhere.files.plain_json import loads
 from train_anywhere.files.removal import remove_file
-from train_anywhere.runs.attempts import count_step, job_name, note_times
+from train_anywhere.runs.attempts import job_name
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 
 HEARTBEAT_S, STALE_AFTER_S = 5.0, 20.0
 """Heartbeat period, and how long to watch for one when nothing else shows whether the holder lives."""
@@ -35,10 +36,15 @@ class RunLock:
     """Held while training in a run folder: `with RunLock(run): ...`, in rank 0 only.
 
     A lock that a killed process left behind is taken over. Clocks are never compared: nodes disagree, and clocks jump.
+
+    Args:
+        recorder: records every few seconds how far the run is.
     """
 
-    def __init__(self, run: RunDir, environ: Mapping[str, str] = os.environ) -> None:
-        self.run, self.path = run, run.path / "lock"
+    def __init__(
+        self, run: RunDir, recorder: RunRecorder | None = None, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self.recorder, self.path = recorder, run.path / "lock"
         self.me = identity(environ)
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="lock", daemon=True)
@@ -111,11 +117,8 @@ class RunLock:
             self._count()
 
     def _count(self) -> None:
-        steps = self.run.steps_done
-        if steps is not None:
-            count_step(self.run, steps())
-        note_times(self.run)
-        self.run.catch_up()
+        if self.recorder:
+            self.recorder.count()
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

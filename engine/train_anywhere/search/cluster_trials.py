@@ -14,7 +14,7 @@ from train_anywhere.slurm.scheduler.wait_for_jobs import Waiting
 from train_anywhere.slurm.script import gpu_hours
 from train_anywhere.slurm.submission import dry_run, trials
 from train_anywhere.slurm.submission.allocation import current_allocation
-from train_anywhere.slurm.submission.prepare import refusals, refuse_sweeper, request_of
+from train_anywhere.slurm.submission.prepare import placeholder_job, refusals, refuse_sweeper
 
 
 class Cluster:
@@ -47,7 +47,7 @@ class Cluster:
         return member.config
 
     def _refuse_cost(self, config: Config) -> None:
-        job, most = request_of([config], None, data_problems).job, config.cluster.max_gpu_hours
+        job, most = placeholder_job(config, None, None), config.cluster.max_gpu_hours
         hours = (gpu_hours.gpu_hours(job) or 0) * self._trials
         if most is not None and hours > most:
             raise ConfigError(
@@ -57,11 +57,11 @@ class Cluster:
 
     def shown(self, config: Config) -> str:
         """What a dry run prints."""
-        return dry_run.table(request_of([config], None, data_problems).job)
+        return dry_run.table(placeholder_job(config, None, None))
 
     def begin(self, config: Config, words: Sequence[str], folder: Path) -> str:
         """Submit a trial with a new run folder; returns its jobs."""
-        job = request_of([config], None, data_problems).job
+        job = placeholder_job(config, None, None)
         return f"job {' -> '.join(trials.submit_trial(job, Member(config, words), folder, self._code))}"
 
     def again(self, run: RunDir) -> str:

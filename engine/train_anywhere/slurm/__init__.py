@@ -1,18 +1,13 @@
-"""The login node's side of a job: from a configuration to a submitted script, and from a run folder to the state of its jobs.
+"""Jobs, seen from the login node. No framework is imported here, because a submission has to start fast.
 
-A submission, in order:
+submission    check, make the run folder, copy the code, submit, roll back
+script        `Job`: each number of a batch script; `render` fills in the templates
+rules         what a site refuses
+scheduler     calls of sbatch, squeue, sacct, scancel and their PBS counterparts
+status        `jobs.py status`, `list`, `best`, `logs`
+scaling       the timing table
+presets       the preset of this machine
+testbed       a real Slurm on one machine, for tests
 
-1. `launch` checks everything; inside salloc, `allocation` says what there is.
-2. `job` resolves every number of the configuration; `rules` compares the job with what the site allows.
-3. `render` fills in `templates`: the batch script. `dry_run` prints it and stops here.
-4. `submit` makes the run folder; `snapshot` copies the code into it, as `git` lists it and without what is `left_out`.
-5. `chain` submits the script through `client` (sbatch, qsub); after a refusal `rollback` removes what was written.
-
-`gpu_hours` counts what a job may cost, `begin` reads when it may start, `following` lets it wait for another run (`after=`).
-`evaluation` submits `src/evaluate.py`, `trials` the members of a search (search).
-
-Afterwards `runs` finds submitted runs, `queue` asks for their jobs, `resubmit` and `show_logs` act on them, `waiting` waits.
-`new_cluster` writes a preset, `presets` finds the one of this machine, `testbed` is a real Slurm on one machine.
-
-No framework is imported here, because a submission has to start fast on a login node.
+`templates/` is included in the outline of the project's slurm/templates/. `open_mpi` and `ssh_by_srun` are programs of the batch script.
 """

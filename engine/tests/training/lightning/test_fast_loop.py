@@ -1,5 +1,8 @@
 """The loop that calls what is overridden does what Lightning's own does: the same weights, bit for bit, and the same hooks."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +11,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 
 from train_anywhere.config.command.command_line import opened
 from train_anywhere.config.schema import Config
+from train_anywhere.files import ROOT, with_engine
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.loop import fast_loop
 from train_anywhere.training.lightning.trainer import Trainer
@@ -56,13 +60,14 @@ CASES = {
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
 @pytest.mark.quick("an epoch that is left", "batches that are not there")
-def test_bit_for_bit(words: list[str], make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bit_for_bit(words: list[str], make_run: MakeRun, fit: Fit) -> None:
     results = []
     for slow in (False, True):
-        if slow:
-            monkeypatch.setattr(fast_loop, "unusual", lambda trainer: "it is asked for")
         step_strangers.CALLED.clear()
-        config, run = make_run(*opened([*words, *SHORT[1:], *(SHORT[:1] if words[0][:4] == "task" else [])]))
+        key = f"trainer.fast_step={str(not slow).lower()}"
+        config, run = make_run(
+            key, *opened([*words, *SHORT[1:], *(SHORT[:1] if words[0][:4] == "task" else [])])
+        )
         outcome = fit(config, run)
         results.append((final_state(run), outcome.metrics, list(step_strangers.CALLED)))
     (fast, metrics, called), (slow_state, slow_metrics, slow_called) = results
@@ -112,3 +117,21 @@ def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: 
         "ready": 12,
         "completed": 12,
     }
+
+
+@pytest.mark.new_process
+def test_an_unknown_version_of_lightning_is_one_message() -> None:
+    code = (
+        "import lightning.pytorch  # Lightning's own loop has imported the name\n"
+        "import lightning.pytorch.loops.utilities as u; del u._block_parallel_sync_behavior\n"
+        "from train_anywhere.errors import ConfigError\n"
+        "try: import train_anywhere.training.lightning.run\n"
+        "except ConfigError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=with_engine(), cwd=ROOT
+    )
+    assert re.fullmatch(
+        r"lightning \S+ is not a version that this engine knows .*_block_parallel_sync_behavior.*\n",
+        done.stdout,
+    ), done.stderr

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature, Followed
 
 
@@ -13,17 +12,17 @@ class After(Feature):
 
     name = "after"
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `after=RUN`."""
-        return config.after is not None
+        return self.config.after is not None
 
-    def problems_here(self, config: Config) -> list[str]:
+    def problems_here(self) -> list[str]:
         """This machine has no queue."""
         return [
             "after=RUN lets a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave it out."
         ]
 
-    def problems_in_allocation(self, config: Config) -> list[str]:
+    def problems_in_allocation(self) -> list[str]:
         """An allocation does not wait."""
         return [
             "after= lets a job wait in the queue, and an allocation has begun; leave it out, or leave the allocation."

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.feature import Feature
-from train_anywhere.features.restarts import Restarts
+from train_anywhere.features.restarts import may_restart
 
 
 class BadNodes(Feature):
@@ -13,10 +12,10 @@ class BadNodes(Feature):
 
     name = "bad_nodes"
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """In a job of several nodes whose ranks may be started again or killed, which is when a bad node is found."""
-        found = Restarts().wanted(config) or config.monitor.hang == "requeue"
-        return found and config.trainer.most_nodes > 1
+        found = may_restart(self.config) or self.config.monitor.hang == "requeue"
+        return found and self.config.trainer.most_nodes > 1
 
     def verdicts(self, facts: Any) -> list[str]:
         """Return the nodes that are left out."""

@@ -1,6 +1,5 @@
 """`cluster.chain=N`: N jobs in a row that continue one run. `slurm/scheduler/jobs_in_turn.py` submits them."""
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature
 
 
@@ -9,14 +8,14 @@ class Chain(Feature):
 
     name = "chain"
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `cluster.chain` above 1."""
-        return config.cluster.chain > 1
+        return self.config.cluster.chain > 1
 
-    def problems_of_job(self, config: Config, members: int) -> list[str]:
+    def problems_of_job(self, members: int) -> list[str]:
         """An array is not chained."""
         if members == 1:
             return []
         return [
-            f"cluster.chain={config.cluster.chain} works for a single run, not for a sweep; use cluster.chain=1."
+            f"cluster.chain={self.config.cluster.chain} works for a single run, not for a sweep; use cluster.chain=1."
         ]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature, Part
 from train_anywhere.runs.folder import RunDir
 
@@ -37,19 +36,19 @@ class HangWatch(Feature):
     name = "hangs"
     on_node = True
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `monitor.hang_minutes`."""
-        return config.monitor.hang_minutes is not None
+        return self.config.monitor.hang_minutes is not None
 
-    def settings(self, config: Config) -> Settings:
+    def settings(self) -> Settings:
         """Return the settings."""
-        return Settings(config.monitor.hang == "requeue")
+        return Settings(self.config.monitor.hang == "requeue")
 
-    def parts(self, run: RunDir, config: Config, host: str) -> list[Callable[[], Part]]:
+    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
         """Return the watch of the node's ranks."""
         from train_anywhere.features.hangs.rank_watch import Watch
 
-        return [lambda: Watch(run, config, host)]
+        return [lambda: Watch(run, self.config.monitor, host)]
 
     @contextmanager
     def in_rank(self, heartbeat: Path | None) -> Iterator[None]:

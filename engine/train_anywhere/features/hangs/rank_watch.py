@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Monitor
 from train_anywhere.distributed.launcher_env import places
 from train_anywhere.features.hangs import kill_ranks, stacks
 from train_anywhere.features.hangs.startup import Meeting
@@ -36,10 +36,10 @@ class Watch:
     every_seconds = 1.0
 
     def __init__(
-        self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
+        self, run: RunDir, monitor: Monitor, host: str, environ: Mapping[str, str] = os.environ
     ) -> None:
-        assert config.monitor.hang_minutes is not None
-        bound = 60 * config.monitor.hang_minutes
+        assert monitor.hang_minutes is not None
+        bound = 60 * monitor.hang_minutes
         expected = places(environ.get("TRAIN_HOSTS", ""))
         nodes = len(set(expected.values()))
         self.run, self.node = run, NodeRanks(run, host)
@@ -47,7 +47,7 @@ class Watch:
         self.judge: Judge | None = None
         if not expected or short(expected[0]) == short(host):
             meeting = Meeting(expected, unseen=_unseen(expected, host, environ))
-            requeue = config.monitor.hang == "requeue"
+            requeue = monitor.hang == "requeue"
             self.judge = Judge(self.node, meeting, bound, self.tell_every, requeue, environ)
         self._start = kill_ranks.start_of_job(environ)
         self._told = self._asked = 0.0

@@ -1,6 +1,5 @@
 """Checkpoints within an epoch: `checkpoint.every_n_steps`, `checkpoint.every_n_seconds`, and `checkpoint.interval=auto`."""
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature, Observer, Rank
 from train_anywhere.features.interval.interval import Interval
 
@@ -10,10 +9,10 @@ class CheckpointInterval(Feature):
 
     name = "interval"
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """In every run that writes checkpoints."""
-        return not config.trainer.fast_dev_run
+        return not self.config.trainer.fast_dev_run
 
-    def observer(self, config: Config, rank: Rank) -> Observer:
+    def observer(self, rank: Rank) -> Observer:
         """Return the counter of steps and seconds since the newest checkpoint."""
-        return Interval(config.checkpoint, rank.devices)
+        return Interval(self.config.checkpoint, rank.devices)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from train_anywhere.config.paths import node_only
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import SubmitError
 from train_anywhere.features.feature import Feature
 from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, of_job, problem, read
@@ -46,17 +45,17 @@ class PackEnv(Feature):
     exports = ("TRAIN_PYTHON", "TRAIN_PACKED", "TRAIN_PACKED_CODE")
     python = '"$CODE/train_anywhere/features/pack_env/python"'
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `cluster.pack_env=true`."""
-        return config.cluster.pack_env
+        return self.config.cluster.pack_env
 
-    def problems_of_job(self, config: Config, members: int) -> list[str]:
+    def problems_of_job(self, members: int) -> list[str]:
         """Only a virtual environment outside of a container can be packed, and only srun unpacks it."""
-        c = config.cluster
+        c = self.config.cluster
         found = []
-        if config.container.name != "none":
+        if self.config.container.name != "none":
             found.append(
-                f"cluster.pack_env=true and container={config.container.name} do not go together: an image is one file already; "
+                f"cluster.pack_env=true and container={self.config.container.name} do not go together: an image is one file already; "
                 "use cluster.pack_env=false."
             )
         if c.scheduler == "pbs":
@@ -71,17 +70,17 @@ class PackEnv(Feature):
             )
         return found
 
-    def problems_here(self, config: Config) -> list[str]:
+    def problems_here(self) -> list[str]:
         """A run on this machine has nothing to unpack."""
         return [
-            f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={config.cluster.name} is this machine; leave "
-            "it out (cluster.pack_env=false), or name a cluster."
+            f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={self.config.cluster.name} is this machine; "
+            "leave it out (cluster.pack_env=false), or name a cluster."
         ]
 
-    def problems_at_submission(self, config: Config) -> list[str]:
+    def problems_at_submission(self) -> list[str]:
         """The environment is a virtual one of this machine."""
-        c = config.cluster
-        if c.conda or config.container.name != "none":
+        c = self.config.cluster
+        if c.conda or self.config.container.name != "none":
             return []
         if c.venv and node_only(c.venv, c.local_disk, ()):
             why = "is a folder of the job's node, and what this machine has is packed"
@@ -94,15 +93,15 @@ class PackEnv(Feature):
             else []
         )
 
-    def settings(self, config: Config) -> Packed:
+    def settings(self) -> Packed:
         """Return the archives; their keys are computed when the job is submitted."""
-        return Packed(f"{config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
+        return Packed(f"{self.config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
 
-    def before_submission(self, settings: Packed, config: Config, results: Path) -> Packed:
+    def before_submission(self, settings: Packed, results: Path) -> Packed:
         """Pack the environment; one that was packed before is used again."""
         from train_anywhere.features.pack_env.archive import pack
 
-        folder = of_job(config.cluster)
+        folder = of_job(self.config.cluster)
         try:
             return replace(settings, archive=str(pack(read(folder), results)))
         except OSError as error:

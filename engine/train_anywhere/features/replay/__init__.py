@@ -7,7 +7,6 @@ recompute    looks at the losses in the training loop, and gives the verdict
 from collections.abc import Iterator
 from typing import Any
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature, Observer, Rank
 from train_anywhere.features.replay.bad_loss import history, pending, read
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
@@ -19,11 +18,11 @@ class ReplayNan(Feature):
     name = "replay"
     counts = True
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `trainer.detect_nan=replay`."""
-        return config.trainer.detect_nan == "replay" and not config.trainer.fast_dev_run
+        return self.config.trainer.detect_nan == "replay" and not self.config.trainer.fast_dev_run
 
-    def observer(self, config: Config, rank: Rank) -> Observer | None:
+    def observer(self, rank: Rank) -> Observer | None:
         """Return what looks at the losses; steps that a user's module makes can't be computed again."""
         if not rank.native:
             return None

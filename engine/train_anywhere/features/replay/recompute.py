@@ -55,6 +55,8 @@ class Replay(Observer):
 
     def after_step(self, step: Step) -> None:
         """Look at the metrics. Raises NotFiniteError: a loss is nan or inf."""
+        if not step.counted:  # logged by a callback
+            return
         if name := not_finite(step.metrics):
             found = self._find(name, step.number, step.epoch, step.batch, step.counted)
             said = self._again(found) if self.before else self._once(found)

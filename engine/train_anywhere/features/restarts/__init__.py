@@ -11,20 +11,28 @@ from train_anywhere.features.feature import Feature, Part
 from train_anywhere.runs.folder import RunDir
 
 
+def may_restart(config: Config) -> bool:
+    """Return whether a job has `cluster.retries`, `trainer.detect_nan=replay`, or is elastic and keeps its nodes (`cluster.no_kill`)."""
+    t, (fewest, most) = config.trainer, config.trainer.span
+    replays = t.detect_nan == "replay" and not t.fast_dev_run
+    return bool(config.cluster.retries) or replays or (fewest < most and config.cluster.no_kill)
+
+
 class Restarts(Feature):
     """Start the ranks again in the same job."""
 
     name = "restarts"
 
-    def wanted(self, config: Config) -> bool:
-        """With `cluster.retries`, `trainer.detect_nan=replay`, or an elastic job that keeps its nodes (`cluster.no_kill`)."""
-        t, (fewest, most) = config.trainer, config.trainer.span
-        replays = t.detect_nan == "replay" and not t.fast_dev_run
-        return bool(config.cluster.retries) or replays or (fewest < most and config.cluster.no_kill)
+    def wanted(self) -> bool:
+        """If the ranks may be started again."""
+        return may_restart(self.config)
 
-    def parts(self, run: RunDir, config: Config, host: str) -> list[Callable[[], Part]]:
+    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
         """Return the watch of the batch script, on the second and further nodes of a job that survives the first."""
         from train_anywhere.features.restarts.script_watch import script_watch
 
-        watch = script_watch(run, config, host)
+        c, (fewest, most) = self.config.cluster, self.config.trainer.span
+        if c.scheduler != "slurm" or not c.no_kill or fewest == most:
+            return []
+        watch = script_watch(run, c.requeue, host)
         return [lambda: watch] if watch else []

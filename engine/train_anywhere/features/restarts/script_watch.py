@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import places
 from train_anywhere.monitor.ranks import read_json, short
 from train_anywhere.runs.attempts import job_name, running_job
@@ -21,7 +20,7 @@ SILENT_S = 90.0
 """Several times as long as a node is silent between two messages (see `features/hangs/rank_watch.py`), and as a shared disk may be late."""
 
 ANSWER_S = 30.0
-"""The batch script gives a node as long to answer, see slurm/templates/_again.sh.j2."""
+"""The batch script gives a node as long to answer, see before_ranks.sh.j2."""
 
 WATCHING = 3
 """Nodes that do this: the second of the job, and others for when that is gone too, each so much later."""
@@ -31,16 +30,17 @@ class ScriptWatch:
     """On one node.
 
     Args:
+        requeue: whether the job goes back to the queue; else it is cancelled.
         place: 1 for the second node of the job, 2 for the third.
         first: the first node.
     """
 
     every_seconds = 15.0
 
-    def __init__(self, run: RunDir, config: Config, place: int, first: str) -> None:
+    def __init__(self, run: RunDir, requeue: bool, place: int, first: str) -> None:
         self.run, self.file = run, run.monitor / f"ranks-{first}.json"
         self.job, self.number = job_name() or "", running_job() or ""
-        self.end = ["scontrol", "requeue"] if config.cluster.requeue else ["scancel"]
+        self.end = ["scontrol", "requeue"] if requeue else ["scancel"]
         self.patience = SILENT_S * place
         self._number = read_json(self.file).get("number")
         self._since, self._missed = time.monotonic(), 0
@@ -68,14 +68,13 @@ class ScriptWatch:
         """Nothing is left."""
 
 
-def script_watch(run: RunDir, config: Config, host: str) -> ScriptWatch | None:
+def script_watch(run: RunDir, requeue: bool, host: str) -> ScriptWatch | None:
     """That of this node; None where none is needed."""
     hosts = [*dict.fromkeys(places(os.environ.get("TRAIN_HOSTS", "")).values())]
     named = [short(name) for name in hosts]
-    elastic = config.trainer.span[0] < config.trainer.most_nodes and config.cluster.no_kill
-    if not elastic or config.cluster.scheduler != "slurm" or short(host) not in named[1 : WATCHING + 1]:
+    if short(host) not in named[1 : WATCHING + 1]:
         return None
-    return ScriptWatch(run, config, named.index(short(host)), hosts[0])
+    return ScriptWatch(run, requeue, named.index(short(host)), hosts[0])
 
 
 def batch_host(job: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature, Part
 from train_anywhere.runs.folder import RunDir
 
@@ -13,16 +12,16 @@ class SampleNodes(Feature):
     name = "sampler"
     on_node = True
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `monitor.sample_seconds`."""
-        return config.monitor.sample_seconds is not None
+        return self.config.monitor.sample_seconds is not None
 
-    def parts(self, run: RunDir, config: Config, host: str) -> list[Callable[[], Part]]:
+    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
         """Return the sampler; a container that has no psutil does without."""
 
         def sampler() -> Part:
             from train_anywhere.features.sampler.sampler import Sampler
 
-            return Sampler(run, config, host)
+            return Sampler(run, self.config, host)
 
         return [sampler]

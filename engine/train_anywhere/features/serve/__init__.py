@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 
-from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Feature, Part
 from train_anywhere.runs.folder import RunDir
 
@@ -18,14 +17,14 @@ class Serve(Feature):
     name = "serve"
     on_node = True
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `monitor.serve=true`, or a `monitor.dashboard`."""
-        m = config.monitor
+        m = self.config.monitor
         return m.serve or m.dashboard is not None or m.serve_address is not None
 
-    def problems(self, config: Config) -> list[str]:
+    def problems(self) -> list[str]:
         """What is served must be written, and the address must be one."""
-        monitor, problems = config.monitor, list[str]()
+        monitor, problems = self.config.monitor, list[str]()
         address = monitor.serve_address
         if monitor.serve and not monitor.tensorboard:
             problems += [
@@ -41,12 +40,20 @@ class Serve(Feature):
             ]
         return problems
 
-    def parts(self, run: RunDir, config: Config, host: str) -> list[Callable[[], Part]]:
+    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
         """Return the servers, on the first node."""
         from train_anywhere.features.serve.servers import board, dashboard, is_first
 
-        wanted = {board: config.monitor.serve, dashboard: config.monitor.dashboard} if is_first(host) else {}
-        return [partial(make, run, config, host) for make, on in wanted.items() if on]
+        wanted = (
+            {board: self.config.monitor.serve, dashboard: self.config.monitor.dashboard}
+            if is_first(host)
+            else {}
+        )
+        return [
+            partial(make, run, self.config.monitor, self.config.cluster.site.login, host)
+            for make, on in wanted.items()
+            if on
+        ]
 
 
 def _is_address(text: str) -> bool:

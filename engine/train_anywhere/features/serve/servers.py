@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Monitor
 from train_anywhere.files import with_engine
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
@@ -28,16 +28,26 @@ class Server:
         title: of what it shows.
         served: the file that says where it is.
         program: prints its port, and ends when its input does.
+        address: where it listens; None: loopback.
+        login: name of a login node, see `place`.
         name: of this node.
 
     Raises:
         OSError: it can't be started.
     """
 
-    def __init__(self, title: str, served: Path, program: Sequence[str], config: Config, name: str) -> None:
+    def __init__(
+        self,
+        title: str,
+        served: Path,
+        program: Sequence[str],
+        address: str | None,
+        login: str | None,
+        name: str,
+    ) -> None:
         self.every_seconds = 0.1
         self.title, self.served, self.name = title, served, name
-        self.address, self.login = config.monitor.serve_address, config.cluster.site.login
+        self.address, self.login = address, login
         self._write_down({})  # an earlier one may have been killed
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         command = [sys.executable, "-m", *program]
@@ -74,27 +84,27 @@ class Server:
             write_atomic(self.served, dumps(found))
 
 
-def board(run: RunDir, config: Config, name: str) -> Server:
+def board(run: RunDir, monitor: Monitor, login: str | None, name: str) -> Server:
     """A TensorBoard server of the run."""
     program = [
         "train_anywhere.features.serve.board",
         str(run.tensorboard),
-        config.monitor.serve_address or LOOPBACK,
+        monitor.serve_address or LOOPBACK,
     ]
-    return Server("TensorBoard", run.served("tensorboard"), program, config, name)
+    return Server("TensorBoard", run.served("tensorboard"), program, monitor.serve_address, login, name)
 
 
-def dashboard(run: RunDir, config: Config, name: str) -> Server:
+def dashboard(run: RunDir, monitor: Monitor, login: str | None, name: str) -> Server:
     """The command of `monitor.dashboard`."""
     log = str(run.monitor / "dashboard.log")
     make_folder(run.monitor)
     program = [
         "train_anywhere.features.serve.dashboard",
-        str(config.monitor.dashboard),
-        config.monitor.serve_address or LOOPBACK,
+        str(monitor.dashboard),
+        monitor.serve_address or LOOPBACK,
         log,
     ]
-    return Server("dashboard", run.served("dashboard"), program, config, name)
+    return Server("dashboard", run.served("dashboard"), program, monitor.serve_address, login, name)
 
 
 def is_first(name: str) -> bool:

@@ -1,6 +1,5 @@
 """`data.stage=true`: each node copies the data set to its own disk before the ranks start; see `copy.py`."""
 
-from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged
 from train_anywhere.features.feature import Feature
 
@@ -10,12 +9,12 @@ class Stage(Feature):
 
     name = "stage"
 
-    def wanted(self, config: Config) -> bool:
+    def wanted(self) -> bool:
         """With `data.stage=true`."""
-        return config.data.stage
+        return self.config.data.stage
 
-    def staging(self, config: Config) -> Staged:
+    def staging(self) -> Staged:
         """Return a function from a path of the data set to its copy on this node. Raises DataError."""
         from train_anywhere.features.stage.copy import staging
 
-        return staging(config)
+        return staging(self.config.cluster.local_disk)

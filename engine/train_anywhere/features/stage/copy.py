@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 
 from train_anywhere.config.paths import expand, here
-from train_anywhere.config.schema import Config
 from train_anywhere.data.archives import is_archive
 from train_anywhere.data.known import Staged
 from train_anywhere.errors import DataError
@@ -59,9 +58,9 @@ class Found:
     files: int
 
 
-def staging(config: Config) -> Staged:
+def staging(local_disk: str) -> Staged:
     """How the data set of a run is staged. Raises DataError for a disk that has no name here."""
-    named = os.environ.get("TRAIN_LOCAL_DISK") or config.cluster.local_disk
+    named = os.environ.get("TRAIN_LOCAL_DISK") or local_disk
     try:
         disk = Path(os.path.abspath(here(expand(named))))
     except ValueError as error:

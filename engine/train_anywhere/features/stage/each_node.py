@@ -11,7 +11,7 @@ import sys
 from train_anywhere.config.load import load
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import ProjectError
-from train_anywhere.features import staging
+from train_anywhere.features import Features
 from train_anywhere.runs.folder import open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
 
@@ -22,7 +22,11 @@ def main(arguments: list[str]) -> int:
     try:
         config = load(read_frozen(open_run(folder)))
         open_splits(
-            config.data, config.framework, config.seed, staging(config), batch_size=config.data.batch_size
+            config.data,
+            config.framework,
+            config.seed,
+            Features.of(config).staging,
+            batch_size=config.data.batch_size,
         )
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

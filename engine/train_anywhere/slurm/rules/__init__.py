@@ -41,9 +41,9 @@ def of_features(request: Request, elsewhere: bool = False) -> list[str]:
     return features.problems(
         c,
         lambda one: [
-            *one.problems(c),
-            *one.problems_of_job(c, members),
-            *([] if elsewhere else one.problems_at_submission(c)),
+            *one.problems(),
+            *one.problems_of_job(members),
+            *([] if elsewhere else one.problems_at_submission()),
         ],
     )
 

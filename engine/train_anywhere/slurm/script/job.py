@@ -13,7 +13,7 @@ from train_anywhere.config.cluster import Cluster, Container, NodeType
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import lay_out, support
 from train_anywhere.errors import ConfigError
-from train_anywhere.features import Features, of_job
+from train_anywhere.features import Features
 from train_anywhere.files.typed_paths import with_links
 from train_anywhere.slurm.script import clean_environment, readable, units
 
@@ -156,7 +156,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         framework=config.framework,
         strategy=layout.strategy,
         fewest=config.trainer.span[0],
-        features=of_job(config),
+        features=Features.of(config),
     )
 
 

@@ -126,7 +126,7 @@ def _render(job: Job) -> str:
         there=' --overlap --nodelist="$NODELIST"' if job.elastic else "",
         distribution=distribution(job),
         pyxis=pyxis(job),
-        apptainer=apptainer(job),
+        inside=apptainer(job),
     )
 
 
@@ -189,13 +189,13 @@ def distribution(job: Job) -> str:
 
 
 def pyxis(job: Job) -> str:
-    """srun's options that run the ranks in a container; empty without one."""
+    """A further line of srun's options that run the ranks in a container; empty without one."""
     if job.container.name != "pyxis":
         return ""
     mounts = ",".join(m if ":" in m else f"{m}:{m}" for m in job.mounts)
     options = {"image": job.container.image, "mounts": mounts, "workdir": job.code}
     words = [f"--container-{k}={shlex.quote(str(v))}" for k, v in options.items()]
-    return " ".join([*words, "--no-container-entrypoint"])
+    return " \\\n    " + " ".join([*words, "--no-container-entrypoint"])
 
 
 def apptainer(job: Job) -> str:
@@ -211,4 +211,4 @@ def apptainer(job: Job) -> str:
         "--pwd",
         job.code,
     ]
-    return shlex.join([*words, str(job.container.image)])
+    return f"{shlex.join([*words, str(job.container.image)])} "

@@ -1,8 +1,10 @@
-"""What runs are doing, as `jobs.py status`, `list` and `best` tell it.
+"""What `jobs.py` prints.
 
-1. `gather` asks the scheduler once for all runs, reads the small files of each run folder (`files`), and makes a `Report` of each.
-   What can't be read or asked is left out, or is a sentence of `Gathered`.
-2. `page` writes one report as a page, `table` several as a line each, `as_json` all of them as one document, `watch` shows
-   them again and again. None of these reads a file or asks a scheduler.
-3. `commands` are what to type next; `pending` why a job waits; `best` compares runs by their metric.
+find_runs                         runs by folder, id or job
+sources.gather                    asks the scheduler once and reads the files of all runs: a `run_status.Report` of each
+text_page, as_json, sweep_page    reports as text, JSON, HTML; `watch_runs` renews them
+next_commands                     what to type next
+best                              compares runs by their metric
+show_logs                         prints and follows logs
+local_runs                        runs of this machine
 """

@@ -64,13 +64,14 @@ def start(
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
     here = current_allocation()
     numbers = range(len(trees)) if len(trees) > 1 else None
+    jobs: list[Job] = []
     members = load_members(
         [resumed(trees[0], run, overrides[0])] if run else trees,
         overrides,
-        lambda config: refusals(config, run, numbers, here, data_problems),
+        lambda config: refusals(config, run, numbers, here, data_problems, jobs),
     )
     refuse_sweeper(members[0].config, wants_results)
-    request = request_of([fill_from_allocation(m.config, here) for m in members], run, data_problems)
+    request = Request(fill_from_allocation(members[0].config, here), one_job(jobs), data_problems)
     if run:
         if is_complete(run, members[0].config):
             print(complete(run, members[0].config))
@@ -98,18 +99,25 @@ def refusals(
     members: Sequence[int] | None,
     here: Allocation | None,
     data_problems: DataCheck,
+    jobs: list[Job] | None = None,
 ) -> list[str]:
-    """What keeps one member from being submitted; of a dry run only what leaves no job to show."""
+    """What keeps one member from being submitted; of a dry run only what leaves no job to show.
+
+    Args:
+        jobs: receives the job of the member.
+    """
     try:
         config = fill_from_allocation(config, here)
         request = Request(config, placeholder_job(config, run, members), data_problems)
+        if jobs is not None:
+            jobs.append(request.job)
     except ConfigError as error:
         return error.problems
     if config.dry_run:
         return []
     if not here:
         return rules.problems(request)
-    waits = features.problems(config, lambda one: one.problems_in_allocation(config))
+    waits = features.problems(config, lambda one: one.problems_in_allocation())
     return [*rules.problems(request), *fits(request.job, here), *incomplete(os.environ), *waits]
 
 
@@ -119,16 +127,16 @@ def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] |
     return make_job(config, folder, f"{folder}/code", members)
 
 
-def request_of(configs: Sequence[Config], run: RunDir | None, data_problems: DataCheck) -> Request:
-    """The one job of all members.
+def one_job(jobs: Sequence[Job]) -> Job:
+    """Return the one job of all members.
 
     Raises:
-        ConfigError: where members differ in what the scheduler sees: they can't be one array.
+        ConfigError: members differ in what the scheduler sees: they can't be one array.
     """
-    names = {c.name for c in configs}
+    names = {job.name for job in jobs}
     name = names.pop() if len(names) == 1 else "sweep"
-    members = range(len(configs)) if len(configs) > 1 else None
-    jobs = [placeholder_job(dataclasses.replace(c, name=name), run, members) for c in configs]
+    run = jobs[0].run.replace(f"/{jobs[0].name}/", f"/{name}/")
+    jobs = [dataclasses.replace(job, name=name, run=run, code=f"{run}/code") for job in jobs]
     seen = [dataclasses.replace(j, batch=0, framework="", strategy="") for j in jobs]
     differing = [
         f.name
@@ -140,7 +148,7 @@ def request_of(configs: Sequence[Config], run: RunDir | None, data_problems: Dat
             "the members of a sweep share one job array and must request the same; these differ in "
             f"{', '.join(differing)}: submit them one by one."
         )
-    return Request(configs[0], jobs[0], data_problems)
+    return jobs[0]
 
 
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:

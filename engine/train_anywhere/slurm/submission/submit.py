@@ -51,7 +51,7 @@ def submit(
         Interrupted: Ctrl-C; everything is as it was before.
     """
     kind = request.job.cluster.scheduler
-    packed = prepared(request.job, members[0].config)
+    packed = prepared(request.job, results_of(members))
     with Submission(results_of(members), [run] if run else []) as submission:
         job, runs, taken = make_folders(packed, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
@@ -121,10 +121,9 @@ def make_folders(
     return job, runs, taken
 
 
-def prepared(job: Job, config: Config) -> Job:
+def prepared(job: Job, results: Path) -> Job:
     """Return the job with what its features do on the login node. Raises SubmitError."""
-    done = job.features.before_submission(config, Path(config.paths.results))
-    return dataclasses.replace(job, features=done)
+    return dataclasses.replace(job, features=job.features.before_submission(results))
 
 
 def with_code(job: Job) -> Job:
@@ -207,7 +206,7 @@ def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
 
 def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> int:
     """Run the batch script here and now, in the foreground; returns the exit code of training."""
-    packed = prepared(request.job, member.config)
+    packed = prepared(request.job, results_of([member]))
     with Submission(results_of([member]), [run] if run else []) as submission:
         job, [run], _ = make_folders(packed, [member], run, submission)
         record([run], None, str(running_job()))

@@ -43,7 +43,7 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
     kind, results = job.cluster.scheduler, results_of([member])
     first = not code.is_dir()
     taken = snapshot.take(ROOT, code, results) if first else known(code)
-    packed = prepared(job, member.config)
+    packed = prepared(job, results)
     with Submission(results, []) as submission:
         run = claim(folder)
         submission.new(run)

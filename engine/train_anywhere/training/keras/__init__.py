@@ -1,15 +1,14 @@
-"""Training with Keras 3 on TensorFlow; `run.train` is the way in.
+"""Training with Keras 3 on TensorFlow: `run.train`.
 
-In order: `run.train` chooses devices and makes the strategy (`strategies/make.py`), before anything else of TensorFlow.
-`run.open_task` goes by one of two doors: `make.py` for a task of `src/tasks` (`TaskModule`), `dropin.py` for a `keras.Model` of
-anyone, whose variables `building.py` creates and whose metrics `counting.py` reads. A checkpoint is restored, rank 0's state is
-broadcast. `loop.fit` makes the steps from the current `Position` on, and `TrainingCallback` does the rest between them, in the order that
-matters. `others.py` makes Keras' own callbacks, `agreement.py` compares the weights of all replicas at the end.
+native        network, optimizer and batches of a task; `dropin` takes a user's `keras.Model` as it is
+module        the training and test step
+batches       the batches, shared out by the strategy
+loop          epochs, what happens between the steps, metrics
+checkpoint    what is saved, and how it is restored
+strategies    mirrored, multiworker_mirrored, horovod
+inference     the trained model, for `train_anywhere.inference`
 
-What Keras forces to be different: there is no Trainer, and its `fit` reduces logs at each step, so the loop is our own.
-Gradients are averaged inside of `optimizer.apply` (`gradients.py`), and batch normalisation may be over all replicas
-(`batch_norm.py`). Position and early stopping are a value of ours (`position.py`), written beside the variables, which hold random
-states too. `MetricsWriter` (`tensorboard.py`) writes its metrics.
+Keras has no Trainer, and its `fit` reduces logs at each step, so the loop is this project's.
 """
 
 import logging

@@ -12,7 +12,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.tf.arrays import as_arrays
 from train_anywhere.errors import ConfigError
-from train_anywhere.features import counts
+from train_anywhere.features import Features
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.dropin.gradients import average_inside, build_optimizer
@@ -51,7 +51,9 @@ def open_native(
             over_all_replicas(network, strategy)
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         prepare_optimizer(network.optimizer, network.trainable_variables, config, strategy)
-        module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile, counts(config))
+        module = TaskModule(
+            network, task, strategy, plan.accumulate, config.trainer.compile, Features.of(config).counts
+        )
     module.optimizers, module.no_decay = [network.optimizer], config.optimizer.no_decay
     module.rate = rate_of(network.optimizer, config, plan, strategy.replicas)
     module.notes = unscheduled(config)

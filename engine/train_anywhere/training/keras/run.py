@@ -1,13 +1,13 @@
 """Train one rank with Keras, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
-from train_anywhere import features
+from train_anywhere.checkpoints.checkpointer import NoCheckpointer
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import judged_by
@@ -18,11 +18,13 @@ from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.monitor.heartbeat import own as heartbeat
-from train_anywhere.runs.attempts import Outcome, record_first_step
+from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.checkpoint.position import Position
@@ -45,7 +47,6 @@ from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
-from train_anywhere.training.nan_watch import NanWatch
 from train_anywhere.training.plan import Plan, validation_notes
 from train_anywhere.training.reporting.peak import peak
 from train_anywhere.training.reporting.progress import Progress
@@ -53,12 +54,15 @@ from train_anywhere.training.resuming import other_devices, refuse_other_framewo
 from train_anywhere.training.stop import Stop
 
 
-def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+def train(
+    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None = None
+) -> Outcome:
     """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls it.
 
     Args:
         topology: which rank this process is.
         stop: its flag ends the training after the current step, with a checkpoint.
+        recorder: of rank 0.
 
     Raises:
         ConfigError, DataError, CheckpointError: what can't be trained, before training begins or at the damaged sample.
@@ -71,74 +75,115 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
     stop.take_back()  # TensorFlow's server of several processes takes SIGTERM, and only tells its own listeners
     heartbeat.at("preparing")
     with strategy.explaining_lost_ranks(), plain_data_errors():
-        return train_and_test(strategy, config, run, topology, stop)
+        return train_and_test(strategy, config, run, topology, stop, recorder)
 
 
 def train_and_test(
-    strategy: Strategy, config: Config, run: RunDir, topology: Topology, stop: Stop
+    strategy: Strategy,
+    config: Config,
+    run: RunDir,
+    topology: Topology,
+    stop: Stop,
+    recorder: RunRecorder | None = None,
 ) -> Outcome:
     """`train`, when the devices are chosen and the ranks know each other."""
     keras.utils.clear_session()  # layer names, and so the paths of variables, count from the start
     seed_everything(config.seed)
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
-    checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
-    until = features.resume_until(config, run)
-    newest = checkpointer.store.newest_good(until) if checkpointer else None
-    if checkpointer:
-        record_first_step(run, newest.step if newest else 0)
-    shows = config.monitor.progress != "none"
-    if strategy.rank == 0 and newest is None:
-        begin_with(config, module, partial(print, flush=True) if shows else lambda line: None)
-    if newest:
-        refuse_other_framework(newest, "keras")
-    rest = strategy.shared(read_rest(newest.path / "state.json") if newest else None)
-    module.restore_optimizers(rest["built"] if rest else ())
-    position = restore(newest, module, rest) if newest else Position()
-    position = broadcast_state(position, module)
-    part_seeds(module)
-    if checkpointer:
-        run.steps_done = lambda: position.step
+    checkpointer = open_checkpointer(config.checkpoint, run) if writes else NoCheckpointer()
+    newest = checkpointer.newest_good(Features.of(config).resume_until(run))
+    if writes and recorder:
+        recorder.first_step(newest.step if newest else 0)
+    position, rest = restore_or_begin(config, module, newest)
+    if writes and recorder:
+        recorder.steps_done = lambda: position.step
     kind = config.monitor.progress if strategy.rank == 0 else "none"
     live, least = run.path if writes else None, least_seconds(module, config)
     display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units, least, live)
-    display.newest = lambda: checkpointer.newest if checkpointer else None
-    with checkpointer or nullcontext(), display as progress:
-        if line := judged_by(config):
+    display.newest = lambda: checkpointer.newest
+    with checkpointer, display as progress:
+        for line in notes_at_start(config, plan, strategy, newest, rest):
             progress.note(line)
-        if newest:
-            progress.note(resuming_at(newest, config, plan, strategy.replicas))
-        if rest and rest["devices"] != strategy.replicas:
-            progress.note(other_devices(rest["devices"], strategy.replicas))
         others, states = make_callbacks(config, module, plan, position)
         for note in module.notes:
             progress.note(note)
-        events = checkpointer.events if checkpointer else None
-        metrics = MetricsWriter(config, run, progress, position.step, events, module.known)
-        checkpoints = StateWriter(checkpointer) if checkpointer else None
+        metrics = MetricsWriter(config, run, progress, position.step, checkpointer.events, module.known)
+        checkpoints = None if isinstance(checkpointer, NoCheckpointer) else StateWriter(checkpointer)
         callback = TrainingCallback(
             config, plan, position, module, loader, metrics, checkpoints, stop, others, states
         )
         callback.restored = rest
         callback.observers = observers_of(module, loader, plan, config, run)
         with metrics.finishing(position):
-            weights, first = fingerprint(module), position.step
-            fit(callback)
-            callback.observers.at_end()
-            if position.step > first and weights and fingerprint(module) == weights:
-                raise ProjectError(
-                    f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
-                    "the gradients (self.optimizer.apply)."
-                )
+            fit_and_check(callback)
             heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
             compare_weights(module, config, run, topology)
-            if checkpointer:
-                checkpointer.finish()
-                newest = checkpointer.newest or newest
+            checkpointer.finish()
+            newest = checkpointer.newest or newest
             if not position.preempted and plan.test_batches:
                 test(callback, newest)
         heartbeat.enter("end")
     return outcome(position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit)
+
+
+def restore_or_begin(
+    config: Config, module: Module, newest: SavedCheckpoint | None
+) -> tuple[Position, dict[str, Any] | None]:
+    """Restore the newest checkpoint, or begin with the first weights; all ranks call it.
+
+    Args:
+        newest: on rank 0.
+
+    Returns:
+        Where the run stands, and what state.json of the checkpoint holds; None without one.
+    """
+    strategy = module.strategy
+    if newest:
+        refuse_other_framework(newest, "keras")
+    elif strategy.rank == 0:
+        begin_with(
+            config, module, partial(print, flush=True) if config.monitor.progress != "none" else _silent
+        )
+    rest = strategy.shared(read_rest(newest.path / "state.json") if newest else None)
+    module.restore_optimizers(rest["built"] if rest else ())
+    position = restore(newest, module, rest) if newest else Position()
+    position = broadcast_state(position, module)
+    part_seeds(module)
+    return position, rest
+
+
+def _silent(line: str) -> None:
+    """Print nothing."""
+
+
+def notes_at_start(
+    config: Config,
+    plan: Plan,
+    strategy: Strategy,
+    newest: SavedCheckpoint | None,
+    rest: Mapping[str, Any] | None,
+) -> Iterator[str]:
+    """Yield which metric says what is best, and where and on how many devices the run resumes."""
+    if line := judged_by(config):
+        yield line
+    if newest:
+        yield resuming_at(newest, config, plan, strategy.replicas)
+    if rest and rest["devices"] != strategy.replicas:
+        yield other_devices(rest["devices"], strategy.replicas)
+
+
+def fit_and_check(callback: TrainingCallback) -> None:
+    """Train. Raises ProjectError: the steps changed nothing."""
+    module, position = callback.module, callback.position
+    weights, first = fingerprint(module), position.step
+    fit(callback)
+    callback.observers.at_end()
+    if position.step > first and weights and fingerprint(module) == weights:
+        raise ProjectError(
+            f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
+            "the gradients (self.optimizer.apply)."
+        )
 
 
 def fingerprint(module: Module) -> list[float]:
@@ -148,7 +193,7 @@ def fingerprint(module: Module) -> list[float]:
 
 
 def observers_of(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Observers:
-    """Return what features do in the loop of this rank, and the watch for a loss of nan."""
+    """Return what features do in the loop of this rank."""
     strategy = module.strategy
     rank = Rank(
         run=run,
@@ -159,8 +204,7 @@ def observers_of(module: Module, loader: Loader, plan: Plan, config: Config, run
         total=strategy.sum,
         keep=loader.keep if isinstance(loader, TaskLoader) else None,
     )
-    nan = NanWatch(config.trainer.detect_nan, strategy.rank == 0)
-    return Observers([*features.observers(config, rank).all, nan])
+    return Observers(Features.of(config).observers(rank))
 
 
 def compare_weights(module: Module, config: Config, run: RunDir, topology: Topology) -> None:
@@ -187,7 +231,7 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
     Raises:
         ConfigError: the target makes neither a task nor a `keras.Model`.
     """
-    splits = open_splits(config.data, "keras", config.seed, features.staging(config))
+    splits = open_splits(config.data, "keras", config.seed, Features.of(config).staging)
     named = f"task._target_={config.task.target['keras']}"
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), refusals(named):
         made = instantiate(config.task, "task", "keras")

@@ -5,7 +5,6 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
-from train_anywhere import features
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.staging import open_staging
@@ -15,8 +14,9 @@ from train_anywhere.config.checks.monitors import judged_by
 from train_anywhere.config.schema import Config
 from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.errors import CheckpointError
-from train_anywhere.runs.attempts import record_first_step
+from train_anywhere.features import Features
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning.checkpoint.random_state import RandomState
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.shards import Shards
@@ -39,7 +39,9 @@ from train_anywhere.training.resuming import refuse_other_framework, resuming_at
 from train_anywhere.training.tracking import Pair
 
 
-def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> CheckpointCallback:
+def attach(
+    trainer: Trainer, run: RunDir, metrics: MetricsCallback, recorder: RunRecorder | None = None
+) -> CheckpointCallback:
     """Give the Trainer what writes and resumes the checkpoints of the run, from its newest good one.
 
     With a sharded strategy each rank writes a part of the checkpoint.
@@ -47,11 +49,11 @@ def attach(trainer: Trainer, run: RunDir, metrics: MetricsCallback) -> Checkpoin
     config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, in_parts=sharded) if writes else None
-    until = features.resume_until(config, run)
+    until = Features.of(config).resume_until(run)
     saved = trainer.strategy.broadcast(checkpointer.store.newest_good(until) if checkpointer else None)
-    if writes:
-        record_first_step(run, saved.step if saved else 0)
-        run.steps_done = lambda: trainer.steps_done
+    if writes and recorder:
+        recorder.first_step(saved.step if saved else 0)
+        recorder.steps_done = lambda: trainer.steps_done
     if saved:
         refuse_other_framework(saved, "lightning")
         refuse_other_layout(saved, sharded)
@@ -105,12 +107,11 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
         step = saved.step if saved else 0
         if config.monitor.tensorboard:
             # Lightning counts steps from 0
-            purged = step if metrics.task else step - 1
+            purged = step if metrics.native else step - 1
             loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
         seen: frozenset[Pair] = frozenset()
         if config.monitor.csv and trainer.is_global_zero:
-            known = metrics.task.names("train", "val", "test") if metrics.task else []
-            metrics.csv = CsvLog(run.metrics_csv, known)
+            metrics.csv = CsvLog(run.metrics_csv, metrics.names())
             seen = frozenset(metrics.csv.held(step))
             metrics.csv.resume(step)
         loggers += loggers_of(config, run, trainer.is_global_zero, step, seen)

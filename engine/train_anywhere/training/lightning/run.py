@@ -12,7 +12,6 @@ import lightning.pytorch as pl
 import torch
 from torch import distributed, nn
 
-from train_anywhere import features
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Splits
@@ -20,11 +19,13 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, chain
+from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach
 from train_anywhere.training.lightning.batches import OwnOrder
@@ -36,7 +37,7 @@ from train_anywhere.training.lightning.dropin.model import lightning_refusals, m
 from train_anywhere.training.lightning.hardware import suit
 from train_anywhere.training.lightning.initial import begin_with
 from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
-from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
+from train_anywhere.training.lightning.loop.callbacks import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.parts import Parts, open_parts, takes_batch_size
 from train_anywhere.training.lightning.strategies.choose import make_strategy
@@ -45,7 +46,6 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.lightning.training_check import TrainingCheck
-from train_anywhere.training.nan_watch import NanWatch
 from train_anywhere.training.native_network import build_network
 from train_anywhere.training.plan import Plan, make_plan, validation_notes
 from train_anywhere.training.reporting.peak import peak
@@ -53,21 +53,25 @@ from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.stop import Stop
 
 
-def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+def train(
+    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None = None
+) -> Outcome:
     """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls it.
 
     Args:
         topology: which rank this process is.
         stop: its flag ends the training after the current step, with a checkpoint.
+        recorder: of rank 0.
 
     Raises:
         ConfigError, DataError, CheckpointError: what can't be trained, before training begins or at the damaged sample.
     """
     try:
-        outcome = train_and_test(config, run, topology, stop)
+        outcome = train_and_test(config, run, topology, stop, recorder)
     except BaseException as error:
-        steps = run.steps_done() if run.steps_done else None
-        run.steps_done = None if steps is None else lambda: steps
+        if recorder and recorder.steps_done:
+            steps = recorder.steps_done()
+            recorder.steps_done = lambda: steps
         forget_frames(error)
         # NCCL's group would wait for ranks that have died; it has no such threads
         if isinstance(error, KeyboardInterrupt):
@@ -75,7 +79,8 @@ def train(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcom
         if distributed.is_initialized() and distributed.get_backend() == "gloo":
             end_process_group()
         raise
-    run.steps_done = None  # it refers to the Trainer, and so to the process group
+    if recorder:
+        recorder.steps_done = None  # it refers to the Trainer, and so to the process group
     end_process_group()
     return outcome
 
@@ -95,7 +100,9 @@ class Made:
     devices: int
 
 
-def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) -> Outcome:
+def train_and_test(
+    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None
+) -> Outcome:
     """`train`, with the process group still there."""
     made = make(config, topology)
     trainer, module, plan = made.trainer, made.module, made.plan
@@ -104,9 +111,10 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
     live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
     with Progress(kind, plan, made.devices, unit, counted, least_seconds(made, config), live) as progress:
-        metrics = MetricsCallback(config, plan, stop, progress, task, prints=trainer.is_global_zero)
+        common = (config, plan, stop, progress, trainer.is_global_zero)
+        metrics = TaskMetrics(task, *common) if task else ModuleMetrics(*common)
         metrics.observers = observers_of(made, config, run)
-        checkpoints = attach(trainer, run, metrics)
+        checkpoints = attach(trainer, run, metrics, recorder)
         writer = checkpoints.writer
         progress.newest = lambda: writer.checkpointer.newest if writer.checkpointer else None
         with writer.checkpointer or nullcontext():
@@ -134,11 +142,11 @@ def train_and_test(config: Config, run: RunDir, topology: Topology, stop: Stop) 
 
 
 def observers_of(made: Made, config: Config, run: RunDir) -> Observers:
-    """Return what features do in the loop of this rank, and the watch for a loss of nan."""
+    """Return what features do in the loop of this rank."""
     trainer, module, part = made.trainer, made.module, made.parts.train
     native = isinstance(module, TaskModule)
     if native:
-        module.train_sums.watched = features.counts(config)
+        module.train_sums.watched = Features.of(config).counts
 
     def total(numbers: list[float]) -> list[float]:
         own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
@@ -153,8 +161,7 @@ def observers_of(made: Made, config: Config, run: RunDir) -> Observers:
         total=total,
         keep=part.batches.keep if isinstance(part, OwnOrder) else None,
     )
-    nan = NanWatch(config.trainer.detect_nan, trainer.is_global_zero)
-    return Observers([*features.observers(config, rank).all, nan])
+    return Observers(Features.of(config).observers(rank))
 
 
 def least_seconds(made: Made, config: Config) -> float | None:
@@ -205,7 +212,7 @@ def make(config: Config, topology: Topology) -> Made:
     whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
     batch_size = config.data.batch_size // (1 if whole else topology.world_size)
     splits = open_splits(
-        config.data, "lightning", config.seed, features.staging(config), batch_size=batch_size
+        config.data, "lightning", config.seed, Features.of(config).staging, batch_size=batch_size
     )
     tell = teller(config, trainer)
     parts = open_parts(config, splits, topology, task, trainer, tell)

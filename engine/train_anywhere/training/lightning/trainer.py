@@ -8,8 +8,6 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.strategies import Strategy
-from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
-from lightning.pytorch.utilities.exceptions import _TunerExitException
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
@@ -20,6 +18,7 @@ from train_anywhere.training.lightning.dropin.measured import OneModel
 from train_anywhere.training.lightning.dropin.trained import FitLoop
 from train_anywhere.training.lightning.hardware import computing_in, use_tf32
 from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_ends
+from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
 from train_anywhere.training.plan import Plan, validation_due
 
 
@@ -45,7 +44,9 @@ class Trainer(pl.Trainer):
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self, config.checkpoint.other_objects == "leave_out")
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
-        self.fit_loop.epoch_loop = FastEpochLoop(self, lambda: self._validates(config))
+        self.fit_loop.epoch_loop = FastEpochLoop(
+            self, lambda: self._validates(config), config.trainer.fast_step
+        )
         refuse_user_ends(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_ends(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_ends(self.fit_loop.epoch_loop.manual_optimization, "advance")

@@ -22,8 +22,7 @@ from train_anywhere.training.keras.loop.agreement import refuse_different_layers
 from train_anywhere.training.keras.loop.calls import Calls, look_at_each
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
-from train_anywhere.training.monitored import monitored
-from train_anywhere.training.nan_watch import judged
+from train_anywhere.training.monitored import judged, monitored
 from train_anywhere.training.plan import Plan, validation_due
 from train_anywhere.training.stop import Stop
 

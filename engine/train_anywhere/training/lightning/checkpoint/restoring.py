@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -14,6 +13,7 @@ from train_anywhere.checkpoints.disk.plain_zip import refuse_compressed
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.training.lightning.dropin.measured import with_measured, without_measured
 from train_anywhere.training.lightning.dropin.trained import KEY, restore_flags, restore_groups, trained_state
+from train_anywhere.training.lightning.loop.private import _CheckpointConnector
 
 
 class Restorer(_CheckpointConnector):

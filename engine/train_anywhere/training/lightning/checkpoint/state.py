@@ -21,7 +21,7 @@ from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.dropin.measured import Weights, with_measured, without_measured
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.fast_loop import overrides
-from train_anywhere.training.nan_watch import judged
+from train_anywhere.training.monitored import judged
 from train_anywhere.training.plan import Plan, validation_due
 
 FILE = "model.ckpt"
@@ -125,7 +125,7 @@ class CheckpointCallback(pl.Callback):
 
     def _interrupt_validation(self, trainer: pl.Trainer) -> None:
         if self.metrics.stopping:  # the run resumes with the validation
-            self.metrics.metrics |= {} if self.metrics.task else self.metrics.of_epoch  # of the last step
+            self.metrics.metrics |= {} if self.metrics.native else self.metrics.of_epoch  # of the last step
             self._save(trainer, value=None, validated=False)
             raise Stopped
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
 
 from train_anywhere.training.lightning.dropin.sharing import share
+from train_anywhere.training.lightning.loop.private import _LoggerConnector
 from train_anywhere.training.reporting.metrics_csv import renamed
 
 

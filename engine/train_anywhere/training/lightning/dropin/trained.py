@@ -7,12 +7,12 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
-from lightning.pytorch.loops.fit_loop import _FitLoop
 from torch import nn
 from torch.optim import Optimizer
 
 from train_anywhere.errors import ConfigError, RanksDifferError
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
+from train_anywhere.training.lightning.loop.private import _FitLoop
 
 KEY = "trained"
 """Key of this state in a checkpoint."""

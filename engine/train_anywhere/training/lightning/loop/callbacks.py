@@ -1,6 +1,7 @@
 """What happens around the loop: metrics, display, early stopping, and the agreement of all ranks to stop."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -27,11 +28,11 @@ from train_anywhere.training.stop import Stop
 class MetricsCallback(pl.Callback):
     """Collects the metrics, every few steps and at an epoch's end; writes and shows them.
 
-    Those of a task are sums, reduced over the ranks here. The request of any rank to stop travels in the same reduction, so all ranks know
-    of it at the same step and no step needs a collective of its own. A single rank looks at its flag after each step. Those of a module
-    that logs by itself come from Lightning, by way of `loggers.Received` and `Trainer.collected`.
+    The request of any rank to stop travels in the reduction of the metrics, so all ranks know of it at the same step and no step needs a
+    collective of its own. A single rank looks at its flag after each step. `TaskMetrics` and `ModuleMetrics` say where metrics come from.
 
     Attributes:
+        native: a task of this project is trained, whose metrics are reduced here.
         csv: metrics.csv, on rank 0 of a run that keeps it.
         metrics: newest value of each metric.
         of_epoch: metrics at the end of the present epoch: of its last steps, and of the validation if any.
@@ -40,16 +41,12 @@ class MetricsCallback(pl.Callback):
         saving: all ranks have agreed that it is.
     """
 
+    native = False
+
     def __init__(
-        self,
-        config: Config,
-        plan: Plan,
-        stop: Stop,
-        progress: Progress,
-        task: Task | None,
-        prints: bool = True,
+        self, config: Config, plan: Plan, stop: Stop, progress: Progress, prints: bool = True
     ) -> None:
-        self.config, self.plan, self.stop, self.progress, self.task = config, plan, stop, progress, task
+        self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
         self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
         self.metrics: dict[str, float] = {}
@@ -67,9 +64,10 @@ class MetricsCallback(pl.Callback):
     def resume(self, metrics: dict[str, float]) -> None:
         """Begin with the metrics of the checkpoint."""
         self.metrics = dict(metrics)
-        if self.task:
-            train = self.task.names("train")
-            self.of_epoch = {name: value for name, value in metrics.items() if name in train}
+
+    def names(self) -> list[str]:
+        """Return the names of the metrics, as far as they are known before they are measured."""
+        return []
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -132,19 +130,14 @@ class MetricsCallback(pl.Callback):
         fresh = {**self._reduce(trainer, module, "train"), **self._learning_rate(module, step)}
         if last:
             self.of_epoch, self._unlogged, self._epoch_ending = fresh, {}, True
-        elif self.task:
-            self._write(trainer, fresh)
-        if isinstance(module, TaskModule):
-            counted = [module.train_sums.counted()]
-            self.observers.after_step(
-                Step(step, trainer.current_epoch, batch_idx + 1, fresh, counted, last=last)
-            )
+        self._measured(trainer, module, Step(step, trainer.current_epoch, batch_idx + 1, fresh, last=last))
         return fresh
 
+    def _measured(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
+        """Use the metrics that were reduced at a step."""
+
     def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
-        """That of the step just made."""
-        if isinstance(module, TaskModule) and not isinstance(self.config.schedule, OtherSchedule):
-            return {"lr": learning_rate(self.config, self.plan, step - 1, module.devices)}
+        """Return the learning rate used by the last step."""
         return {} if self._lr is None else {"lr": float(self._lr)}
 
     # --- evaluation -----------------------------------------------------------------------------------------------------
@@ -174,9 +167,6 @@ class MetricsCallback(pl.Callback):
         """Reduce the metrics of the validation."""
         self._validated = True
         self.of_epoch |= self._reduce(trainer, pl_module, "val")
-        if self.task:  # for a schedule or a callback that watches one of them
-            known = {n: torch.tensor(v, dtype=torch.float64) for n, v in self.of_epoch.items()}
-            trainer.callback_metrics.update(known)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What a module has logged in it."""
@@ -191,7 +181,8 @@ class MetricsCallback(pl.Callback):
         for name, value in self._unlogged.items():
             if not {name, f"{name}_step", f"{name}_epoch"} & self.of_epoch.keys():
                 self.of_epoch[name] = value
-        self.metrics |= self.of_epoch if not self.task else {}
+        if not self.native:
+            self.metrics |= self.of_epoch
         self._write(trainer, self.of_epoch)
         self.progress.validated(min(trainer.current_epoch, self.plan.max_epochs - 1), self.of_epoch)
         self.observers.after_validation(steps_done(trainer), self.of_epoch)
@@ -200,9 +191,13 @@ class MetricsCallback(pl.Callback):
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce and write the metrics of the test."""
         self._collect(trainer)
-        tested = self._reduce(trainer, pl_module, "test") if self.task else dict(self._unlogged)
+        tested = self._tested(trainer, pl_module)
         self.metrics |= tested
         self._write(trainer, tested)
+
+    def _tested(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
+        """Return the metrics of the test."""
+        return dict(self._unlogged)
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Nothing is tested yet."""
@@ -214,20 +209,12 @@ class MetricsCallback(pl.Callback):
         Raises:
             ConfigError: there is no such metric; `key` is the one of the configuration that names it.
         """
-        known = self._unlogged | self.of_epoch
-        # without a validation its metrics are not missed
-        trains = not self.plan.val_batches and "val" not in monitor
-        if self.task is None and (self._validated or trains):
-            monitored(self.metrics | known, monitor, key)
-        return known
+        return self._unlogged | self.of_epoch
 
     # --- from Lightning -------------------------------------------------------------------------------------------------
 
     def _collect(self, trainer: pl.Trainer) -> None:
-        """What a module has logged in the loop that ends, for callbacks alone too."""
-        if not self.task:
-            collected = renamed(trainer._logger_connector.collected, trainer.is_global_zero)  # type: ignore[attr-defined]
-            self._unlogged |= {name: float(value) for name, value in collected.items()}
+        """Collect what was logged in the loop that ends and not handed to the loggers."""
 
     def _logged(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """What Lightning, or another callback, hands to the loggers."""
@@ -247,20 +234,11 @@ class MetricsCallback(pl.Callback):
     # --- all ranks ------------------------------------------------------------------------------------------------------
 
     def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
-        """Metrics over all ranks, and the agreement to stop: one reduction, one wait for the device."""
-        if not isinstance(module, TaskModule):
-            if trainer.world_size > 1:
-                self._agree(trainer.strategy.reduce(self._requests(module), reduce_op="sum").tolist())
-            self._look_at_flag(trainer)
-            return {}
-        running = module.train_sums if part == "train" else module.eval_sums
-        own = torch.cat([running.take(module.device), self._requests(module)])
-        *sums, to_stop, to_save, whole, waited = trainer.strategy.reduce(own, reduce_op="sum").tolist()
-        self._agree([to_stop, to_save, whole, waited])
-        fresh = module.task.report(part, sums)
-        self._units = module.task.units(sums) if part == "train" else None
-        self.metrics |= fresh
-        return fresh
+        """Return metrics over all ranks, and agree to stop."""
+        if trainer.world_size > 1:
+            self._agree(trainer.strategy.reduce(self._requests(module), reduce_op="sum").tolist())
+        self._look_at_flag(trainer)
+        return {}
 
     def _requests(self, module: pl.LightningModule) -> torch.Tensor:
         """To stop, and to save; and what was measured of the efficiency."""
@@ -281,13 +259,94 @@ class MetricsCallback(pl.Callback):
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         step = steps_done(trainer)
         epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
-        for logger in trainer.loggers if self.task else []:
-            if logger is not self.received:
-                logger.log_metrics(metrics, step=step)
-                logger.save()
         if self.csv:
             self.csv.write(step, epoch, self._aside | metrics)
         self._aside = {}
+
+
+class TaskMetrics(MetricsCallback):
+    """Metrics of a task of this project: sums on each rank, reduced here together with the requests to stop.
+
+    Args:
+        task: what is trained.
+    """
+
+    native = True
+
+    def __init__(self, task: Task, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.task = task
+
+    def resume(self, metrics: dict[str, float]) -> None:
+        """Begin with the metrics of the checkpoint; an epoch that resumes with its validation has those of its training."""
+        super().resume(metrics)
+        train = self.task.names("train")
+        self.of_epoch = {name: value for name, value in metrics.items() if name in train}
+
+    def names(self) -> list[str]:
+        """Return the names of all metrics of the task."""
+        return self.task.names("train", "val", "test")
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reduce the metrics of the validation, and show them to schedules and callbacks that watch one of them."""
+        super().on_validation_epoch_end(trainer, pl_module)
+        known = {n: torch.tensor(v, dtype=torch.float64) for n, v in self.of_epoch.items()}
+        trainer.callback_metrics.update(known)
+
+    def _measured(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
+        assert isinstance(module, TaskModule)
+        if not step.last:
+            self._write(trainer, dict(step.metrics))
+        self.observers.after_step(replace(step, counted=[module.train_sums.counted()]))
+
+    def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
+        assert isinstance(module, TaskModule)
+        if isinstance(self.config.schedule, OtherSchedule):
+            return super()._learning_rate(module, step)
+        return {"lr": learning_rate(self.config, self.plan, step - 1, module.devices)}
+
+    def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
+        """Return metrics over all ranks, and agree to stop: one reduction, one wait for the device."""
+        assert isinstance(module, TaskModule)
+        running = module.train_sums if part == "train" else module.eval_sums
+        own = torch.cat([running.take(module.device), self._requests(module)])
+        *sums, to_stop, to_save, whole, waited = trainer.strategy.reduce(own, reduce_op="sum").tolist()
+        self._agree([to_stop, to_save, whole, waited])
+        fresh = module.task.report(part, sums)
+        self._units = module.task.units(sums) if part == "train" else None
+        self.metrics |= fresh
+        return fresh
+
+    def _tested(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
+        return self._reduce(trainer, module, "test")
+
+    def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            if logger is not self.received:
+                logger.log_metrics(metrics, step=steps_done(trainer))
+                logger.save()
+        super()._write(trainer, metrics)
+
+
+class ModuleMetrics(MetricsCallback):
+    """Metrics that a user's module logs by itself: they come from Lightning, by way of `loggers.Received` and `Trainer.collected`."""
+
+    def judged(self, key: str, monitor: str) -> dict[str, float]:
+        """Return all that was measured in this epoch.
+
+        Raises:
+            ConfigError: a module that was validated has logged no metric of this name.
+        """
+        known = super().judged(key, monitor)
+        # without a validation its metrics are not missed
+        trains = not self.plan.val_batches and "val" not in monitor
+        if self._validated or trains:
+            monitored(self.metrics | known, monitor, key)
+        return known
+
+    def _collect(self, trainer: pl.Trainer) -> None:
+        collected = renamed(trainer._logger_connector.collected, trainer.is_global_zero)  # type: ignore[attr-defined]
+        self._unlogged |= {name: float(value) for name, value in collected.items()}
 
 
 def _plain(optimizer: Any) -> Any:

@@ -14,10 +14,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
-from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
@@ -25,6 +22,12 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 
 from train_anywhere.errors import ConfigError, user_error
 from train_anywhere.training.lightning.hardware import BFloat16
+from train_anywhere.training.lightning.loop.private import (
+    _block_parallel_sync_behavior,
+    _DataFetcher,
+    _DataLoaderIterDataFetcher,
+    _TrainingEpochLoop,
+)
 
 HOOKS = (
     "on_train_batch_start",
@@ -45,11 +48,12 @@ class FastEpochLoop(_TrainingEpochLoop):
 
     Args:
         validates: whether the epoch that is ending has a validation.
+        fast: `trainer.fast_step`; without it each step is left to Lightning.
     """
 
-    def __init__(self, trainer: pl.Trainer, validates: Callable[[], bool]) -> None:
+    def __init__(self, trainer: pl.Trainer, validates: Callable[[], bool], fast: bool = True) -> None:
         super().__init__(trainer)
-        self._validates = validates
+        self._validates, self._wanted = validates, fast
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._after: list[Any] = []
         self._attributes: dict[str, Any] = {}  # of the module, set without a search in its parameters
@@ -63,7 +67,11 @@ class FastEpochLoop(_TrainingEpochLoop):
         self._module, self._attributes = module, vars(module)
         self._zeroes = overrides(module, "optimizer_zero_grad")
         self._clips = bool(trainer.gradient_clip_val) or overrides(module, "configure_gradient_clipping")
-        self._fast = not isinstance(data_fetcher, _DataLoaderIterDataFetcher) and unusual(trainer) is None
+        self._fast = (
+            self._wanted
+            and not isinstance(data_fetcher, _DataLoaderIterDataFetcher)
+            and unusual(trainer) is None
+        )
         self._hooks = {name: overridden_hooks(trainer, name) for name in HOOKS}
         self._after = [c for c in trainer.callbacks if hasattr(c, "after_batch")]  # type: ignore[attr-defined]
         self._takes_index = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)

@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.distributed import _init_dist_connection
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -15,6 +14,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
 from train_anywhere.training.lightning.dropin.trained import late
+from train_anywhere.training.lightning.loop.private import _init_dist_connection
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
 from train_anywhere.training.lightning.strategies.rendezvous import open_store
 

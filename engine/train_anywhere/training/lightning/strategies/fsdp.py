@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.plugins.layer_sync import LayerSync
 from lightning.pytorch.trainer.states import TrainerFn
@@ -30,6 +29,7 @@ from torch.optim import Optimizer
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.checkpoint.shard_reader import ShardPlanner, ShardReader
 from train_anywhere.training.lightning.dropin.trained import KEY, restore_flags, restore_groups
+from train_anywhere.training.lightning.loop.private import _optimizers_to_device
 from train_anywhere.training.lightning.strategies.blocks import shard
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.later_weights import Later, build_later

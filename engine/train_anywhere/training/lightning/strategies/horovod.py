@@ -13,7 +13,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -24,6 +23,7 @@ from train_anywhere.distributed.horovod.initialize import explaining_lost_ranks,
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trained import late
+from train_anywhere.training.lightning.loop.private import _optimizers_to_device
 from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
 from train_anywhere.training.lightning.strategies.horovod_gradients import (

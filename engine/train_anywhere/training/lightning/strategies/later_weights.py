@@ -64,13 +64,11 @@ class Later(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._steps: list[Step] = []
-        self._own: dict[
-            Any, Any
-        ] = {}  # all tensors without memory, by their storage, which is so kept from being another's
+        # all tensors without memory, by their storage: kept, so that no other one gets the same storage
+        self._own: dict[Any, Any] = {}
         self._given: dict[Any, Callable[[], Tensor]] = {}
-        self._writing: dict[Any, list[int]] = defaultdict(
-            list
-        )  # numbers of steps, by the storage that they change
+        # numbers of steps, by the storage that they change
+        self._writing: dict[Any, list[int]] = defaultdict(list)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -56,8 +56,3 @@ class NanWatch(Observer):
                 f"warning: {what}: training continues, but can't recover from that; {NAN_ADVICE}.",
                 file=sys.stderr,
             )
-
-
-def judged(metrics: Mapping[str, float], monitor: str) -> float | None:
-    """The value by which a checkpoint may be the best; None if a loss is nan or inf, which is never the best."""
-    return None if not_finite(metrics) else metrics.get(monitor)

@@ -1,0 +1,36 @@
+"""The private names of Lightning that the engine uses. A version without one of them is refused here, with one message."""
+
+import lightning
+
+from train_anywhere.errors import ConfigError
+
+try:
+    from lightning.fabric.utilities.distributed import _init_dist_connection
+    from lightning.fabric.utilities.optimizer import _optimizers_to_device
+    from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
+    from lightning.pytorch.loops.fit_loop import _FitLoop
+    from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+    from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
+    from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+    from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
+    from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+    from lightning.pytorch.utilities.exceptions import _TunerExitException
+except ImportError as error:
+    raise ConfigError(
+        f"lightning {lightning.__version__} is not a version that this engine knows ({error}); install the locked one: make setup. "
+        "A newer engine may know it: make update."
+    ) from error
+
+__all__ = [
+    "_CheckpointConnector",
+    "_DataFetcher",
+    "_DataLoaderIterDataFetcher",
+    "_FitLoop",
+    "_LoggerConnector",
+    "_SignalConnector",
+    "_TrainingEpochLoop",
+    "_TunerExitException",
+    "_block_parallel_sync_behavior",
+    "_init_dist_connection",
+    "_optimizers_to_device",
+]
