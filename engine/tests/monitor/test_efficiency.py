@@ -41,6 +41,7 @@ HOOKS = {
     ],
 )
 @pytest.mark.slow
+@pytest.mark.alone
 def test_one_of_two_ranks_is_late(
     framework: str,
     strategy: str,

@@ -108,11 +108,14 @@ def test_pbs_is_told_in_its_words(fakes: Fakes) -> None:
 @pytest.mark.slurm
 @pytest.mark.needs_root
 @pytest.mark.slow
-def test_three_commands_that_return_at_once(login: Login, train: Callable[..., object]) -> None:
+def test_three_commands_that_return_at_once(
+    login: Login, train: Callable[..., object], shared_dir: Path
+) -> None:
     """Trained, trained on and evaluated in this order; where the first fails, the others end, and say why."""
     words = ("cluster=slurm", "model=mlp", *SMALL)
-    held = 'cluster.setup=["sleep 8"]'
-    _, first = login.submit(*words, held)
+    go = shared_dir / "go"  # jobs wait for it: a busy machine takes long to submit the others
+    held = f"until [ -e {go} ]; do sleep 0.2; done"
+    _, first = login.submit(*words, f'cluster.setup=["{held}"]')
     second_job, second = login.submit(*words, f"init={first}", f"after={first}")
     evaluated = login.command("evaluate", str(second), "cluster=slurm", f"after={second}")
     assert evaluated.returncode == 0, evaluated.stderr
@@ -121,9 +124,10 @@ def test_three_commands_that_return_at_once(login: Login, train: Callable[..., o
         in evaluated.stdout
     )
     assert info(first)["state"] in ("queued", "running") and info(second)["state"] == "queued"
-    failing_job, failing = login.submit(*words, 'cluster.setup=["sleep 8; exit 7"]')
+    failing_job, failing = login.submit(*words, f'cluster.setup=["{held}; exit 7"]')
     _, follower = login.submit(*words, f"init={failing}", f"after={failing}", "cluster.chain=2")
     _, last = login.submit(*words, f"after={follower}")
+    go.touch()
     wait_for(lambda: any(second.glob("evaluations/test-*.json")), second, 240)
     assert info(first)["ended"] <= info(second)["ended"]
     assert f"weights are those of {first}" in log(second)

@@ -19,7 +19,8 @@ from train_anywhere.runs.folder import open_run
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
-pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
+# alone: it compares shares of the time with those by hand
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow, pytest.mark.alone]
 
 STEP_S, LATE_S = 0.05, 0.1
 LATE = """

@@ -24,7 +24,7 @@ JOBS = 5
 
 def test_killed_side_processes_change_nothing(login: Login, slow_steps: str) -> None:
     """Twenty kills: those of four nodes in five jobs, each at a moment of its own; the weights are those of a job left alone."""
-    words = ["trainer.nodes=4", "trainer.devices=1", "trainer.max_steps=160", "monitor.sample_seconds=0.2"]
+    words = ["trainer.nodes=4", "trainer.devices=1", "trainer.max_steps=320", "monitor.sample_seconds=0.2"]
     words = ["cluster=slurm", *EACH_STEP, *words, slow_steps]
     alone = final_weights(login.result(*words))
     kills = 0

@@ -9,6 +9,7 @@ import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, hosts, log, trained, wait_for
 from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.files import ROOT
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -242,8 +243,7 @@ def listener(login: Login, port: int) -> subprocess.Popen[str]:
     code = f"import socket, time; s = socket.create_server(('', {port})); print('up', flush=True); time.sleep(600)"
     command = [
         sys.executable,
-        "-m",
-        "train_anywhere.slurm.testbed",
+        str(ROOT / "slurm" / "testbed.py"),
         "run",
         "--dir",
         str(login.testbed.dir),
