@@ -271,6 +271,8 @@ ROOMS = {
     "launch",
     "monitor",
     "slurm",
+    "features",
+    "features.each",
 }
 OF_A_TASK = re.compile(
     r"\b(pixels?|pictures?|accurac\w+|acc|labels?|classifi\w*|logits|mnist|imagenet|vocabular\w+|(?:number of|num_?)classes)\b",
@@ -281,6 +283,7 @@ CONTAINERS = (
     "engine/train_anywhere/config/cluster.py",
     "engine/train_anywhere/config/paths.py",
     "engine/train_anywhere/slurm/",
+    "engine/train_anywhere/features/pack_env/",
     "slurm/",
 )
 """Where an image is one of a container."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.files import ROOT
+from train_anywhere.files import ENGINE, ROOT, with_engine
 from train_anywhere.renamed import OLD, in_override, renamed, update_tree
 
 
@@ -17,9 +17,22 @@ def test_each_new_name_is_a_module() -> None:
     assert [new for new in OLD.values() if importlib.util.find_spec(new) is None] == []
 
 
+def test_no_old_name_is_one_of_today() -> None:
+    lately = [old for old in OLD if old.startswith("train_anywhere.")]
+    places = [ENGINE.joinpath(*old.split(".")) for old in lately]
+    there = [p for p in places if p.with_suffix(".py").exists() or (p / "__init__.py").exists()]
+    assert len(lately) > 100 and there == []
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
+        ("train_anywhere.data.base.ModuleLoaders", "train_anywhere.data.dataset.ModuleLoaders"),
+        ("train_anywhere.after.load_model", "train_anywhere.inference.load_model"),
+        (
+            "train_anywhere.data.order.assignment.BatchOrder",
+            "train_anywhere.data.order.assignment.BatchOrder",
+        ),
         ("src.training.tracking.wandb.Wandb", "train_anywhere.training.tracking.wandb.Wandb"),
         ("src.tasks.base.Task", "train_anywhere.tasks.Task"),
         ("src.tasks.regression.Regression", "src.tasks.regression.Regression"),
@@ -48,6 +61,17 @@ def test_an_import_by_an_old_name_is_the_same_module_and_warns() -> None:
     assert done.stdout == "True True\n", done.stderr
     assert "src.tasks.base is called train_anywhere.tasks now" in done.stderr
     assert done.stderr.count("FutureWarning") == 3
+
+
+def test_a_public_module_that_was_renamed_is_imported_and_warns() -> None:
+    code = "from train_anywhere.after import load_model; import train_anywhere.inference as new; print(load_model is new.load_model)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env=with_engine()
+    )
+    assert (
+        done.stdout == "True\n"
+        and "train_anywhere.after is called train_anywhere.inference now" in done.stderr
+    )
 
 
 def test_rules_of_a_signature_count_by_old_names_too(

@@ -3,7 +3,7 @@
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -99,16 +99,22 @@ src.training.tracking training.tracking open=open_loggers
 """In each line an old package, today's package below `train_anywhere`, and modules that it took over: `old=new`, or one name for both."""
 
 
-def _old_names() -> Iterator[tuple[str, str]]:
-    yield from PACKAGES.items()
-    for line in MODULES.strip().splitlines():
-        old, new, *modules = line.split()
-        for module in modules:
-            before, _, after = module.partition("=")
-            yield f"{old}.{before}", f"{new}.{after or before}"
+def _old_names() -> dict[str, str]:
+    modules = [line.split() for line in MODULES.strip().splitlines()]
+    pairs = ((old, new, name.partition("=")) for old, new, *names in modules for name in names)
+    moved = {f"{old}.{before}": f"{new}.{after or before}" for old, new, (before, _, after) in pairs}
+    packages = {f"{new}." for new in moved.values()}
+    # the engine had them too for a while, below its own name; where a package has that name now, it means the package
+    inside = {old.removeprefix("src."): new for old, new in {**moved, "src.after": "inference"}.items()}
+    lately = {old: new for old, new in inside.items() if not any(p.startswith(f"{old}.") for p in packages)}
+    return {
+        **PACKAGES,
+        **moved,
+        **{f"train_anywhere.{old}": new for old, new in lately.items() if old != new},
+    }
 
 
-OLD = {old: f"train_anywhere.{new}" for old, new in _old_names()}
+OLD = {old: f"train_anywhere.{new}" for old, new in _old_names().items()}
 """Prefixes of dotted names, and today's."""
 
 

@@ -359,8 +359,8 @@ def test_the_example_of_the_page(make_config: Callable[..., Config], templates: 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("{# outline 1", "{# outline 2", "is an outline version 2, and this engine needs version 1"),
-        ("{# outline 1", "{#", "is an outline without a version"),
+        ("{# outline 2", "{# outline 1", "is an outline version 1, and this engine needs version 2"),
+        ("{# outline 2", "{#", "is an outline without a version"),
         ('{% include "after_ranks.sh.j2" %}', "", 'lacks {% include "after_ranks.sh.j2" %}'),
         ('"at_end.sh.j2"', '"at_end.sh.j2" %}{% include "site.sh.j2"', "site.sh.j2 is included by"),
         ("set -euo pipefail", "{% if %}", "slurm.sh.j2: Expected an expression"),

@@ -30,7 +30,7 @@ from train_anywhere.config.open_groups import TARGET, split_open
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.feature import Feature, Followed, Observer, Part, Rank, Step
+from train_anywhere.features.feature import STAGES, Feature, Followed, Observer, Part, Rank, Step
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -44,7 +44,7 @@ BUILT_IN = {
     "serve": "Serve",
     "interval": "CheckpointInterval",
     "replay": "ReplayNan",
-    "nan_watch": "DetectNan",
+    "nan_watch": "ReportNan",
     "bad_nodes": "BadNodes",
     "after": "After",
     "chain": "Chain",
@@ -87,8 +87,10 @@ def _made(name: str, section: FeatureClass, framework: str) -> Feature:
 
 
 def _in_project(dotted: str) -> bool:
-    top = ROOT / dotted.partition(".")[0]
-    return top.is_dir() or top.with_suffix(".py").is_file()
+    """Return whether the module is a file of this project, so that looking for it runs no other code."""
+    parts = dotted.split(".")
+    places = [ROOT.joinpath(*parts[:n]) for n in range(1, len(parts))]
+    return any(p.with_suffix(".py").is_file() or (p / "__init__.py").is_file() for p in places)
 
 
 def known() -> list[Feature]:
@@ -98,12 +100,13 @@ def known() -> list[Feature]:
     """
     import yaml
 
-    found = built_in()
-    with suppress(OSError, yaml.YAMLError, AttributeError, TypeError, ConfigError):
-        tree = yaml.safe_load((ROOT / "configs" / "train.yaml").read_text())["features"]
-        for name, section in tree.items():
+    found, listed = built_in(), None
+    with suppress(OSError, ValueError, yaml.YAMLError, AttributeError):
+        listed = yaml.safe_load((ROOT / "configs" / "train.yaml").read_text()).get("features")
+    for name, section in listed.items() if isinstance(listed, dict) else ():
+        with suppress(Exception):  # a run is refused by it, and a look at a run is not
             fields, _ = split_open(section, set(), [], f"features.{name}")
-            found += [_made(name, FeatureClass(**fields), framework) for framework in [*fields["target"]][:1]]
+            found.append(_made(name, FeatureClass(**fields), next(iter(fields["target"]))))
     return found
 
 
@@ -151,8 +154,7 @@ class Features:
     def at(self, stage: str) -> list[str]:
         """Return the names of the templates to include at a stage of the batch script."""
         order = reversed(self.all) if stage == "at_end" else self.all
-        files = ((one.name, one.folder() / f"{stage}.sh.j2") for one in order)
-        return [f"{name}/{file.name}" for name, file in files if file.is_file()]
+        return [f"{one.name}/{stage}.sh.j2" for one in order if one.has(stage)]
 
     def before_submission(self, results: Path) -> "Features":
         """Complete the settings by work on the login node. Raises SubmitError."""
@@ -161,6 +163,14 @@ class Features:
     def after_snapshot(self, code: Path) -> "Features":
         """Complete the settings by work on the copy of the code. Raises OSError."""
         return replace(self, settings={f.name: f.after_snapshot(self[f.name], code) for f in self.all})
+
+    @property
+    def in_script(self) -> dict[str, Any]:
+        """Settings of the features that change the batch script; members of an array share one script."""
+        changing = [
+            one for one in self.all if one.python or one.exports or any(one.has(stage) for stage in STAGES)
+        ]
+        return {one.name: self[one.name] for one in changing} | {"a process on each node": self.on_node}
 
     # --- the nodes and the ranks
 
@@ -227,10 +237,29 @@ def why(run: Any, state: str, info: Mapping[str, Any]) -> str:
 
 
 def verdicts(facts: Any) -> list[str]:
-    """Return what features say of a run."""
-    return [said for one in known() for said in one.verdicts(facts)]
+    """Return what features say of a run; a feature of the project that fails says so."""
+    found: list[str] = []
+    for one in known():
+        try:
+            found += one.verdicts(facts)
+        except Exception as error:
+            found.append(f"features.{one.name}: {_failed(one, error)}")
+    return found
 
 
 def rows(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
-    """Return further rows of the status and the report, by title."""
-    return {title: text for one in known() for title, text in one.rows(run, info).items()}
+    """Return further rows of the status and the report, by title; a feature of the project that fails says so."""
+    found: dict[str, str] = {}
+    for one in known():
+        try:
+            found |= one.rows(run, info)
+        except Exception as error:
+            found[f"features.{one.name}"] = _failed(one, error)
+    return found
+
+
+def _failed(one: Feature, error: Exception) -> str:
+    """Return the error of a feature of the project, since a status must be shown; raise one of the engine."""
+    if one.name in (*BUILT_IN, *INNERMOST):
+        raise error
+    return f"{type(error).__name__}: {error}"

@@ -93,10 +93,10 @@ class Observer:
         return False
 
     def after_checkpoint(self, seconds: float) -> None:
-        """Called after a checkpoint for which training waited `seconds`."""
+        """Called after a checkpoint for which this rank waited `seconds`."""
 
     def at_end(self) -> None:
-        """Called when training ends, before the test."""
+        """Called when training is complete, before the test; not after a signal."""
 
 
 class Observers(Observer):
@@ -167,7 +167,6 @@ class Feature:
     Attributes:
         config: of the run; set before any other method than `follow`, `why`, `verdicts` and `rows` is called.
         name: key of the feature in `Job.features`, in templates and in the folder of its templates.
-        on_node: `parts` gives the side process of each node something to do.
         exports: environment variables of its templates that the ranks need on other nodes.
         counts: its observer needs `Step.counted`, which is one small operation for each batch.
         python: the shell word that starts Python in the job, if not the one that the configuration names.
@@ -175,22 +174,18 @@ class Feature:
 
     config: Config
     name = ""
-    on_node = False
     counts = False
     exports: tuple[str, ...] = ()
     python = ""
 
+    @property
+    def on_node(self) -> bool:
+        """Whether `parts` gives the side process of each node something to do; a subclass may set it to True."""
+        return False
+
     def wanted(self) -> bool:
         """Return whether this run has the feature. One that is listed in `features:` is wanted."""
         return True
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._arguments() == other._arguments()
-
-    def _arguments(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "config"}
-
-    __hash__ = None  # type: ignore[assignment]
 
     # --- the configuration: a message for each problem
 
@@ -232,6 +227,11 @@ class Feature:
     def folder(cls) -> Path:
         """Return the folder with the templates `<stage>.sh.j2`: that of the module which defines the class."""
         return Path(inspect.getfile(cls)).parent
+
+    @classmethod
+    def has(cls, stage: str) -> bool:
+        """Return whether the class has a template for a stage."""
+        return (cls.folder() / f"{stage}.sh.j2").is_file()
 
     def follow(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Followed | None:
         """Return what a job waits for; see `train_anywhere.features.follow`."""

@@ -125,9 +125,9 @@ def _changes(words: Sequence[str]) -> dict[str, Any]:
 
 
 def alone(config: Config) -> Config:
-    """The same on one device of this process; the global batch stays."""
+    """The same on one device of this process, without features of the project; the global batch stays."""
     trainer = replace(config.trainer, nodes=1, devices=1, total_devices=None)
-    return replace(config, strategy=PlainStrategy("single"), trainer=trainer)
+    return replace(config, strategy=PlainStrategy("single"), trainer=trainer, features={})
 
 
 def refuse_export(framework: str, format: str, known: Sequence[str]) -> None:

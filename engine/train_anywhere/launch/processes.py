@@ -15,7 +15,7 @@ from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import Layout, local_layout
-from train_anywhere.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError
+from train_anywhere.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect
@@ -83,7 +83,7 @@ def run_here(
     """
     inside = layout.world_size == 1 and start is None
     code = run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
-    while code == 1 and (why := Features.of(frozen(run)).starts_again(run)):
+    while code == 1 and (why := _starts_again(run)):
         print(why, file=sys.stderr, flush=True)
         code = _run_ranks(run, layout.world_size, start, signals)
     return code
@@ -96,6 +96,14 @@ def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] 
     if code not in (0, REFUSED):
         recover_leftovers(run)
     return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
+
+
+def _starts_again(run: RunDir) -> str:
+    with contextlib.suppress(
+        ProjectError
+    ):  # a run folder that can't be read any more is not why the ranks failed
+        return Features.of(frozen(run)).starts_again(run)
+    return ""
 
 
 def recorded(run: RunDir, code: int) -> int:

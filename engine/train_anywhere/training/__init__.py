@@ -11,5 +11,5 @@
 6. A signal only sets a flag (`stop`): the step is finished, a checkpoint saved, and `train` returns "preempted".
 7. At the end the best checkpoint is tested.
 
-`lightning` and `keras` are mirror images: the same names for the same duty, and no import of each other.
+`lightning` and `keras` use the same names for the same duty, and never import each other.
 """

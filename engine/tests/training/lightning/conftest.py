@@ -16,6 +16,7 @@ from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning import run as side
 from train_anywhere.training.stop import SIGNALS, Stop
 
@@ -105,7 +106,8 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
         if signal_at:
             monkeypatch.setattr(prefetch, "MOST", 1)  # each batch is read right before its step
         stop.requested = None
-        return side.train(config, run, Topology(), stop)
+        train.recorder = RunRecorder(run)  # type: ignore[attr-defined]
+        return side.train(config, run, Topology(), stop, train.recorder)  # type: ignore[attr-defined]
 
     return train
 

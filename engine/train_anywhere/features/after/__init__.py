@@ -13,7 +13,7 @@ class After(Feature):
     name = "after"
 
     def wanted(self) -> bool:
-        """With `after=RUN`."""
+        """Return whether the job waits for another run."""
         return self.config.after is not None
 
     def problems_here(self) -> list[str]:

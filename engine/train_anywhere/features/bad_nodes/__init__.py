@@ -13,7 +13,7 @@ class BadNodes(Feature):
     name = "bad_nodes"
 
     def wanted(self) -> bool:
-        """In a job of several nodes whose ranks may be started again or killed, which is when a bad node is found."""
+        """Return whether a job has several nodes, and ranks that may be started again or killed: then a bad node can be found."""
         found = may_restart(self.config) or self.config.monitor.hang == "requeue"
         return found and self.config.trainer.most_nodes > 1
 

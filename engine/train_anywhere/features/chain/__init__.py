@@ -9,7 +9,7 @@ class Chain(Feature):
     name = "chain"
 
     def wanted(self) -> bool:
-        """With `cluster.chain` above 1."""
+        """Return whether `cluster.chain` is above 1."""
         return self.config.cluster.chain > 1
 
     def problems_of_job(self, members: int) -> list[str]:

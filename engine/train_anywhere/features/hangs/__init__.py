@@ -11,23 +11,11 @@ rank_watch    all of this as a part of the side process of a node
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.features.feature import Feature, Part
 from train_anywhere.runs.folder import RunDir
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the batch script needs to know.
-
-    Attributes:
-        requeue: ranks that hang are killed.
-    """
-
-    requeue: bool
 
 
 class HangWatch(Feature):
@@ -37,12 +25,8 @@ class HangWatch(Feature):
     on_node = True
 
     def wanted(self) -> bool:
-        """With `monitor.hang_minutes`."""
+        """Return whether `monitor.hang_minutes` is set."""
         return self.config.monitor.hang_minutes is not None
-
-    def settings(self) -> Settings:
-        """Return the settings."""
-        return Settings(self.config.monitor.hang == "requeue")
 
     def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
         """Return the watch of the node's ranks."""

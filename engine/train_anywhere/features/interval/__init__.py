@@ -10,7 +10,7 @@ class CheckpointInterval(Feature):
     name = "interval"
 
     def wanted(self) -> bool:
-        """In every run that writes checkpoints."""
+        """Return whether the run writes checkpoints."""
         return not self.config.trainer.fast_dev_run
 
     def observer(self, rank: Rank) -> Observer:

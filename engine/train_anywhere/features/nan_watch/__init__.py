@@ -4,13 +4,13 @@ from train_anywhere.features.feature import Feature, Observer, Rank
 from train_anywhere.features.nan_watch.nan_watch import NanWatch
 
 
-class DetectNan(Feature):
+class ReportNan(Feature):
     """Report a loss of nan or inf."""
 
     name = "nan_watch"
 
     def wanted(self) -> bool:
-        """With `trainer.detect_nan` other than off."""
+        """Return whether `trainer.detect_nan` is not off."""
         return self.config.trainer.detect_nan != "off"
 
     def observer(self, rank: Rank) -> Observer:

@@ -46,7 +46,7 @@ class PackEnv(Feature):
     python = '"$CODE/train_anywhere/features/pack_env/python"'
 
     def wanted(self) -> bool:
-        """With `cluster.pack_env=true`."""
+        """Return whether `cluster.pack_env=true`."""
         return self.config.cluster.pack_env
 
     def problems_of_job(self, members: int) -> list[str]:

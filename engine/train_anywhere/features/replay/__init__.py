@@ -19,7 +19,7 @@ class ReplayNan(Feature):
     counts = True
 
     def wanted(self) -> bool:
-        """With `trainer.detect_nan=replay`."""
+        """Return whether `trainer.detect_nan=replay`."""
         return self.config.trainer.detect_nan == "replay" and not self.config.trainer.fast_dev_run
 
     def observer(self, rank: Rank) -> Observer | None:

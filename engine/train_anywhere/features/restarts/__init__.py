@@ -24,7 +24,7 @@ class Restarts(Feature):
     name = "restarts"
 
     def wanted(self) -> bool:
-        """If the ranks may be started again."""
+        """Return whether the ranks may be started again."""
         return may_restart(self.config)
 
     def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:

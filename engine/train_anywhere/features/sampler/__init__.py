@@ -13,7 +13,7 @@ class SampleNodes(Feature):
     on_node = True
 
     def wanted(self) -> bool:
-        """With `monitor.sample_seconds`."""
+        """Return whether `monitor.sample_seconds` is set."""
         return self.config.monitor.sample_seconds is not None
 
     def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:

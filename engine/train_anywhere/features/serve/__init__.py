@@ -15,12 +15,16 @@ class Serve(Feature):
     """Serve TensorBoard and a dashboard while the run trains."""
 
     name = "serve"
-    on_node = True
 
     def wanted(self) -> bool:
-        """With `monitor.serve=true`, or a `monitor.dashboard`."""
+        """Return whether something is served, or an address is given, which is checked."""
         m = self.config.monitor
         return m.serve or m.dashboard is not None or m.serve_address is not None
+
+    @property
+    def on_node(self) -> bool:
+        """Whether there is something to serve."""
+        return self.config.monitor.serve or self.config.monitor.dashboard is not None
 
     def problems(self) -> list[str]:
         """What is served must be written, and the address must be one."""

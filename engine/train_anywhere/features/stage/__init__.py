@@ -10,7 +10,7 @@ class Stage(Feature):
     name = "stage"
 
     def wanted(self) -> bool:
-        """With `data.stage=true`."""
+        """Return whether `data.stage=true`."""
         return self.config.data.stage
 
     def staging(self) -> Staged:

@@ -141,7 +141,7 @@ def _as_it_is(source: Path, error: Exception) -> Path:
 
 
 def _place(source: Path, disk: Path, found: Found) -> Path:
-    """The copy of the source itself. Of a tar file with one folder in it, such as imagenet/, that folder."""
+    """The copy of the source itself. Of a tar file with one folder in it, such as set-1/, that folder."""
     if found.name is None:
         return source
     top = shared(disk).path / found.name / FOLDER

@@ -25,7 +25,7 @@ MACHINERY = Path(__file__).parents[1] / "templates"
 """What the outline includes, by name; a file of the same name beside the outline comes first."""
 
 
-OUTLINE = 1
+OUTLINE = 2
 """Version of the outline that fits this engine: its includes and variables. docs/batch-script.md"""
 
 INCLUDES = ("start", "environment", "before_ranks", "ranks", "after_ranks", "at_end")

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from train_anywhere import features
@@ -133,22 +133,30 @@ def one_job(jobs: Sequence[Job]) -> Job:
     Raises:
         ConfigError: members differ in what the scheduler sees: they can't be one array.
     """
-    names = {job.name for job in jobs}
-    name = names.pop() if len(names) == 1 else "sweep"
-    run = jobs[0].run.replace(f"/{jobs[0].name}/", f"/{name}/")
-    jobs = [dataclasses.replace(job, name=name, run=run, code=f"{run}/code") for job in jobs]
-    seen = [dataclasses.replace(j, batch=0, framework="", strategy="") for j in jobs]
-    differing = [
-        f.name
-        for f in dataclasses.fields(Job)
-        if any(getattr(j, f.name) != getattr(seen[0], f.name) for j in seen)
-    ]
-    if differing:
+    first = jobs[0]
+    if len({job.name for job in jobs}) > 1:
+        run = Path(first.run).parent.parent / "sweep" / Path(first.run).name
+        first = dataclasses.replace(first, name="sweep", run=str(run), code=f"{run}/code")
+    if differing := {name for job in jobs for name in _differing(first, job)}:
         raise ConfigError(
             "the members of a sweep share one job array and must request the same; these differ in "
-            f"{', '.join(differing)}: submit them one by one."
+            f"{', '.join(sorted(differing))}: submit them one by one."
         )
-    return jobs[0]
+    return first
+
+
+NOT_SEEN = ("name", "run", "code", "batch", "framework", "strategy", "features")
+"""Fields of a job that may differ in one array: the script has none of them, or computes them for each member."""
+
+
+def _differing(one: Job, other: Job) -> Iterator[str]:
+    for f in dataclasses.fields(Job):
+        if f.name not in NOT_SEEN and getattr(one, f.name) != getattr(other, f.name):
+            yield f.name
+    if Path(one.run).parent.parent != Path(other.run).parent.parent:
+        yield "paths.results"
+    ours, theirs = one.features.in_script, other.features.in_script
+    yield from (name for name in ours | theirs if ours.get(name) != theirs.get(name))
 
 
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:

@@ -178,7 +178,8 @@ def fit_and_check(callback: TrainingCallback) -> None:
     module, position = callback.module, callback.position
     weights, first = fingerprint(module), position.step
     fit(callback)
-    callback.observers.at_end()
+    if not position.preempted:
+        callback.observers.at_end()
     if position.step > first and weights and fingerprint(module) == weights:
         raise ProjectError(
             f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "

@@ -288,10 +288,10 @@ class TrainingCallback:
         self.save_requested = False
         counted = self.module.counted()
         with heartbeat.within("checkpoint"):
+            began = time.monotonic()
             if self.checkpoints:
-                began = time.monotonic()
                 self.checkpoints.save(self.module, self.position, counted, self.states.save(), value)
-                self.observers.after_checkpoint(time.monotonic() - began)
+            self.observers.after_checkpoint(time.monotonic() - began)
 
 
 class BatchLogs(UserDict[str, float]):

@@ -1,0 +1,119 @@
+"""Which members of a sweep may share a script, and what a feature of the project can't break."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere import features
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.features import Feature, Features
+from train_anywhere.inference.opening import alone
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.slurm.submission.prepare import one_job, placeholder_job
+
+MakeConfig = Callable[..., Config]
+MINE = f"{__name__}.Mine"
+
+
+class Mine(Feature):
+    """A feature that fails wherever it can."""
+
+    def rows(self, run: Any, info: Any) -> Any:
+        """Fail."""
+        raise RuntimeError("no rows")
+
+    def verdicts(self, facts: Any) -> Any:
+        """Fail."""
+        raise RuntimeError("no verdicts")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "trainer.detect_nan=off,warn,stop",
+        "monitor.sample_seconds=5,10",
+        "monitor.serve=true,false",
+        "checkpoint.every_n_steps=10,null",
+        "name=a,b",
+    ],
+)
+def test_members_that_differ_in_nothing_of_the_script_share_it(make_config: MakeConfig, key: str) -> None:
+    name, _, values = key.partition("=")
+    members = [make_config("cluster=slurm", f"{name}={value}") for value in values.split(",")]
+    job = one_job([placeholder_job(c, None, range(len(members))) for c in members])
+    folder = "sweep" if name == "name" else members[0].name
+    assert job.name == folder and job.run == f"{members[0].paths.results}/{folder}/<run id>"
+    assert job.code == f"{job.run}/code"
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("data.stage=true,false", "stage"),
+        ("cluster.pack_env=true,false", "pack_env"),
+        ("cluster.retries=0,1", "cluster, restarts"),
+        ("monitor.hang_minutes=5,null", "hangs"),
+        ("paths.results=/a,/b", "paths.results"),
+        ("trainer.nodes=1,2", "ranks"),
+    ],
+)
+def test_members_that_need_another_script_are_refused_by_name(
+    make_config: MakeConfig, key: str, says: str
+) -> None:
+    name, _, values = key.partition("=")
+    words = ["cluster=slurm", "data=imagefolder"]
+    jobs = [placeholder_job(make_config(*words, f"{name}={v}"), None, range(2)) for v in values.split(",")]
+    with pytest.raises(ConfigError, match=f"these differ in [^:]*{says}"):
+        one_job(jobs)
+
+
+def test_a_folder_above_that_has_the_name_of_the_run_is_left(make_config: MakeConfig, tmp_path: Path) -> None:
+    results = tmp_path / "a" / "results"
+    configs = [make_config("cluster=slurm", f"paths.results={results}", f"name={name}") for name in "ab"]
+    assert one_job([placeholder_job(c, None, range(2)) for c in configs]).run == f"{results}/sweep/<run id>"
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """`listed("mine: {_target_: ...}")`: what configs/train.yaml of a project lists."""
+    (tmp_path / "configs").mkdir()
+    monkeypatch.setattr(features, "ROOT", tmp_path)
+    monkeypatch.setattr(features, "_in_project", lambda dotted: True)
+    return lambda text: (tmp_path / "configs" / "train.yaml").write_text(text) and None
+
+
+def test_a_status_is_shown_whatever_a_feature_does(listed: Callable[[str], None], tmp_path: Path) -> None:
+    built_in = [one.name for one in features.known()]
+    for broken in ("", "a: 1", "features: 3", "features: [", "features: {x: 3, y: {_target_: no.such.Name}}"):
+        listed(broken)
+        assert [one.name for one in features.known()] == built_in
+    listed(f"features: {{x: {{_target_: no.such.Name}}, mine: {{_target_: {MINE}}}}}")
+    assert [one.name for one in features.known()] == [*built_in, "mine"]
+    assert features.rows(RunDir(tmp_path), {}) == {"features.mine": "RuntimeError: no rows"}
+
+
+def test_an_evaluation_runs_no_feature_that_a_run_folder_names(make_config: MakeConfig) -> None:
+    config = make_config(f"+features.mine._target_={MINE}")
+    assert "mine" in Features.of(config) and "mine" not in Features.of(alone(config))
+
+
+@pytest.mark.parametrize("dotted", ["json.JSONEncoder", "site.main", "docs.x", "nothing"])
+def test_only_files_of_the_project_are_features(
+    dotted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()  # as mkdocs makes it; Python has a module of that name
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(features, "ROOT", tmp_path)
+    assert not features._in_project(dotted)
+
+
+@pytest.mark.parametrize(
+    "words", [["monitor.serve_address=0.0.0.0"], ["monitor.serve=true", "trainer.fast_dev_run=true"]]
+)
+def test_nothing_to_serve_needs_no_process_on_the_nodes(make_config: MakeConfig, words: list[str]) -> None:
+    assert not Features.of(
+        make_config("monitor.sample_seconds=null", "monitor.hang_minutes=null", *words)
+    ).on_node
