@@ -1,9 +1,9 @@
-"""The project: what is trained, and on what."""
+"""The project: its models, tasks and data sets."""
 
 import sys
 
 try:
-    import train_anywhere  # noqa: F401  chooses the backend of Keras
+    import train_anywhere  # noqa: F401  sets the backend of Keras
 except ModuleNotFoundError as error:
     if error.name != "train_anywhere":
         raise

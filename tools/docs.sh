@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the site of docs/ (`build`) or show it here and follow changes (`serve`), with the locked packages of requirements/docs.txt in .docs-env.
+# Build the site of docs/ (`build`) or serve it here and rebuild on changes (`serve`), with the locked requirements/docs.txt in .docs-env.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lock=requirements/locks/docs.txt

@@ -1,7 +1,7 @@
 """Write the files of a new task: `make new-task NAME=mine`.
 
-They are a working regression on a synthetic table under the new name, to be edited: data set, numbers, the step of each framework, their
-configuration, a test. Nothing that exists is overwritten, and no other file has to change.
+They are a copy of the regression task and its synthetic table under the new name, which works and which you edit: data set, sums and
+metrics, the step of each framework, their configuration, a test. No existing file is changed.
 """
 
 import keyword
@@ -20,7 +20,7 @@ FILES = {
     "configs/data/friedman.yaml": "configs/data/{name}.yaml",
     "tests/tasks/test_regression.py": "tests/tasks/test_{name}.py",
 }
-"""What is copied, and to where. A side that a fork has removed is left out."""
+"""Files to copy, and their new names. Files of a framework that was removed from the project are left out."""
 
 EXPERIMENT = """# @package _global_
 # python src/train.py experiment={name}
@@ -34,45 +34,45 @@ name: {name}
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files; returns the exit code."""
+    """Write the files; return the exit code."""
     if len(arguments) != 1 or not arguments[0]:
         print("error: name the task: make new-task NAME=mine", file=sys.stderr)
         return 2
     name = arguments[0]
-    if problem := unusable(name):
+    if problem := name_problem(name):
         print(f"error: NAME={name} {problem}", file=sys.stderr)
         return 2
     texts = {
-        ROOT / target.format(name=name): renamed(ROOT / source, name)
+        ROOT / target.format(name=name): rename_source(ROOT / source, name)
         for source, target in FILES.items()
         if (ROOT / source).exists()
     }
     texts[ROOT / f"configs/experiment/{name}.yaml"] = EXPERIMENT.format(name=name)
-    if there := [str(path.relative_to(ROOT)) for path in texts if path.exists()]:
-        print(
-            f"error: {', '.join(there)} exists already; choose another name, or remove it.", file=sys.stderr
-        )
+    if existing := [str(path.relative_to(ROOT)) for path in texts if path.exists()]:
+        print(f"error: these files exist already: {', '.join(existing)}; use another NAME.", file=sys.stderr)
         return 2
     for path, text in texts.items():
         path.write_text(text)
         print(path.relative_to(ROOT))
-    print(f"\nEdit them; then: python src/train.py experiment={name}")
+    print(f"\nEdit these files, then run: python src/train.py experiment={name}")
     return 0
 
 
-def unusable(name: str) -> str:
-    """Why the name can't be one of a Python module and of a choice; "" if it can."""
+def name_problem(name: str) -> str:
+    """Return why the name can't be that of a Python module and of a configuration file; "" if it can."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        return "is not the name of a Python module; use small letters, digits and _, beginning with a letter."
+        return (
+            "can't be the name of a Python module; use small letters, digits and _, starting with a letter."
+        )
     return ""
 
 
-def renamed(source: Path, name: str) -> str:
-    """The text of a file of the regression task, or of its table, for the new one."""
+def rename_source(source: Path, name: str) -> str:
+    """Return the contents of a file of the regression task, or of its table, with the new name."""
     camel = "".join(part.capitalize() for part in name.split("_"))
     text = source.read_text()
-    text = re.sub("^_check_:.*\n", "", text, flags=re.MULTILINE)  # knows the synthetic table only
-    cited = "adaptive regression splines"  # a title
+    text = re.sub("^_check_:.*\n", "", text, flags=re.MULTILINE)  # the check fits only the synthetic table
+    cited = "adaptive regression splines"  # part of a title, to be kept
     text = text.replace(cited, cited.upper()).replace("Regression", camel).replace("regression", name)
     return text.replace("friedman", name).replace(cited.upper(), cited)
 

@@ -1,8 +1,7 @@
-"""Give the project a name of your own: `make rename NAME="My project"`.
+"""Rename the project: `make rename NAME="My project"`.
 
-The name stands in the title of the README, in the citation and on the site as it is typed, and as `my-project` where a package, an
-environment or a folder has it. Running it again renames again; nothing is committed: `git diff` shows what happened. Of the repository's
-address, which a badge of the tests needs, nothing here knows: CONTRIBUTING.md has the line.
+README, citation and site get the name as typed; packages, environments and folders get `my-project`. It can be run again, and commits
+nothing: `git diff` shows the changes. The address of the repository, which a badge of the tests needs, stays: see CONTRIBUTING.md.
 """
 
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 TITLE = r"^# (.+)$"
-"""Pattern of the README's first line, which alone says what the title is now."""
+"""Pattern of the README's first line, from which the current title is read."""
 
 SLUG = r'^name = "(.+)"$'
 """Pattern of the project's name in pyproject.toml."""
@@ -26,21 +25,23 @@ PLACES = {
     "environment.yml": ("name: {slug}\n",),
     ".devcontainer/devcontainer.json": ('"name": "{slug}"',),
 }
-"""Where the name stands, and how."""
+"""Files with the name, and the strings in which they have it."""
 
 
 def main(arguments: list[str]) -> int:
-    """Write the new name; returns the exit code: 0, or 2 where nothing was done."""
+    """Write the new name; return the exit code: 0, or 2 if nothing was written."""
     title = arguments[0].strip() if len(arguments) == 1 else ""
-    if problem := unusable(title):
+    if problem := name_problem(title):
         return refuse(problem)
     old = re.search(TITLE, (ROOT / "README.md").read_text(), re.MULTILINE)
     if old is None:
-        return refuse("README.md has no title, a line that begins with '# ', which says the name until now.")
+        return refuse(
+            "README.md has no title (a line that starts with '# '), from which the current name is read; add it."
+        )
     slug = re.search(SLUG, (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    before, after = names(old[1]), names(title)
+    before, after = name_forms(old[1]), name_forms(title)
     before |= {"slug": slug[1]} if slug else {}
-    texts = {place: changed(place, before, after) for place in PLACES if (ROOT / place).exists()}
+    texts = {place: replace_name(place, before, after) for place in PLACES if (ROOT / place).exists()}
     for place, text in texts.items():
         if text != (ROOT / place).read_text():
             (ROOT / place).write_text(text)
@@ -50,30 +51,30 @@ def main(arguments: list[str]) -> int:
 
 
 def refuse(sentence: str) -> int:
-    """Say why nothing was done."""
+    """Print why nothing was written; return the exit code."""
     print(f"error: {sentence}", file=sys.stderr)
     return 2
 
 
-def unusable(title: str) -> str:
-    """Why the name can't be one of a package too; "" if it can."""
+def name_problem(title: str) -> str:
+    """Return why the name can't also be that of a package; "" if it can."""
     if not title:
         return 'name the project: make rename NAME="My project"'
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9 _.-]*[A-Za-z0-9]", title):
         return (
             f"NAME={title} can't be the name of a package; use letters, digits, spaces, '.', '_' and '-', "
-            'beginning with a letter: make rename NAME="My project"'
+            'starting with a letter: make rename NAME="My project"'
         )
     return ""
 
 
-def names(title: str) -> dict[str, str]:
-    """The title, and what a package is called after it: "My project", `my-project`."""
+def name_forms(title: str) -> dict[str, str]:
+    """Return the title "My project" and the slug "my-project"."""
     return {"title": title, "slug": re.sub(r"[ _.-]+", "-", title).lower()}
 
 
-def changed(place: str, before: dict[str, str], after: dict[str, str]) -> str:
-    """The text of a file with the new name."""
+def replace_name(place: str, before: dict[str, str], after: dict[str, str]) -> str:
+    """Return the contents of a file with the new name."""
     text = (ROOT / place).read_text()
     for form in PLACES[place]:
         text = text.replace(form.format(**before), form.format(**after))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian packages for tests on real software: Slurm, Open MPI, a C++ compiler for Horovod. Needs root; returns at once if all are installed.
+# Install the Debian packages that the tests use: Slurm, Open MPI, a C++ compiler for Horovod. Needs root unless all are installed.
 set -euo pipefail
 packages=(slurm-wlm slurm-wlm-torque libslurm-dev munge openmpi-bin libopenmpi-dev openssh-server iproute2 rsync
   slurmdbd mariadb-server-core debootstrap g++ cmake make git strace)
@@ -8,7 +8,7 @@ for p in "${packages[@]}"; do
   [ "$(dpkg-query -W -f '${Status}' "$p" 2>/dev/null)" = "install ok installed" ] || missing+=("$p")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-[ "$(id -u)" = 0 ] || { echo "root is needed: sudo apt-get install ${missing[*]}" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "error: some packages are missing, and installing them needs root: sudo apt-get install ${missing[*]}" >&2; exit 1; }
 echo "installing ${missing[*]}" >&2
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -112,10 +112,10 @@ def read_picture(path: str | Path) -> np.ndarray:
     """One, as our own data set prepares it."""
     from PIL import Image
 
-    from src.data.transforms import prepare
+    from src.data.transforms import prepare_image
 
     with Image.open(path) as image:
-        return prepare(image, SIZE, 3, np.random.default_rng())
+        return prepare_image(image, SIZE, 3, np.random.default_rng())
 
 
 # ---- torch
@@ -124,9 +124,9 @@ def read_picture(path: str | Path) -> np.ndarray:
 def torch_ours(config: Any) -> Callable[[], Batches]:
     """Epochs of (rows, labels)."""
     from train_anywhere.distributed.topology import Topology
-    from train_anywhere.training.lightning.run import make
+    from train_anywhere.training.lightning.run import make_setup
 
-    loader = make(config, Topology(rank=0, world_size=1)).parts.train.loader()
+    loader = make_setup(config, Topology(rank=0, world_size=1)).splits.train.loader()
     return lambda: (batch.rows for batch in loader)
 
 

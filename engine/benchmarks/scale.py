@@ -89,7 +89,7 @@ def run_json(nodes: int, folder: Path) -> int | None:
     run = RunDir(folder)
     run.update(state="submitted")
     environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": f"n[00001-{nodes:05}]"}
-    RunRecorder(run).start(nodes * RANKS, environ, nodes * RANKS)
+    RunRecorder(run).record_start(nodes * RANKS, environ, nodes * RANKS)
     return (folder / "run.json").stat().st_size
 
 
@@ -98,12 +98,14 @@ def heartbeats(nodes: int, folder: Path) -> int | None:
     from train_anywhere.features.hangs.hangs import find_hang
     from train_anywhere.features.hangs.stragglers import Stragglers
     from train_anywhere.files.plain_json import dumps
-    from train_anywhere.monitor.ranks import OtherNodes, Seen
+    from train_anywhere.monitor.ranks import OtherNodes, RankStatus
     from train_anywhere.runs.folder import RunDir
 
     run, written = RunDir(folder), 0
     others, watch = OtherNodes(run, "n00000", 0.0), Stragglers()
-    one = Seen(0, nodes * RANKS, "", 1, 0, 0, "R", "step", "forward", 9, 1, 1, 1, 0, 0, 1.0, 0, 10, 10, 1.0)
+    one = RankStatus(
+        0, nodes * RANKS, "", 1, 0, 0, "R", "step", "forward", 9, 1, 1, 1, 0, 0, 1.0, 0, 10, 10, 1.0
+    )
     run.monitor.mkdir()
     for number in range(2):
         for node in range(1, nodes):
@@ -123,9 +125,9 @@ def heartbeats(nodes: int, folder: Path) -> int | None:
             (run.monitor / f"ranks-{host}.json").write_text(content)
             written += len(content) if number else 0
     began = time.perf_counter()
-    found = others.look()
+    found = others.read()
     assert len(found) == (nodes - 1) * RANKS
-    watch.look(found)
+    watch.update(found)
     assert find_hang(found, 60.0) is None
     SECONDS.append(time.perf_counter() - began)
     return written

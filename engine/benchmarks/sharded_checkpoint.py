@@ -116,7 +116,7 @@ class Ours:
 
     def __init__(self, rank: int, local: Path, shared: Path) -> None:
         from train_anywhere.checkpoints.recovery import open_checkpointer
-        from train_anywhere.files.marked import Place
+        from train_anywhere.files.owned_folder import OwnedFolder
         from train_anywhere.runs.folder import RunDir
         from train_anywhere.training.lightning.checkpoint.shards import Shards
         from train_anywhere.training.lightning.checkpoint.state import StateWriter
@@ -125,10 +125,10 @@ class Ours:
             mode, keep_last, keep_every_n_epochs, local = "max", 1, None, None
 
         run = RunDir(shared)
-        checkpointer = open_checkpointer(Rule, run, in_parts=True) if rank == 0 else None  # type: ignore[arg-type]
+        checkpointer = open_checkpointer(Rule, run, sharded=True) if rank == 0 else None  # type: ignore[arg-type]
         if checkpointer:
             checkpointer.__enter__()
-        place = Place(local, ("bench", f"stage.rank-{rank}"), f"part of rank {rank}")
+        place = OwnedFolder(local, ("bench", f"stage.rank-{rank}"), f"part of rank {rank}")
         self.writer = StateWriter(checkpointer, Shards(run.checkpoints, place), None)
 
     def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:

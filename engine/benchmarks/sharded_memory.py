@@ -118,9 +118,9 @@ def needed(ranks: int, strategy: str, *words: str) -> dict[str, int]:
 
 def compare(ranks: list[int]) -> dict[str, float]:
     """Print the table; returns memory in sizes of the model."""
-    from src.models.gpt import parameters
+    from src.models.gpt import parameter_count
 
-    size = parameters(VOCABULARY, layers=12, heads=12, kv_heads=12, width=768) * 4
+    size = parameter_count(VOCABULARY, layers=12, heads=12, kv_heads=12, width=768) * 4
     ratios: dict[str, float] = {}
     for count in ranks:
         for name in STRATEGIES:

@@ -25,11 +25,11 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "engine"))
 
 from benchmarks.rounds import Rounds, in_turn  # noqa: E402
-from train_anywhere.config.command.command_line import opened  # noqa: E402
+from train_anywhere.config.command.command_line import to_hydra_overrides  # noqa: E402
 from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.distributed.layout import local_layout  # noqa: E402
-from train_anywhere.distributed.packages import missing_framework  # noqa: E402
+from train_anywhere.distributed.packages import framework_problem  # noqa: E402
 from train_anywhere.features.pack_env import archive, virtual_env  # noqa: E402
 from train_anywhere.launch.local_run import make_run  # noqa: E402
 from train_anywhere.slurm.submission import snapshot  # noqa: E402
@@ -57,7 +57,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--framework", nargs="+", default=[f for f in MARKS if not missing_framework(f)])
+    parser.add_argument("--framework", nargs="+", default=[f for f in MARKS if not framework_problem(f)])
     parsed = parser.parse_args()
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="start-benchmark-") as folder:
@@ -94,7 +94,7 @@ def prepare(shared: Path, disk: Path) -> dict[str, str]:
     """Pack the environment, and unpack it on the "node's disk"; the variables of a job that uses it."""
     (shared / "results").mkdir(parents=True)
     code = shared / "code"
-    snapshot.take(ROOT, code, shared / "results")
+    snapshot.take_snapshot(ROOT, code, shared / "results")
     key = archive.pack_code(code)
     sys.path.insert(0, str(shared))  # where the callbacks are, which a configuration may name
     packed = archive.pack(virtual_env.read(Path(sys.prefix)), shared / "results")
@@ -118,7 +118,7 @@ def prepare(shared: Path, disk: Path) -> dict[str, str]:
 def new_run(framework: str, shared: Path, *words: str) -> Path:
     """A run folder as a submission makes it."""
     always = (f"framework={framework}", f"paths.results={shared}/results", "model=mlp")
-    config = load(compose(opened([*always, *words])))
+    config = load(compose(to_hydra_overrides([*always, *words])))
     return make_run(config, [], local_layout(config)).path
 
 

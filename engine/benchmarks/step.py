@@ -86,9 +86,9 @@ class Clock:
 def batches(config: Any) -> Iterable[Any]:
     """Those of the training, from our loader."""
     from train_anywhere.distributed.topology import Topology
-    from train_anywhere.training.lightning.run import make
+    from train_anywhere.training.lightning.run import make_setup
 
-    return make(config, Topology(rank=0, world_size=1)).parts.train.loader()
+    return make_setup(config, Topology(rank=0, world_size=1)).splits.train.loader()
 
 
 def loaded(side: str) -> Any:

@@ -21,18 +21,18 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "engine"))
 
 from benchmarks.rounds import in_turn  # noqa: E402
-from train_anywhere.distributed.packages import missing_framework  # noqa: E402
+from train_anywhere.distributed.packages import framework_problem  # noqa: E402
 
 BASIC = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
 import hydra
-from train_anywhere.config.environment_values import plain
+from train_anywhere.config.environment_values import to_plain_tree
 from train_anywhere.launch.local_run import start
 
 @hydra.main(version_base="1.3", config_path={str(ROOT / "configs")!r}, config_name="train")
 def train(config):
-    assert start(plain(config), []) == 0
+    assert start(to_plain_tree(config), []) == 0
 
 train()
 """
@@ -52,7 +52,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--members", type=int, default=8)
-    frameworks = [f for f in ("lightning", "keras") if not missing_framework(f)]
+    frameworks = [f for f in ("lightning", "keras") if not framework_problem(f)]
     parser.add_argument("--framework", nargs="+", default=frameworks)
     parsed = parser.parse_args()
     found = {f: measure(f, parsed.rounds, parsed.members) for f in parsed.framework}

@@ -12,13 +12,14 @@ from typing import Any
 
 sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "engine")]
 
-from train_anywhere.config.command.command_line import opened  # noqa: E402
+from train_anywhere.config.command.command_line import to_hydra_overrides  # noqa: E402
 from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.distributed.topology import Topology  # noqa: E402
 from train_anywhere.errors import ProjectError  # noqa: E402
 from train_anywhere.runs.folder import RunDir, create  # noqa: E402
 from train_anywhere.testing.weights import final_weights, largest_difference  # noqa: E402
+from train_anywhere.training.rank_process import RankProcess  # noqa: E402
 from train_anywhere.training.stop import Stop  # noqa: E402
 
 SHORT = [
@@ -54,14 +55,14 @@ class StopAfter(Stop):
 
 def train(side: Any, words: list[str], run: RunDir, stop: Stop) -> Any:
     """One attempt."""
-    return side.train(load(compose(words)), run, Topology(), stop)
+    return side.train(load(compose(words)), RankProcess(run, Topology(), stop))
 
 
 def judged(framework: str, typed: list[str], folder: Path) -> dict[str, Any]:
     """What became of a line."""
     side = importlib.import_module(f"train_anywhere.training.{framework}.run")
     files = f"paths.data={folder.parent / 'data'}"
-    words = opened([f"framework={framework}", *typed, *SHORT, files])
+    words = to_hydra_overrides([f"framework={framework}", *typed, *SHORT, files])
     straight, resumed = create(folder, "straight"), create(folder, "resumed")
     whole = train(side, words, straight, Stop())
     first = train(side, words, resumed, StopAfter(4))

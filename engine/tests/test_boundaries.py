@@ -253,11 +253,10 @@ def test_one_place_picks_a_framework() -> None:
         "engine/train_anywhere/distributed/horovod/initialize.py"  # imports Horovod for either framework
     )
     server = "engine/train_anywhere/launch/fork_main.py"  # imports what its starter names
-    renamed = "engine/train_anywhere/renamed.py"  # imports what an old name means
     public = "engine/train_anywhere/data/__init__.py"  # its own modules
     rank = "engine/train_anywhere/launch/rank.py"
     features = "engine/train_anywhere/features/__init__.py"  # its own packages
-    assert picking == [targets, public, horovod, features, server, rank, renamed]
+    assert picking == [targets, public, horovod, features, server, rank]
 
 
 ROOMS = {

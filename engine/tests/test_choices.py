@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.command.compose import CONFIGS, groups
-from train_anywhere.config.command.yaml_files import names_in, read_mapping
-from train_anywhere.config.open_groups import CHOSEN, CUSTOM
+from train_anywhere.config.command.compose import CONFIGS, list_groups
+from train_anywhere.config.command.yaml_files import default_choices, read_mapping
+from train_anywhere.config.open_groups import CUSTOM, SINGLE_GROUPS
 from train_anywhere.files import ROOT
 from train_anywhere.testing.frameworks import FRAMEWORKS
 
 BESIDES = {
     "data=mnist": "is tried with files of its own in tests/data",
     "data=imagefolder": "is tried with files of its own in tests/data",
-    "data=module": "engine/tests/training/lightning/test_parts.py",
+    "data=module": "engine/tests/training/lightning/test_rank_splits.py",
     "experiment=resnet50_mnist": "needs MNIST's files",
     "loggers=wandb": "engine/tests/training/tracking",
     "loggers=mlflow": "engine/tests/training/tracking",
@@ -36,7 +36,7 @@ NEEDS = {
 def with_others() -> set[str]:
     """Choices that experiments take only together with a task: the experiment tries them."""
     taken: dict[str, set[bool]] = {}
-    for name in groups()["experiment"]:
+    for name in list_groups()["experiment"]:
         entries = read_mapping(CONFIGS / "experiment" / f"{name}.yaml").get("defaults", [])
         chosen = {
             key.removeprefix("override /"): choice for entry in entries for key, choice in entry.items()
@@ -48,14 +48,14 @@ def with_others() -> set[str]:
 
 def in_other_numbers() -> set[str]:
     """Choices that inherit from another of their group, such as larger models, which no test machine could hold."""
-    known = ((g, c, read_mapping(CONFIGS / g / f"{c}.yaml")) for g in CHOSEN for c in groups()[g])
-    return {f"{group}={choice}" for group, choice, tree in known if set(names_in(tree)) - {"_self_"}}
+    known = ((g, c, read_mapping(CONFIGS / g / f"{c}.yaml")) for g in SINGLE_GROUPS for c in list_groups()[g])
+    return {f"{group}={choice}" for group, choice, tree in known if set(default_choices(tree)) - {"_self_"}}
 
 
 def lines(slow: bool) -> list[str]:
     """Overrides, one choice each."""
     tried = ("task", "data", "model", "optimizer", "schedule", "callbacks", "loggers", "experiment")
-    choices = [f"{g}={c}" for g in tried for c in groups().get(g, []) if c not in (CUSTOM, "debug")]
+    choices = [f"{g}={c}" for g in tried for c in list_groups().get(g, []) if c not in (CUSTOM, "debug")]
     besides = {*BESIDES, *defaults(), *with_others(), *in_other_numbers()}
     wanted = [c for c in choices if c not in besides and any(word in c for word in SLOW) == slow]
     return [f"{c} {needs(c)}".strip() for c in wanted] + ([] if slow else ["seed=1"])

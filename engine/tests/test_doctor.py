@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.commands.doctor import facts, judged
+from train_anywhere.commands.doctor import check_run, collect_facts
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -40,7 +40,7 @@ def test_a_request_that_makes_no_sense() -> None:
 
 
 def test_a_folder_that_is_missing_is_made_later(make_config, tmp_path: Path) -> None:
-    found = {f.name: f for f in facts(make_config(f"paths.results={tmp_path / 'a' / 'b'}"))}
+    found = {f.name: f for f in collect_facts(make_config(f"paths.results={tmp_path / 'a' / 'b'}"))}
     assert found["results"].remedy == ""
     assert not (tmp_path / "a").exists()
 
@@ -60,5 +60,5 @@ def test_judged(state: str, reports: list[dict[str, str]], says: str, tmp_path: 
     (tmp_path / "ranks").mkdir()
     for rank, report in enumerate(reports):
         (tmp_path / "ranks" / f"{rank}.json").write_text(json.dumps(report))
-    found = judged(RunDir(tmp_path), "the log")
+    found = check_run(RunDir(tmp_path), "the log")
     assert says in found.remedy and bool(says) == bool(found.remedy)

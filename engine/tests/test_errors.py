@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.writes import disk_trouble
-from train_anywhere.config.command.sentences import composed_sentence
-from train_anywhere.errors import UNNAMED, ConfigError, chain
+from train_anywhere.checkpoints.disk.writes import find_disk_error
+from train_anywhere.config.command.sentences import hydra_sentence
+from train_anywhere.errors import UNKNOWN_REASON, ConfigError, iterate_causes
 from train_anywhere.files import ROOT
 
 
@@ -19,7 +19,7 @@ def test_one_problem_is_one_line_and_several_are_a_list() -> None:
 
 @pytest.mark.parametrize("nothing", [[], [""], [" "]])
 def test_every_refusal_has_a_message(nothing: list[str]) -> None:
-    assert ConfigError(*nothing).problems == [UNNAMED]
+    assert ConfigError(*nothing).problems == [UNKNOWN_REASON]
 
 
 def cyclic(first: BaseException, second: BaseException, link: str) -> BaseException:
@@ -31,22 +31,22 @@ def cyclic(first: BaseException, second: BaseException, link: str) -> BaseExcept
 @pytest.mark.parametrize("link", ["__cause__", "__context__"])
 def test_a_cycle_of_causes_is_walked_once(link: str) -> None:
     pair = cyclic(ValueError("a"), OSError(28, "full"), link)
-    assert [type(one) for one in chain(pair)] == [ValueError, OSError]
-    assert isinstance(disk_trouble(pair), OSError)
-    assert disk_trouble(cyclic(ValueError("a"), TypeError("b"), link)) is None
+    assert [type(one) for one in iterate_causes(pair)] == [ValueError, OSError]
+    assert isinstance(find_disk_error(pair), OSError)
+    assert find_disk_error(cyclic(ValueError("a"), TypeError("b"), link)) is None
     own = ValueError("itself")
     setattr(own, link, own)
-    assert list(chain(own)) == [own]
+    assert list(iterate_causes(own)) == [own]
 
 
 def test_an_error_in_a_group_is_found() -> None:
     full = OSError(28, "full")
-    assert disk_trouble(ExceptionGroup("many", [ValueError("a"), ExceptionGroup("more", [full])])) is full
+    assert find_disk_error(ExceptionGroup("many", [ValueError("a"), ExceptionGroup("more", [full])])) is full
 
 
 def test_a_cycle_of_causes_becomes_one_sentence() -> None:
     pair = cyclic(ValueError("  a\nfull_key: x"), ValueError("  b\nfull_key: y"), "__cause__")
-    assert "a" in composed_sentence(pair)
+    assert "a" in hydra_sentence(pair)
 
 
 def sources() -> Iterator[Path]:

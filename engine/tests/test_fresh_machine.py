@@ -17,7 +17,7 @@ from train_anywhere.files import ROOT
 TESTBED = (
     "engine/tests/slurm/test_testbed_command.py",
     "engine/tests/slurm/test_topology.py",
-    "engine/tests/slurm/test_facts.py",
+    "engine/tests/slurm/test_format_checks.py",
 )
 TESTS = {
     "horovod": (
@@ -41,7 +41,7 @@ TESTS = {
     "git": (
         "engine/tests/slurm/test_git.py",
         "engine/tests/tools/test_rename.py",
-        "engine/tests/slurm/test_facts.py",
+        "engine/tests/slurm/test_format_checks.py",
     ),
     **dict.fromkeys(("munge", "iproute2", "openssh-server", "slurmdbd", "mariadb-server-core"), TESTBED),
 }

@@ -247,7 +247,7 @@ BROKEN = {
         "squeue answered '\\ufffd\\ufffd', which is not a job and its state.",
     ),
     "is killed": ("kill -9 $$", "squeue failed with signal 9."),
-    "hangs": ("sleep 60 & sleep 60", "squeue did not answer within 0.5 s and was ended."),
+    "hangs": ("sleep 60 & sleep 60", "squeue did not answer within 0.5 s and was killed."),
 }
 """Fault injection: a client of Slurm that does as the first says, and what is said of it."""
 
@@ -326,7 +326,7 @@ def test_an_accounting_that_can_not_be_asked_leaves_the_end_unknown(
     [
         ("echo Access/permission denied >&2; exit 210", "scancel failed with exit code 210: Access/permission denied; job 7 is pending."),
         ("true", "scancel was called, but job 7 is pending."),
-        ("sleep 60", "scancel did not answer within 1 s and was ended."),
+        ("sleep 60", "scancel did not answer within 1 s and was killed."),
     ],
 )  # fmt: skip
 def test_a_job_is_cancelled_only_when_the_queue_says_so(
@@ -359,7 +359,7 @@ def test_of_several_runs_each_is_told(
     said = capsys.readouterr()
     assert said.out.splitlines() == [
         f"{name}-0: cancelled job 7_0.",
-        f"{name}-2: no job of it is queued or running.",
+        f"{name}-2 has no queued or running job.",
     ]
     assert "has 'seven' in it, which is not a job id: correct or delete that line." in said.err
 
@@ -458,11 +458,11 @@ def test_logs_of_bytes_and_of_a_log_that_goes_away(
         assert run(results, *words) == 0
         assert "\ufffd\ufffd done" in capsys.readouterr().out
     tail = Tail(folder / "slurm-7.out")
-    assert tail.more().endswith("done\n")
+    assert tail.read_new().endswith("done\n")
     (folder / "slurm-7.out").write_text("again\n")
-    assert tail.more() == "again\n"
+    assert tail.read_new() == "again\n"
     (folder / "slurm-7.out").unlink()
-    assert tail.more() == ""
+    assert tail.read_new() == ""
 
 
 def test_what_came_of_scancel_is_not_claimed(
@@ -593,7 +593,7 @@ def test_an_unreachable_scheduler_in_json(
     client(squeue.with_name("bin"), "squeue", DOWN)
     told = document(results, capsys, "status", code=2)
     assert (told["runs"][0]["state"], told["runs"][0]["written"]) == ("", "running")
-    assert "where jobs stand is not known" in told["trouble"][0]
+    assert "the states of jobs are not known" in told["trouble"][0]
 
 
 @pytest.mark.parametrize("framework", ["lightning", pytest.param("keras", marks=pytest.mark.slow)])

@@ -1,5 +1,6 @@
 """Names that modules had before the engine was a package still mean the same."""
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -10,15 +11,22 @@ from typing import Any
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT, with_engine
-from train_anywhere.renamed import OLD, in_override, renamed, update_tree
+from train_anywhere.renamed import CURRENT_NAMES, current_name, update_override, update_tree
 
 
-def test_each_new_name_is_a_module() -> None:
-    assert [new for new in OLD.values() if importlib.util.find_spec(new) is None] == []
+def test_each_new_name_exists() -> None:
+    def exists(name: str) -> bool:
+        package, _, last = name.rpartition(".")
+        try:
+            return importlib.util.find_spec(name) is not None or hasattr(sys.modules[package], last)
+        except ModuleNotFoundError:  # a function or class in a module
+            return hasattr(importlib.import_module(package), last)
+
+    assert [new for new in CURRENT_NAMES.values() if not exists(new)] == []
 
 
 def test_no_old_name_is_one_of_today() -> None:
-    lately = [old for old in OLD if old.startswith("train_anywhere.")]
+    lately = [old for old in CURRENT_NAMES if old.startswith("train_anywhere.")]
     places = [ENGINE.joinpath(*old.split(".")) for old in lately]
     there = [p for p in places if p.with_suffix(".py").exists() or (p / "__init__.py").exists()]
     assert len(lately) > 100 and there == []
@@ -42,14 +50,14 @@ def test_no_old_name_is_one_of_today() -> None:
     ],
 )
 def test_today_s_name(old: str, new: str) -> None:
-    assert renamed(old) == new
+    assert current_name(old) == new
     tree: dict[str, Any] = {"a": [{"_target_": {"keras": old}}], "b": old, "_check_": old, "_target_": None}
     tree["itself"] = [tree]
     update_tree(tree)
     assert tree.pop("itself")[0] is tree
     assert tree == {"a": [{"_target_": {"keras": new}}], "b": old, "_check_": new, "_target_": None}
-    assert in_override(f"task._target_={old}") == f"task._target_={new}"
-    assert in_override(f"name={old}") == f"name={old}"
+    assert update_override(f"task._target_={old}") == f"task._target_={new}"
+    assert update_override(f"name={old}") == f"name={old}"
 
 
 def test_an_import_by_an_old_name_is_the_same_module_and_warns() -> None:
@@ -72,6 +80,13 @@ def test_a_public_module_that_was_renamed_is_imported_and_warns() -> None:
         done.stdout == "True\n"
         and "train_anywhere.after is called train_anywhere.inference now" in done.stderr
     )
+
+
+def test_a_public_function_that_was_renamed_is_imported_and_warns() -> None:
+    code = "from train_anywhere.config import here, resolve_node_path; print(here is resolve_node_path)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=with_engine())
+    assert done.stdout == "True\n"
+    assert "config.here is called train_anywhere.config.resolve_node_path now" in done.stderr
 
 
 def test_rules_of_a_signature_count_by_old_names_too(

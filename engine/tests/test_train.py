@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from src.data.digits import FILE
-from train_anywhere.config.command.compose import groups
+from train_anywhere.config.command.compose import list_groups
 from train_anywhere.files import ROOT
 from train_anywhere.testing.tensorflow_noise import without_noise
 
@@ -232,7 +232,7 @@ def test_resume_goes_on_with_what_the_new_command_names(train: Train, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", groups()["experiment"])
+@pytest.mark.parametrize("experiment", list_groups()["experiment"])
 def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) -> None:
     """One batch of each loop on this machine, of a size for it; framework and strategy are the experiment's own."""
     if experiment == "resnet50_mnist":

@@ -1,21 +1,19 @@
-"""The part of a task that no framework knows: its numbers and their names."""
+"""The part of a task that is independent of the framework: its metrics and their names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 __all__ = ["Task"]
 
-PARTS = ("train", "val", "test")
-
 
 class Task:
-    """Base of every task. What is set here is read from the source at submission, so it must be written out as plain values.
+    """Base class of all tasks. Write its attributes as literals, since a submission reads them from the source.
 
     Attributes:
         sums: names of the sums over the rows of a batch.
-        metrics: what is made of them, in the order in which they are written, and what is better of each.
-        headline: the metric by which a checkpoint is the best.
-        unit: what a row is, in the plural: the speed is shown as images/s. One of `sums`, if rows hold several: then that is counted.
+        metrics: metrics computed from the sums, in the order of the logs, each with "min" or "max" for the better value.
+        headline: the metric that decides which checkpoint is the best.
+        unit: name of a row in the plural, as in images/s. If rows hold several units, one of `sums`, which counts them.
     """
 
     sums: tuple[str, ...]
@@ -24,21 +22,21 @@ class Task:
     unit: str = "samples"
 
     def measure(self, sums: Sequence[float]) -> dict[str, float]:
-        """The metrics, by the names in `metrics`.
+        """Return the metrics, by the names in `metrics`.
 
         Args:
-            sums: by `sums`, over all ranks; something was counted.
+            sums: sums over all ranks, in the order of `sums`; not all are zero.
         """
         raise NotImplementedError
 
     def units(self, sums: Sequence[float]) -> float | None:
-        """How many of `unit` the sums hold; None: the task does not count them, and each is a row."""
+        """Return the number of units in the sums; None if the task does not count them: each row is one."""
         return sums[self.sums.index(self.unit)] if self.unit in self.sums else None
 
-    def report(self, part: str, sums: Sequence[float]) -> dict[str, float]:
-        """The metrics of a part, one of `PARTS`: {"val/loss": 0.1}; none where nothing was counted."""
-        return {f"{part}/{name}": value for name, value in self.measure(sums).items()} if any(sums) else {}
+    def report(self, split: str, sums: Sequence[float]) -> dict[str, float]:
+        """Return the metrics of a split, such as {"val/loss": 0.1}; an empty dict if all sums are zero."""
+        return {f"{split}/{name}": value for name, value in self.measure(sums).items()} if any(sums) else {}
 
-    def names(self, *parts: str) -> list[str]:
-        """The names of the metrics of some parts."""
-        return [f"{part}/{name}" for part in parts for name in self.metrics]
+    def names(self, *splits: str) -> list[str]:
+        """Return the names of the metrics of some splits, such as "val/loss"."""
+        return [f"{split}/{name}" for split in splits for name in self.metrics]

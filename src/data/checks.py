@@ -1,58 +1,56 @@
-"""What is known of each data set before a run starts, by names and headers alone: the functions that `_check_` names in configs/data.
+"""Checks of the data sets before a run starts, from file names and headers: the functions that `_check_` names in configs/data.
 
-They are called where a job is submitted, so neither they nor what they import load numpy or a framework.
+They run where a job is submitted, so neither they nor their imports may load numpy or a framework.
 """
 
 import math
 from pathlib import Path
 
 from src.data.class_folders import class_folders
-from src.data.mnist_files import missing, raw, train_length
-from train_anywhere.config import here, unwritable
+from src.data.mnist_files import missing_files, raw_folder, train_length
+from train_anywhere.config import resolve_node_path, write_problem
 from train_anywhere.data import Known, is_archive
 from train_anywhere.errors import DataError
 
 LARGEST_IMAGE = 2**28
-"""Numbers of one synthetic image, or of the means of all classes: 1 GiB."""
-
+"""Largest number of float32 values of one synthetic image, or of the means of all classes: 1 GiB."""
 
 LABELS = ("classes", "outputs")
-"""What a data set of classes says of itself besides its shape."""
+"""Facts of a data set with classes, besides its shape, that are known only after it is read."""
 
 
 def digits() -> Known:
-    """1,797 images, less those to evaluate on."""
+    """Return the number of training images, of 1,797 in all, and their shape."""
     return Known(1259, {"shape": (8, 8, 1)}, later=LABELS)
 
 
 def mnist(dir: str, download: bool, look: bool) -> Known:
-    """The header of the file with training images.
+    """Return the number of training images, from the header of their file if `look`, and their shape.
 
-    Args:
-        look: whether `dir` is a folder of this machine.
+    `look` is whether `dir` can be read on this machine.
 
     Raises:
-        DataError: files are missing, or their headers are not theirs.
+        DataError: files are missing, or their headers are wrong.
     """
-    length = _mnist_length(raw(Path(here(dir))), download) if look else None
+    length = _mnist_length(raw_folder(Path(resolve_node_path(dir))), download) if look else None
     return Known(length, {"shape": (28, 28, 1)}, later=LABELS)
 
 
 def _mnist_length(folder: Path, download: bool) -> int | None:
-    if not (download and missing(folder)):
+    if not (download and missing_files(folder)):
         return train_length(folder)
-    if words := unwritable(folder):
-        raise DataError(f"data.dir: MNIST is to be fetched into {folder}, but {words}; use data.dir=FOLDER.")
+    if words := write_problem(folder):
+        raise DataError(f"data.dir: MNIST can't be downloaded into {folder}: {words}; use data.dir=FOLDER.")
     return None
 
 
 def imagefolder(dir: str, image_size: int, channels: int, look: bool, stage: bool) -> Known:
-    """That there are classes, or, with `stage`, an archive that each node unpacks; raises DataError."""
-    folder = Path(here(dir)) if look else Path()
+    """Return the shape of the images; raise DataError if there are no class folders, or if `dir` is an archive without `stage`."""
+    folder = Path(resolve_node_path(dir)) if look else Path()
     packed = look and is_archive(folder)
     if packed and not stage:
         raise DataError(
-            f"data.dir={dir} is an archive, which is read once it is unpacked; use data.stage=true."
+            f"data.dir={dir} is an archive, which has to be unpacked before it is read; use data.stage=true."
         )
     for split in ("train", "val") if look and not packed else ():
         class_folders(folder / split)
@@ -62,7 +60,7 @@ def imagefolder(dir: str, image_size: int, channels: int, look: bool, stage: boo
 
 
 def synthetic(height: int, width: int, channels: int, classes: int, length: int) -> Known:
-    """Whether images and classes of this size fit into memory."""
+    """Return the length and shape, with a problem if images or classes of this size do not fit into memory."""
     sizes = {
         f"data.height={height} data.width={width} data.channels={channels}": math.prod(
             (height, width, channels)
@@ -80,5 +78,5 @@ def synthetic(height: int, width: int, channels: int, classes: int, length: int)
 
 
 def friedman(length: int) -> Known:
-    """A table of ten columns."""
+    """Return the length of the table, its ten columns and its one output."""
     return Known(length, {"shape": (10,), "outputs": 1}, later=())

@@ -1,4 +1,4 @@
-"""The classes of a split of imagefolder: its sub-folders. Listing them opens no picture, so it is done before a run starts too."""
+"""The classes of a split of imagefolder: its sub-folders. Listing them opens no picture, so the check before a run uses it too."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from train_anywhere.errors import DataError
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the names of the class folders, sorted. Raises DataError: there are none, or they can't be listed."""
+    """Return the sorted names of the class folders; raise DataError if there are none or they can't be listed."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))

@@ -1,8 +1,8 @@
-"""digits: 1,797 real handwritten digits of 8x8 pixels, stored beside this file; needs no network.
+"""digits: 1,797 real handwritten digits of 8x8 pixels, stored next to this file; needs no network.
 
-The test part of "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998, UCI Machine Learning
-Repository, https://doi.org/10.24432/C50P49, CC BY 4.0. Not read from scikit-learn, which has it too: if
-scipy is installed, a framework may import it, and each rank would start seconds later.
+The test set of "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, 1998, UCI Machine Learning
+Repository, https://doi.org/10.24432/C50P49, CC BY 4.0. Not read from scikit-learn, which has it too: that needs
+scipy, which a framework may import if it is installed, and each rank would start seconds later.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ MEAN, STD = 4.884, 6.017
 
 
 def open_digits() -> Splits:
-    """About 70 % train, 10 % val, 20 % test; the split is always the same, whatever the seed of the run."""
+    """Return about 70 % train, 10 % val and 20 % test; the split does not depend on the seed of the run."""
     with np.load(FILE, allow_pickle=False) as arrays:
         everything = ArraySet(
             images=arrays["images"][..., np.newaxis],

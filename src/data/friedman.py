@@ -1,6 +1,6 @@
-"""friedman: a synthetic table, the first benchmark of J. Friedman, "Multivariate adaptive regression splines", 1991,
-https://doi.org/10.1214/aos/1176347963, equation 61: ten columns, of which five matter.
+"""friedman: a synthetic table with ten columns, of which five determine the target.
 
+The first benchmark of J. Friedman, "Multivariate adaptive regression splines", 1991, https://doi.org/10.1214/aos/1176347963, equation 61:
 y = 10 sin(pi x1 x2) + 20 (x3 - 1/2)^2 + 10 x4 + 5 x5 + noise, with columns uniform in [0, 1] and normal noise.
 """
 
@@ -26,20 +26,21 @@ class Table:
         return len(self.columns)
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> dict[str, np.ndarray]:
-        """The rows by name; nothing is augmented."""
+        """Return {"columns": [b, columns], "targets": [b, outputs]}; nothing is augmented."""
         return {"columns": self.columns[indices], "targets": self.targets[indices]}
 
 
 def open_friedman(
     length: Samples, val_length: Samples, noise: Annotated[float, Range(at_least=0, at_most=1e6)]
 ) -> Splits:
-    """`length` rows to train on, `val_length` for each of val and test; `noise` is the standard deviation of what can't be predicted."""
-    train, val, test = (_table(n, noise, part) for part, n in enumerate((length, val_length, val_length)))
+    """Return `length` rows to train on and `val_length` for each of val and test; `noise` is the standard deviation of the noise."""
+    lengths = length, val_length, val_length
+    train, val, test = (_make_table(n, noise, split) for split, n in enumerate(lengths))
     return Splits(train, val, test, {"shape": (COLUMNS,), "outputs": 1})
 
 
-def _table(rows: int, noise: float, part: int) -> Table:
-    random = np.random.default_rng([61, part])
+def _make_table(rows: int, noise: float, split: int) -> Table:
+    random = np.random.default_rng([61, split])  # the same rows in every run
     x = random.random((rows, COLUMNS))
     y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
     y += noise * random.standard_normal(rows)

@@ -10,30 +10,30 @@ from typing import Literal
 import numpy as np
 
 from src.data.class_folders import class_folders
-from src.data.transforms import UnknownPixelsError, prepare
-from train_anywhere.config import AbsoluteFolder, Side, here
+from src.data.transforms import UnknownPixelsError, prepare_image
+from train_anywhere.config import AbsoluteFolder, Side, resolve_node_path
 from train_anywhere.data import Splits, Staged, as_it_is, describe, image_splits, is_hidden, left_out, walk
 from train_anywhere.errors import DataError
 
 EXTENSIONS = (
     ".jpeg", ".jpg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm",
 )  # fmt: skip
-"""Names of pictures, in upper case too (ImageNet's are .JPEG); of other files only the number is printed."""
+"""Extensions of pictures, in lower or upper case (ImageNet uses .JPEG); other files are only counted."""
 
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
-"""What Pillow raises for damaged files, depending on the format."""
+"""Errors that Pillow raises for damaged files, depending on the format."""
 
 
 class ImageFolder:
     """One split: the pictures below `folder`, whose sub-folders are the classes, in alphabetical order.
 
-    A class may have sub-folders. The folder is listed once; pictures are opened only when read. Augmentation depends on nothing but
-    (seed, epoch, index), so it is the same with any number of ranks or workers and after resuming.
+    A class may have sub-folders. The folder is listed once; pictures are opened only when read. Augmentation depends only on
+    (seed, epoch, index), so it is the same with any number of ranks or workers, and after resuming.
     """
 
     def __init__(self, folder: Path, class_names: list[str], size: int, channels: int, seed: int) -> None:
         self.left_out: Counter[str] = Counter()
-        files = [_pictures(folder / name, self.left_out) for name in class_names]
+        files = [_list_pictures(folder / name, self.left_out) for name in class_names]
         self.folder, self.class_names = folder, class_names
         self.classes, self.shape, self.seed = len(class_names), (size, size, channels), seed
         self.labels = np.repeat(np.arange(len(files), dtype=np.int64), [len(names) for names in files])
@@ -44,16 +44,16 @@ class ImageFolder:
         return len(self.labels)
 
     def path(self, index: int) -> Path:
-        """The file of a sample."""
+        """Return the file of a sample."""
         return self.folder / self.class_names[int(self.labels[index])] / os.fsdecode(self.names[index])
 
     def row_names(self) -> list[str]:
-        """Return the file of each sample, below the folder of the data set."""
+        """Return the path of each sample's file, relative to the folder of the data set."""
         paths = (self.path(index).relative_to(self.folder.parent) for index in range(len(self)))
         return [os.fsencode(path).decode(errors="backslashreplace") for path in paths]
 
     def notes(self) -> list[str]:
-        """Return a line about files that are left out; none if everything is read."""
+        """Return a line that counts the files left out; empty if every file is read."""
         with os.scandir(self.folder) as entries:
             outside = sum(not (is_hidden(e.name) or e.is_dir()) for e in entries)
         if not (counts := self.left_out + Counter({"outside of the class folders": outside})):
@@ -62,7 +62,7 @@ class ImageFolder:
         return [f"{self.folder}: {len(self):,} pictures in {found:,} classes{describe(counts)}"]
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """See ImageSet."""
+        """Return images float32 [b, size, size, channels] and labels int64 [b]; crop and flip randomly if `train`."""
         images = np.empty((len(indices), *self.shape), dtype=np.float32)
         for image, index in zip(images, indices.tolist(), strict=True):
             random = np.random.default_rng([self.seed, epoch, index]) if train else None
@@ -75,37 +75,39 @@ class ImageFolder:
         path = self.path(index)
         try:
             with Image.open(path) as image:
-                image.load()  # damage is found here; what `prepare` raises is not the file's fault
+                image.load()  # raises if the file is damaged; errors of `prepare_image` have other causes
         except (*DAMAGED, Image.DecompressionBombError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(
                 f"{path} is not a picture that can be read ({reason}): replace or delete it."
             ) from error
         try:
-            return prepare(image, self.shape[0], self.shape[2], random)
+            return prepare_image(image, self.shape[0], self.shape[2], random)
         except UnknownPixelsError as error:
             raise DataError(
-                f"{path} has pixels of the kind {image.mode!r}, which can't be made RGB or grey ({error}): convert it to 8 bits."
+                f"{path} has pixels of Pillow's mode {image.mode!r}, which can't be made RGB or grey ({error}): convert it to 8 bits."
             ) from error
 
 
 def open_imagefolder(
     dir: AbsoluteFolder, image_size: Side, channels: Literal[1, 3], seed: int, staged: Staged = as_it_is
 ) -> Splits:
-    """`train` and `val` below the folder `dir`; `test` if it exists, else `val` again.
+    """Return the splits `train` and `val` below the folder `dir`, and `test` if it exists, else `val` again.
 
     Args:
-        dir: a folder; or, where it is `staged`, one tar file of it.
+        dir: a folder, or with `staged` a tar file of one.
         image_size: side of the square crop, in pixels.
-        seed: of the random crops.
+        channels: 3 for RGB, 1 for grey.
+        seed: seed of the random crops.
+        staged: copies the folder to the node's disk, or returns it unchanged.
 
     Raises:
-        DataError: folders are missing, or do not agree in their classes.
+        DataError: folders are missing, or a split has classes that `train` does not have.
     """
-    folder, size = staged(Path(here(dir))), image_size
+    folder, size = staged(Path(resolve_node_path(dir))), image_size
     train = ImageFolder(folder / "train", class_folders(folder / "train"), size, channels, seed)
-    val = _held_out(folder / "val", train)
-    test = _held_out(folder / "test", train) if (folder / "test").is_dir() else val
+    val = _evaluation_split(folder / "val", train)
+    test = _evaluation_split(folder / "test", train) if (folder / "test").is_dir() else val
     splits = image_splits(train, val, test)
     sets = {"train": train, "val": val, "test": test}
     facts = {"class_names": train.class_names, "row_names": {n: one.row_names for n, one in sets.items()}}
@@ -113,20 +115,20 @@ def open_imagefolder(
     return replace(splits, facts={**splits.facts, **facts}, notes=tuple(notes))
 
 
-def _held_out(folder: Path, train: ImageFolder) -> ImageFolder:
-    """A split to evaluate on; its classes must be among the trained ones, and keep their labels."""
+def _evaluation_split(folder: Path, train: ImageFolder) -> ImageFolder:
+    """Return a split to evaluate on, with the labels of `train`; raise DataError if it has a class that `train` does not have."""
     unknown = sorted(set(class_folders(folder)) - set(train.class_names))
     if unknown:
         raise DataError(
-            f"{folder / unknown[0]} is a class that {train.folder} does not have: "
-            "no model can learn it; add training pictures or delete that folder."
+            f"{folder / unknown[0]} is a class that {train.folder} does not have, so "
+            "no model can learn it: add training pictures or delete that folder."
         )
     _, size, channels = train.shape
     return ImageFolder(folder, train.class_names, size, channels, train.seed)
 
 
-def _pictures(folder: Path, left: Counter[str]) -> list[bytes]:
-    """Return the paths of a class's pictures below its folder; what is left out is counted in `left`."""
+def _list_pictures(folder: Path, skipped: Counter[str]) -> list[bytes]:
+    """Return the paths of a class's pictures, relative to its folder, and count other files in `skipped`."""
     if not folder.exists():
         return []  # the other splits may lack a class
     names = []
@@ -134,9 +136,9 @@ def _pictures(folder: Path, left: Counter[str]) -> list[bytes]:
         if kind == "file" and path.lower().endswith(EXTENSIONS):
             names.append(os.fsencode(path[len(str(folder)) + 1 :]))
         else:
-            left[left_out(path, kind)] += 1
+            skipped[left_out(path, kind)] += 1
     if not names:
         raise DataError(
-            f"{folder} is a class without pictures ({', '.join(EXTENSIONS)}): add some or delete it{describe(left)}."
+            f"{folder} is a class without pictures ({', '.join(EXTENSIONS)}): add some or delete it{describe(skipped)}."
         )
     return names

@@ -8,14 +8,14 @@ from src.data.idx import read_idx
 from src.data.mnist_files import (
     CHECKSUMS,
     MIRRORS,
-    held_out,
-    missing,
-    present,
-    raw,
+    existing_file,
+    missing_files,
+    missing_message,
+    raw_folder,
     refuse_missing,
-    what_to_put,
+    validation_length,
 )
-from train_anywhere.config import AbsoluteFolder, here
+from train_anywhere.config import AbsoluteFolder, resolve_node_path
 from train_anywhere.data import ArraySet, Splits, Staged, as_it_is, fetch, image_splits, permutation
 from train_anywhere.errors import DataError
 
@@ -26,50 +26,50 @@ MEAN, STD = 0.1307, 0.3081
 
 
 def open_mnist(dir: AbsoluteFolder, download: bool, staged: Staged = as_it_is) -> Splits:
-    """55,000 train, 5,000 val (smaller files are split 11:1 too; the split is always the same), 10,000 test.
+    """Return 55,000 images to train on, 5,000 for val and 10,000 for test; raise DataError if files are missing or damaged.
 
-    Files missing under `dir`/MNIST/raw are fetched if `download` is true. Raises DataError.
+    The split is always the same; other data are split 11:1 too. With `download`, files missing in `dir`/MNIST/raw are downloaded.
     """
-    folder = raw(Path(here(dir)))
+    folder = raw_folder(Path(resolve_node_path(dir)))
     prepare_mnist(folder, download)
     folder = staged(folder)
-    everything, test = _open_part(folder, "train"), _open_part(folder, "t10k")
+    everything, test = _open_split(folder, "train"), _open_split(folder, "t10k")
     if everything.shape != test.shape:
         raise DataError(
             f"The images of train-images-idx3-ubyte and t10k-images-idx3-ubyte under {folder} differ in size "
             f"({_size(everything)} and {_size(test)}): put files of one data set there."
         )
     rows = permutation(len(everything), seed=0, epoch=0)
-    val = held_out(len(rows))
+    val = validation_length(len(rows))
     return image_splits(everything.part(rows[val:]), everything.part(rows[:val]), test)
 
 
 def prepare_mnist(folder: Path, download: bool, mirrors: tuple[str, ...] = MIRRORS) -> None:
-    """Make sure that the four files are in `folder`; uses no network if they are. Raises DataError."""
-    if not missing(folder):
+    """Download the files that are missing in `folder`; raise DataError if `download` is false or no mirror has them."""
+    if not missing_files(folder):
         return
     if not download:
         refuse_missing(folder)
     try:
-        fetch(folder, CHECKSUMS, lambda: missing(folder), mirrors)
+        fetch(folder, CHECKSUMS, lambda: missing_files(folder), mirrors)
     except DataError as error:
-        raise DataError(f"{what_to_put(folder)}; fetching them failed: {error}") from error
+        raise DataError(f"{missing_message(folder)}; downloading them failed: {error}") from error
 
 
-def _open_part(folder: Path, part: str) -> ArraySet:
-    """The images and labels of `part` ("train" or "t10k")."""
+def _open_split(folder: Path, split: str) -> ArraySet:
+    """Read the images and labels of `split`, "train" or "t10k"."""
     image_file, label_file = (
-        present(folder / f"{part}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+        existing_file(folder / f"{split}-{kind}") for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
     )
     images, labels = read_idx(image_file, dimensions=3), read_idx(label_file, dimensions=1)
     if len(images) != len(labels):
         raise DataError(
-            f"{image_file} holds {len(images)} images but {label_file.name} next to it {len(labels)} labels: "
-            "put two files of one data set there."
+            f"{image_file} has {len(images)} images but {label_file.name} next to it has {len(labels)} labels: "
+            "put two files of the same data set there."
         )
     if len(labels) < 2:
         raise DataError(
-            f"{image_file} holds {len(labels)} images, too few to split: put the original file there."
+            f"{image_file} has {len(labels)} images, too few to split: put the original file there."
         )
     if labels.max() >= CLASSES:
         first = int(np.argmax(labels >= CLASSES))

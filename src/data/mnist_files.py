@@ -1,4 +1,4 @@
-"""MNIST's four files: their names, whether they exist, how many images their headers announce."""
+"""The four files of MNIST: their names, which are missing, and the number of images by their headers."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 
-# The file names and MD5 sums that other readers of MNIST use too.
+# File names and MD5 sums, the same as in other readers of MNIST.
 CHECKSUMS = {
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -19,13 +19,13 @@ CHECKSUMS = {
 }
 
 
-def raw(data_dir: Path) -> Path:
-    """The folder with the four files."""
+def raw_folder(data_dir: Path) -> Path:
+    """Return the folder of the four files."""
     return data_dir / "MNIST" / "raw"
 
 
-def missing(folder: Path) -> list[str]:
-    """The .gz names of the files that exist neither packed nor unpacked."""
+def missing_files(folder: Path) -> list[str]:
+    """Return the .gz names of the files that exist neither packed nor unpacked."""
     return [
         name
         for name in CHECKSUMS
@@ -34,34 +34,34 @@ def missing(folder: Path) -> list[str]:
 
 
 def refuse_missing(folder: Path) -> None:
-    """Raise DataError if files are missing: what to put where, or the key that fetches them."""
-    if missing(folder):
-        raise DataError(f"{what_to_put(folder)}, or use data.download=true to fetch them.")
+    """Raise DataError if files are missing, with what to put where and which key downloads them."""
+    if missing_files(folder):
+        raise DataError(f"{missing_message(folder)}, or use data.download=true to download them.")
 
 
-def what_to_put(folder: Path) -> str:
-    """The beginning of a sentence about missing files."""
+def missing_message(folder: Path) -> str:
+    """Return the first part of a sentence about missing files."""
     return (
-        f"MNIST is not complete: put {', '.join(missing(folder))} (packed, or unpacked without .gz) into "
+        f"MNIST is not complete: put {', '.join(missing_files(folder))} (packed, or unpacked without .gz) into "
         f"{folder.absolute()}, copied from a machine that has them or from {MIRRORS[0]}"
     )
 
 
-def present(plain: Path) -> Path:
-    """The unpacked file if it exists, else the packed one."""
+def existing_file(plain: Path) -> Path:
+    """Return the unpacked file if it exists, else the packed one."""
     return plain if plain.exists() else plain.with_name(plain.name + ".gz")
 
 
-def held_out(length: int) -> int:
-    """How many images of the training files are used for validation."""
+def validation_length(length: int) -> int:
+    """Return the number of images of the training files that are used for validation."""
     return max(1, length // 12)
 
 
 def train_length(folder: Path) -> int:
-    """Number of training images, from the headers of the files. Raises DataError if a file is missing or has none."""
+    """Return the number of training images, from the headers; raise DataError if a file is missing or has a wrong header."""
     refuse_missing(folder)
     counts = [
-        read_header(present(folder / name[: -len(".gz")]), int(name.split("idx")[1][0]))[0]
+        read_header(existing_file(folder / name[: -len(".gz")]), int(name.split("idx")[1][0]))[0]
         for name in CHECKSUMS
     ]
-    return counts[0] - held_out(counts[0])
+    return counts[0] - validation_length(counts[0])

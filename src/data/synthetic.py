@@ -7,21 +7,21 @@ import numpy as np
 from train_anywhere.config import Range, Samples, Side
 from train_anywhere.data import Splits, image_splits
 
-# Images come from a pool made once, so that reading is one copy; the pool stays below this number of bytes.
+# Images come from a pool made once, so that a read is one copy. The pool is smaller than this number of bytes.
 POOL_BYTES = 64 * 2**20
 
 
 class SyntheticSet:
-    """Sample i is image i % pool of a fixed pool: noise around one mean per class, so that there is something to learn.
+    """Random images from a fixed pool: sample i is image i % pool, noise around the mean of its class, so that a model can learn.
 
-    A pool smaller than the number of classes (large images) shows only the first `pool` classes.
+    If images are so large that the pool has fewer images than there are classes, only the first classes occur.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, length: int) -> None:
         self.shape, self.classes, self.length = shape, classes, length
         pool = max(1, min(max(256, classes), POOL_BYTES // (4 * shape[0] * shape[1] * shape[2])))
         random = np.random.default_rng(0)
-        # One mean per class and row: enough numbers to tell many classes apart even with a single channel.
+        # One mean per class and image row: enough to separate many classes even with one channel.
         means = random.standard_normal((classes, shape[0], 1, shape[2]), dtype=np.float32)
         self.labels = np.arange(pool, dtype=np.int64) % classes
         self.images = random.standard_normal((pool, *shape), dtype=np.float32) + means[self.labels]
@@ -30,7 +30,7 @@ class SyntheticSet:
         return self.length
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """See ImageSet."""
+        """Return images float32 [b, H, W, C] and labels int64 [b]."""
         rows = indices % len(self.labels)
         return self.images[rows], self.labels[rows]
 
@@ -43,7 +43,7 @@ def open_synthetic(
     length: Samples,
     val_length: Samples,
 ) -> Splits:
-    """`length` samples to train on, `val_length` for each of val and test."""
+    """Return `length` samples to train on and `val_length` that serve as val and as test."""
     shape = height, width, channels
     held_out = SyntheticSet(shape, classes, val_length)
     return image_splits(SyntheticSet(shape, classes, length), held_out, held_out)

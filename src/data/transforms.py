@@ -1,4 +1,4 @@
-"""The usual preparation of ImageNet: a random crop and flip to train, the central crop to evaluate."""
+"""The usual transforms of ImageNet: a random crop and flip to train, the central crop to evaluate."""
 
 import math
 from typing import TYPE_CHECKING
@@ -8,15 +8,15 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Per channel over ImageNet's training images, as fractions of 255; grey ones get the average over channels.
+# Per channel over ImageNet's training images, as fractions of 255; for grey images the average over channels.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-"""Range of the crop's share of the image and of its width / height (Szegedy et al. 2015)."""
+"""Range of the crop's fraction of the image area, and of its width / height (Szegedy et al. 2015)."""
 
 EVALUATION_MARGIN = 256 / 224
-"""To evaluate, the short side is scaled to this many times the crop (Krizhevsky et al. 2012)."""
+"""For evaluation the short side is scaled to this many times the crop (Krizhevsky et al. 2012)."""
 
 
 class UnknownPixelsError(ValueError):
@@ -24,10 +24,11 @@ class UnknownPixelsError(ValueError):
 
 
 Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels."""
 
 
 def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
-    """A (left, top, right, bottom) of random area and ratio; the central one if ten attempts do not fit."""
+    """Return a box of random area and ratio; after ten attempts that do not fit, the central one."""
     for _ in range(10):
         area = width * height * random.uniform(*AREA)
         ratio = math.exp(random.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -36,33 +37,33 @@ def random_crop(width: int, height: int, random: np.random.Generator) -> Box:
             left, top = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
             return left, top, left + w, top + h
     ratio = min(max(width / height, RATIO[0]), RATIO[1])
-    return _centre(width, height, min(width, height * ratio), min(height, width / ratio))
+    return _central_box(width, height, min(width, height * ratio), min(height, width / ratio))
 
 
 def central_crop(width: int, height: int) -> Box:
-    """The central square, 224/256 of the short side: resizing it equals resizing everything, then cropping."""
+    """Return the central square, 224/256 of the short side: resizing it equals resizing the image, then cropping."""
     side = min(width, height) / EVALUATION_MARGIN
-    return _centre(width, height, side, side)
+    return _central_box(width, height, side, side)
 
 
-def _centre(width: int, height: int, w: float, h: float) -> Box:
+def _central_box(width: int, height: int, w: float, h: float) -> Box:
     left, top = (width - w) / 2, (height - h) / 2
     return left, top, left + w, top + h
 
 
-def prepare(image: "Image", size: int, channels: int, random: np.random.Generator | None) -> np.ndarray:
-    """Crop, resize and normalise an image; randomly with `random`, else centrally. Transparency is ignored, as torchvision does.
+def prepare_image(image: "Image", size: int, channels: int, random: np.random.Generator | None) -> np.ndarray:
+    """Crop, resize and normalise an image: randomly if `random` is given, else the centre. Like torchvision, ignore transparency.
 
     Returns:
         float32 [size, size, channels].
 
     Raises:
-        UnknownPixelsError: its pixels can't be converted to 8 bits.
+        UnknownPixelsError: the pixels can't be converted to 8 bits.
     """
     from PIL import Image as pillow
 
     try:
-        image = _eight_bits(image).convert("RGB" if channels == 3 else "L")
+        image = _to_eight_bits(image).convert("RGB" if channels == 3 else "L")
     except ValueError as error:  # a mode that Pillow does not convert
         raise UnknownPixelsError(str(error)) from error
     box = random_crop(*image.size, random) if random else central_crop(*image.size)
@@ -72,8 +73,8 @@ def prepare(image: "Image", size: int, channels: int, random: np.random.Generato
     return normalise(np.asarray(image).reshape(size, size, channels))
 
 
-def _eight_bits(image: "Image") -> "Image":
-    """Scale pixels of 16 bits to 8; Pillow's `convert` would make most of them white (Pillow issue 3011).
+def _to_eight_bits(image: "Image") -> "Image":
+    """Scale 16-bit pixels to 8 bits; Pillow's `convert` would make most of them white (Pillow issue 3011).
 
     Raises:
         ValueError: floating-point or 32-bit pixels, whose range is unknown.
@@ -84,13 +85,14 @@ def _eight_bits(image: "Image") -> "Image":
         return image.convert("RGBA")  # else Pillow warns for each image
     if image.mode != "F" and not image.mode.startswith("I"):
         return image
-    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):  # those have 16 bits
+    # PNG and PPM files of mode I have 16 bits
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
         raise ValueError("their range is unknown")
     return pillow.fromarray((np.asarray(image) // 2**8).astype(np.uint8))
 
 
 def normalise(pixels: np.ndarray) -> np.ndarray:
-    """uint8 [..., C] to float32 with the mean 0 and deviation 1 of ImageNet, per channel."""
+    """Convert uint8 [..., C] to float32, with mean 0 and standard deviation 1 per channel over ImageNet."""
     mean, std = (MEAN, STD) if pixels.shape[-1] == 3 else (GREY_MEAN, GREY_STD)
     scale = 1 / (255 * np.array(std, dtype=np.float32))
     return pixels * scale - np.array(mean, dtype=np.float32) / np.array(std, dtype=np.float32)

@@ -1,10 +1,9 @@
-"""The networks: the same models, by the same names and with the same number of parameters, for both frameworks.
+"""Models: the same names and the same number of parameters in both frameworks.
 
-A model is a function that returns a network of its framework, with typed arguments: `configs/model/NAME.yaml` names it
-by `_target_` and gives their values; `from_data` in it lists those that the data set knows, such as its `shape` and the
-number of `outputs`.
-Loss and metrics are the task's (`src/tasks`), training is `engine/train_anywhere/training`.
+A model is a function with typed arguments that returns a network of its framework. `configs/model/NAME.yaml` names it as `_target_` and
+has the values of its arguments; `from_data` lists those that come from the data set, such as `shape` and the number of `outputs`. Loss and
+metrics belong to the task (`src/tasks`), training to the engine.
 
-A new model: a function here or anywhere else, for one framework or both, and its file in `configs/model/`. `tests/models` trains a step
-of each choice, and compares the two frameworks by their parameter counts.
+A new model is a function here or anywhere else, for one framework or both, and a file in `configs/model/`. `tests/models` trains one step
+of each model and compares the parameter counts of the two frameworks.
 """

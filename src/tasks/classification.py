@@ -1,4 +1,4 @@
-"""Classification: cross-entropy and the share of right answers."""
+"""Classification: cross-entropy and accuracy."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from train_anywhere import tasks as base
 
 
 class Classification(base.Task):
-    """Rows are images, each with one label."""
+    """Classification of rows with one label each."""
 
     sums = ("loss", "right", "count")
     metrics = {"loss": "min", "acc": "max"}  # noqa: RUF012
@@ -14,6 +14,6 @@ class Classification(base.Task):
     unit = "images"
 
     def measure(self, sums: Sequence[float]) -> dict[str, float]:
-        """Mean cross-entropy, and right answers as a fraction."""
+        """Return the mean cross-entropy, and the accuracy as a fraction."""
         loss, right, count = sums
         return {"loss": loss / count, "acc": right / count}

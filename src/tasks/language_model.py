@@ -1,4 +1,4 @@
-"""Language modelling: each token is predicted from those before it in its document."""
+"""Language modelling: predict each token from those before it in its document."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,11 +9,11 @@ from train_anywhere import tasks as base
 from train_anywhere.errors import DataError
 
 IGNORED = -100
-"""What stands for a target that does not count: the number that frameworks use for it."""
+"""The target of a position that does not count: the number that the frameworks use for it."""
 
 
 class LanguageModel(base.Task):
-    """Rows are pieces of text of one length; every predicted token weighs the same, however many of them a row has."""
+    """Language modelling on rows of tokens of one length; each predicted token has the same weight."""
 
     sums = ("loss", "tokens", "bytes")
     metrics = {"loss": "min", "perplexity": "min", "bits_per_byte": "min"}  # noqa: RUF012
@@ -21,9 +21,9 @@ class LanguageModel(base.Task):
     unit = "tokens"
 
     def measure(self, sums: Sequence[float]) -> dict[str, float]:
-        """Mean cross-entropy of a token in nats, its exponential, and the same information in bits per byte of UTF-8.
+        """Return the mean cross-entropy per token in nats, its exponential, and the bits per byte of UTF-8.
 
-        Bits per byte can be compared between vocabularies; the other two can't.
+        Only bits per byte can be compared between vocabularies.
         """
         nats, tokens, size = sums
         loss = nats / tokens
@@ -31,21 +31,21 @@ class LanguageModel(base.Task):
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
 
 
-def shifted(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Each token beside the one that follows it.
+def split_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Split rows into tokens and their targets, the tokens that follow them.
 
     Args:
-        batch: "tokens" and "documents", integers [b, t + 1], where documents are numbered within a row and -1 is padding; "bytes" [b].
+        batch: "tokens" and "documents", integers [b, t + 1]; documents are numbered within a row, and -1 is padding; "bytes" [b].
 
     Returns:
-        "tokens", "documents" and "targets" [b, t], and "bytes". A target is `IGNORED` if it begins another document, or is padding.
+        "tokens", "documents" and "targets" [b, t], and "bytes". A target is `IGNORED` if it starts another document or is padding.
 
     Raises:
-        DataError: the rows are not such.
+        DataError: the batch has other entries.
     """
     if not isinstance(batch, Mapping) or not {"tokens", "documents", "bytes"} <= batch.keys():
         raise DataError(
-            "task=language_model needs rows of tokens, documents and bytes, as data=text gives them; use data=text, or another task."
+            "task=language_model needs rows of tokens, documents and bytes, as data=text has them; use data=text, or another task."
         )
     tokens, documents = batch["tokens"], batch["documents"]
     counts = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)
@@ -57,24 +57,26 @@ def shifted(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def continued(
+def sample_tokens(
     predict: Callable[[list[int]], np.ndarray],
     prompt: Sequence[int],
     count: int,
     temperature: float,
     seed: int,
 ) -> list[int]:
-    """The prompt's tokens and `count` more, drawn one by one.
+    """Return the prompt and `count` sampled tokens.
 
     Args:
-        predict: from tokens to the logits [vocabulary] of the next one.
+        predict: a function from tokens to the logits [vocabulary] of the next one.
+        prompt: the first tokens.
+        count: number of tokens to sample.
         temperature: logits are divided by it; 0 takes the most probable token.
-        seed: of the draws, which are the same in both frameworks.
+        seed: seed of the samples, which are the same in both frameworks.
     """
     random, tokens = np.random.Generator(np.random.PCG64(seed)), list(prompt)
     for _ in range(count):
         logits = predict(tokens).astype(np.float64)
-        if temperature > 0:  # the largest of logits + Gumbel noise is a draw from their softmax
+        if temperature > 0:  # the largest of logits + Gumbel noise is a sample of their softmax
             logits = logits / temperature + random.gumbel(size=logits.shape)
         tokens.append(int(logits.argmax()))
     return tokens

@@ -1,4 +1,4 @@
-"""Regression: squared error as the loss; mean absolute error and the share of variance explained as metrics."""
+"""Regression: squared error as the loss; mean absolute error and R2 as metrics."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from train_anywhere import tasks as base
 
 
 class Regression(base.Task):
-    """Rows are those of a table, each with one or more numbers to predict; all of them weigh the same."""
+    """Regression on a table: each row has one or more numbers to predict, all with the same weight."""
 
     sums = ("squared", "absolute", "target", "target_squared", "count")
     metrics = {"loss": "min", "mae": "min", "r2": "max"}  # noqa: RUF012
@@ -14,9 +14,9 @@ class Regression(base.Task):
     unit = "rows"
 
     def measure(self, sums: Sequence[float]) -> dict[str, float]:
-        """Mean squared error, mean absolute error, and R2 = 1 - squared errors / squared deviations from the mean.
+        """Return mean squared error, mean absolute error, and R2 = 1 - squared errors / squared deviations from the mean.
 
-        R2 is 0 where all targets are the same number: nothing is left to explain.
+        R2 is 0 if all targets are the same number, since there is no variance to explain.
         """
         squared, absolute, target, target_squared, count = sums
         deviations = target_squared - target**2 / count

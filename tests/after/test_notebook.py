@@ -1,4 +1,4 @@
-"""The cells of notebooks/run.ipynb run, one after the other, on a run of each framework."""
+"""All cells of notebooks/run.ipynb run, on a run of each framework."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ CELLS = json.loads((ROOT / "notebooks/run.ipynb").read_text())["cells"]
 
 
 def run(source: str, names: dict[str, Any]) -> Any:
-    """The value of the last expression, which a notebook shows."""
+    """Return the value of the last expression, which a notebook shows."""
     *statements, last = ast.parse(source).body
     assert isinstance(last, ast.Expr)
     exec(compile(ast.Module(statements, []), "cell", "exec"), names)

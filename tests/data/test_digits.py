@@ -6,7 +6,7 @@ from src.data.digits import FILE, open_digits
 
 
 def test_the_file_is_the_original() -> None:
-    """Pixels, then labels, as scikit-learn 1.9.1's `load_digits` gives them."""
+    """The pixels and labels are those of `load_digits` in scikit-learn 1.9.1."""
     digits = np.load(FILE)
     found = hashlib.sha256(digits["images"].tobytes() + digits["labels"].tobytes()).hexdigest()
     assert found == "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"

@@ -29,7 +29,7 @@ def test_truncated_values_are_counted(tmp_path: Path, write_idx) -> None:
     path = tmp_path / "images"
     path.write_bytes(write_idx(path, VALUES)[:-5])
     with pytest.raises(
-        DataError, match=r"images is truncated: .* 2x3x4 = 24 values, but it holds 19; fetch it again"
+        DataError, match=r"images is truncated: .* 2x3x4 = 24 values, but it has 19; fetch it again"
     ):
         read_idx(path, dimensions=3)
 
@@ -57,7 +57,7 @@ def test_not_gzip_at_all(tmp_path: Path, content: bytes) -> None:
 
 def test_wrong_magic_names_both(tmp_path: Path) -> None:
     (tmp_path / "images").write_bytes(struct.pack(">BBBB", 0, 0, 13, 3) + bytes(100))
-    with pytest.raises(DataError, match=r"begins with 00 00 0d 03 instead of 00 00 08 03"):
+    with pytest.raises(DataError, match=r"starts with 00 00 0d 03 instead of 00 00 08 03"):
         read_idx(tmp_path / "images", dimensions=3)
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from src.data.imagefolder import open_imagefolder
-from src.data.transforms import prepare
+from src.data.transforms import prepare_image
 from train_anywhere.errors import DataError
 
 
@@ -36,7 +36,7 @@ def test_evaluation_reads_each_file(picture_dir: Path, channels: int) -> None:
     images, labels = val.read(np.array([5, 0]), epoch=0, train=False)
     assert images.shape == (2, 32, 32, channels) and images.dtype == np.float32 and labels.tolist() == [2, 0]
     with Image.open(val.path(5)) as picture:
-        np.testing.assert_array_equal(images[0], prepare(picture, 32, channels, None))
+        np.testing.assert_array_equal(images[0], prepare_image(picture, 32, channels, None))
 
 
 def test_augmentation_depends_on_seed_epoch_and_index_only(picture_dir: Path) -> None:
@@ -165,11 +165,11 @@ def test_what_is_no_picture_is_left_out_and_counted_in_one_line(picture_dir: Pat
 
 def test_a_class_folder_that_contains_itself_is_one_message(picture_dir: Path) -> None:
     (picture_dir / "train" / "cat" / "again").symlink_to(picture_dir / "train" / "cat")
-    with pytest.raises(DataError, match=r"again is a link to a folder that it is in, a loop"):
+    with pytest.raises(DataError, match=r"again is a link to a folder that contains it, a loop"):
         open_small(picture_dir)
 
 
 def test_a_picture_whose_pixels_have_no_range_is_named(picture_dir: Path) -> None:
     Image.fromarray(np.ones((40, 40), np.float32)).save(picture_dir / "train" / "cat" / "a.tif")
-    with pytest.raises(DataError, match=r"a\.tif has pixels of the kind 'F'.*convert it to 8 bits"):
+    with pytest.raises(DataError, match=r"a\.tif has pixels of Pillow's mode 'F'.*convert it to 8 bits"):
         open_small(picture_dir).train.read(np.array([0]), 0, False)

@@ -45,7 +45,7 @@ def test_all_four_are_named_when_no_mirror_answers(tmp_path: Path) -> None:
 
 def test_more_labels_than_images(mnist_dir: Path, write_idx) -> None:
     write_idx(mnist_dir / "MNIST" / "raw" / LABELS, np.zeros(121, np.uint8))
-    with pytest.raises(DataError, match=rf"{IMAGES} holds 120 images but {LABELS} next to it 121 labels"):
+    with pytest.raises(DataError, match=rf"{IMAGES} has 120 images but {LABELS} next to it has 121 labels"):
         open_mnist(str(mnist_dir), download=False)
 
 

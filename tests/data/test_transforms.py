@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from src.data.transforms import AREA, MEAN, RATIO, STD, central_crop, normalise, prepare, random_crop
+from src.data.transforms import AREA, MEAN, RATIO, STD, central_crop, normalise, prepare_image, random_crop
 
 
 @pytest.mark.parametrize("size", [(500, 375), (100, 400), (64, 64)])
@@ -46,15 +46,15 @@ def test_evaluation_equals_resizing_the_short_side_then_cropping() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_any_kind_of_picture_gets_the_requested_shape(channels: int) -> None:
     for mode in ("RGB", "L", "P", "RGBA", "CMYK", "1"):
-        prepared = prepare(Image.new(mode, (40, 30)), 24, channels, np.random.default_rng(0))
+        prepared = prepare_image(Image.new(mode, (40, 30)), 24, channels, np.random.default_rng(0))
         assert prepared.shape == (24, 24, channels) and prepared.dtype == np.float32, mode
 
 
 def test_half_of_the_training_pictures_are_flipped() -> None:
     ramp = Image.fromarray(np.tile(np.arange(256, dtype=np.uint8), (256, 1)))
-    prepared = [prepare(ramp, 16, 1, np.random.default_rng(i)) for i in range(100)]
+    prepared = [prepare_image(ramp, 16, 1, np.random.default_rng(i)) for i in range(100)]
     assert 30 < sum(image[0, 0, 0] > image[0, -1, 0] for image in prepared) < 70
-    assert prepare(ramp, 16, 1, None)[0, 0, 0] < prepare(ramp, 16, 1, None)[0, -1, 0]
+    assert prepare_image(ramp, 16, 1, None)[0, 0, 0] < prepare_image(ramp, 16, 1, None)[0, -1, 0]
 
 
 def test_normalise_is_the_published_formula() -> None:
@@ -65,7 +65,7 @@ def test_normalise_is_the_published_formula() -> None:
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
 @pytest.mark.parametrize("most", [4095, 65535])
 def test_pictures_with_16_bits_keep_their_range(tmp_path: Path, name: str, most: int) -> None:
-    """Pillow opens them in several modes, and its own conversion clips at 255."""
+    """Pillow opens 16-bit images in several modes, and its own conversion would clip them at 255."""
     ramp = np.linspace(0, most, 1600).reshape(40, 40).astype(np.uint16)
     if name == "a.pgm":
         (tmp_path / name).write_bytes(b"P5 40 40 65535\n" + ramp.astype(">u2").tobytes())
@@ -75,7 +75,7 @@ def test_pictures_with_16_bits_keep_their_range(tmp_path: Path, name: str, most:
     with Image.open(tmp_path / name) as image:
         for channels in (1, 3):
             np.testing.assert_array_equal(
-                prepare(image, 32, channels, None), prepare(eight, 32, channels, None)
+                prepare_image(image, 32, channels, None), prepare_image(eight, 32, channels, None)
             )
 
 
@@ -83,7 +83,7 @@ def test_pictures_with_16_bits_keep_their_range(tmp_path: Path, name: str, most:
 def test_pixels_of_an_unknown_range_are_refused(tmp_path: Path, type: type) -> None:
     Image.fromarray(np.ones((40, 40), type)).save(tmp_path / "a.tif")
     with Image.open(tmp_path / "a.tif") as image, pytest.raises(ValueError, match="range is unknown"):
-        prepare(image, 32, 3, None)
+        prepare_image(image, 32, 3, None)
 
 
 def test_a_palette_with_transparency_is_read_without_a_warning(
@@ -94,6 +94,6 @@ def test_a_palette_with_transparency_is_read_without_a_warning(
     with Image.open(tmp_path / "a.png") as opened:
         assert opened.mode == "P"
         np.testing.assert_array_equal(
-            prepare(opened, 32, 3, None), prepare(opened.convert("RGBA"), 32, 3, None)
+            prepare_image(opened, 32, 3, None), prepare_image(opened.convert("RGBA"), 32, 3, None)
         )
     assert not recwarn.list

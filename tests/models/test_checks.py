@@ -1,4 +1,4 @@
-"""What is refused where a job is submitted, each with numbers that fit."""
+"""Sizes of a model that are refused before a run; each message has one that fits."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Both sides of `gpt` are one function: with the same weights, the same logits."""
+"""`gpt` of both frameworks has the same logits with the same weights."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ with np.load(sys.argv[1]) as given:
 
 
 def python(program: str, *arguments: Path) -> None:
-    """In a process of its own: the two frameworks never meet."""
+    """Run in a separate process, because the two frameworks are never imported together."""
     command = [sys.executable, "-c", SHARED + program, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -13,23 +13,23 @@ COUNT = """
 import json
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
-from src.models.{side} import parameter_count
+from src.models.{side} import count_parameters
 from train_anywhere.training.native_network import build_network
 counts = {{}}
 for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "resnet50"):
     for channels in (1, 3):
         config = load(compose(["framework={side}", "model=" + model.split()[0], *model.split()[1:]]))
         facts = {{"shape": (28, 28, channels), "outputs": 10}}
-        counts[f"{{model}} {{channels}}"] = parameter_count(build_network(config, facts))
+        counts[f"{{model}} {{channels}}"] = count_parameters(build_network(config, facts))
 for numbers in ("", "model.kv_heads=1", "model.hidden=100 model.layers=1"):
     config = load(compose(["framework={side}", "task=language_model", "model=gpt", *numbers.split()]))
-    counts[f"gpt {{numbers}}"] = parameter_count(build_network(config, {{"vocabulary": 257, "length": 16}}))
+    counts[f"gpt {{numbers}}"] = count_parameters(build_network(config, {{"vocabulary": 257, "length": 16}}))
 print(json.dumps(counts))
 """
 
 
 def counts(side: str) -> dict[str, int]:
-    """In a process of its own: two frameworks never meet."""
+    """Count in a separate process, because the two frameworks are never imported together."""
     command = [sys.executable, "-c", COUNT.format(side=side)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Rows of tokens as a data set of texts gives them: some hold several documents, some one and padding, and no two count the same."""
+"""Rows of tokens like those of data=text: several documents, or one and padding, each with another number of targets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ VOCABULARY = 29
 
 @dataclass(frozen=True)
 class Sentences:
-    """Made of (seed, index) alone.
+    """A split, made from the number of each row.
 
     Attributes:
-        rows: how many there are.
-        length: targets of a row, less those that do not count.
-        first: number of the first row: no two parts have one in common.
+        rows: number of rows.
+        length: number of targets in a row, including those that do not count.
+        first: number of the first row, so that splits share no rows.
     """
 
     rows: int
@@ -28,7 +28,7 @@ class Sentences:
         return self.rows
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Mapping[str, np.ndarray]:
-        """Tokens that count up, by 1 or 2 and modulo the vocabulary."""
+        """Return tokens that count up, by 1 or 2 and modulo the vocabulary."""
         documents = np.stack([self._documents(int(n)) for n in indices])
         tokens = []
         for index in indices:
@@ -42,13 +42,13 @@ class Sentences:
         }
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """Targets of each row that count."""
+        """Return the number of targets of each row that count."""
         documents = np.stack([self._documents(int(n)) for n in indices])
         counts = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)
         return counts.sum(1).astype(np.float64)
 
     def _documents(self, index: int) -> np.ndarray:
-        """Even rows are one document and padding, odd ones several documents."""
+        """Return the rows: even ones have one document and padding, odd ones several documents."""
         random = np.random.default_rng([self.first + index, 0])
         if index % 2:
             return np.sort(random.integers(0, 3, self.length + 1)).astype(np.int32)
@@ -57,6 +57,6 @@ class Sentences:
 
 
 def open_sentences(length: int = 12, rows: int = 54) -> Splits:
-    """With a last batch that is not whole, for most sizes of a batch."""
-    parts = Sentences(rows, length), Sentences(10, length, 1000), Sentences(10, length, 2000)
-    return Splits(*parts, {"vocabulary": VOCABULARY, "length": length})
+    """Return splits whose last batch is smaller for most batch sizes."""
+    splits = Sentences(rows, length), Sentences(10, length, 1000), Sentences(10, length, 2000)
+    return Splits(*splits, {"vocabulary": VOCABULARY, "length": length})

@@ -1,4 +1,4 @@
-"""Sums of a classification become means."""
+"""Metrics of a classification from its sums."""
 
 from src.tasks.classification import Classification
 

@@ -1,16 +1,16 @@
-"""Sums become metrics, rows become tokens with their targets, and logits become text."""
+"""Metrics from sums, targets of the tokens of a row, and sampling from logits."""
 
 import math
 
 import numpy as np
 import pytest
 
-from src.tasks.language_model import IGNORED, LanguageModel, continued, shifted
+from src.tasks.language_model import IGNORED, LanguageModel, sample_tokens, split_targets
 from train_anywhere.errors import DataError
 
 
 def test_sums_become_metrics() -> None:
-    """Of a uniform guess among 256 bytes: 8 bits each, whether a token is one byte or four."""
+    """A uniform guess among 256 bytes costs 8 bits per byte, whether a token is one byte or four."""
     task = LanguageModel()
     bytes_alone = task.report("val", [100 * math.log(256), 100.0, 100.0])
     assert bytes_alone == pytest.approx(
@@ -31,7 +31,7 @@ def test_a_target_is_the_next_token_of_the_same_document() -> None:
         "documents": np.array([[0, 0, 1, 1, 2], [0, 0, 0, -1, -1]]),
         "bytes": np.array([2.0, 2.0]),
     }
-    rows = shifted(batch)
+    rows = split_targets(batch)
     assert rows["tokens"].tolist() == [[5, 6, 7, 8], [1, 2, 3, 0]]
     assert rows["targets"].tolist() == [[6, IGNORED, 8, IGNORED], [2, 3, IGNORED, IGNORED]]
     assert rows["documents"].tolist() == [[0, 0, 1, 1], [0, 0, 0, -1]]
@@ -39,22 +39,22 @@ def test_a_target_is_the_next_token_of_the_same_document() -> None:
 
 def test_rows_of_another_kind() -> None:
     with pytest.raises(DataError, match="use data=text"):
-        shifted((np.zeros((2, 8, 8, 1)), np.zeros(2)))  # type: ignore[arg-type]
+        split_targets((np.zeros((2, 8, 8, 1)), np.zeros(2)))  # type: ignore[arg-type]
 
 
 def test_text_is_continued() -> None:
-    """Counting up by one is the most probable; with a high temperature anything comes, and the seed says what."""
+    """Temperature 0 takes the most probable token; with a high temperature every token occurs, and the seed decides which."""
 
     def predict(tokens: list[int]) -> np.ndarray:
         return np.eye(10, dtype=np.float32)[(tokens[-1] + 1) % 10] * 4
 
-    assert continued(predict, [3], 4, 0.0, 1) == [3, 4, 5, 6, 7]
-    one, same, other = (continued(predict, [3], 50, 2.0, seed) for seed in (1, 1, 2))
+    assert sample_tokens(predict, [3], 4, 0.0, 1) == [3, 4, 5, 6, 7]
+    one, same, other = (sample_tokens(predict, [3], 50, 2.0, seed) for seed in (1, 1, 2))
     assert one == same != other
     assert len(one) == 51 and {*one} == {*range(10)}
 
 
 def test_draws_are_as_frequent_as_the_softmax_says() -> None:
     odds = np.log(np.array([0.7, 0.2, 0.1], np.float32))
-    drawn = continued(lambda tokens: odds, [0], 4000, 1.0, 0)[1:]
+    drawn = sample_tokens(lambda tokens: odds, [0], 4000, 1.0, 0)[1:]
     assert np.bincount(drawn) / 4000 == pytest.approx([0.7, 0.2, 0.1], abs=0.03)

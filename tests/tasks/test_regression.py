@@ -1,4 +1,4 @@
-"""Sums of a regression become its metrics, as computed from the rows themselves."""
+"""Metrics of a regression from its sums, equal to those computed from the rows."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from src.tasks.regression import Regression
 
 
 def sums(predicted: np.ndarray, targets: np.ndarray) -> list[float]:
-    """The numbers named in `Regression.sums`."""
+    """Return the sums named in `Regression.sums`."""
     error = predicted - targets
     return [
         float(s)

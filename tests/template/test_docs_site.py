@@ -1,4 +1,4 @@
-"""The site of docs/ is built: `make docs` fails where a link leads nowhere or a page is in no menu."""
+"""`make docs` builds the site of docs/, and fails if a link is broken or a page is missing in the menu."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Every command of the README and of docs/ is one that works: targets exist, commands compose and pass the checks."""
+"""Every command in the README and in docs/ works: targets exist, and commands compose and pass the checks."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ PAGES = [
 
 
 def commands(page: Path) -> list[str]:
-    """The lines of the page's bash blocks, without comments and continued lines joined."""
+    """Return the lines of a page's bash blocks, without comments and with continued lines joined."""
     blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.S)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     return [
@@ -39,7 +39,7 @@ class KerasModel(keras.Model): ...
 
 def open_data(): ...
 """
-"""What the pages call `mine`."""
+"""The module that the pages call `mine`."""
 
 ALL = list({c: (page.name, c) for page in reversed(PAGES) for c in commands(page) if c}.values())
 """Each command once, with a page that shows it."""
@@ -97,7 +97,7 @@ def test_jobs_commands_serve_a_run(
     page: str,
     command: str,
 ) -> None:
-    """Of a run of this machine that has ended: such a one has no log and no job."""
+    """The commands work on a finished run of this machine, which has no log and no job."""
     run = tmp_path / "results" / "digits" / "20260101-000000-aaaa"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("checkpoint: {monitor: val/acc, mode: max}\n")
@@ -144,7 +144,7 @@ def test_make_targets_exist() -> None:
 
 
 def test_every_other_command_is_known() -> None:
-    """A new kind of command needs a test of its own; then it is named here."""
+    """Commands of other kinds are listed here; a new kind needs its own test first."""
     known = (
         "python src/train.py",
         "make ",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
@@ -66,7 +66,7 @@ class Place:
 
     def config(self, *words: str) -> Config:
         """The configuration that a command line gives."""
-        return load(compose(opened(self.words(*words))))
+        return load(compose(to_hydra_overrides(self.words(*words))))
 
     def run(self, *words: str) -> tuple[Config, RunDir]:
         """The configuration, and a new run folder."""

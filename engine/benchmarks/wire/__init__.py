@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from train_anywhere.distributed.horovod.installation import horovod_problem
-from train_anywhere.distributed.packages import missing_framework
+from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.launch.processes import free_port
 
 SIDES = sorted(folder.parent.name for folder in Path(__file__).parent.glob("*/__init__.py"))
@@ -27,7 +27,7 @@ Sent = dict[str, int]
 def strategies(side: str) -> list[str]:
     """Those of a side that can be counted with what is installed."""
     names: tuple[str, ...] = importlib.import_module(f"benchmarks.wire.{side}").STRATEGIES
-    if missing_framework(side):
+    if framework_problem(side):
         return []
     return [name for name in names if name != "horovod" or not horovod_problem(side)]
 

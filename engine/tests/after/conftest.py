@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.commands import evaluate
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.distributed.layout import local_layout
@@ -15,6 +15,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 SHORT = (
@@ -32,13 +33,13 @@ Evaluate = Callable[..., tuple[int, str, str]]
 
 def train_a_run(folder: Path, *overrides: str) -> RunDir:
     """A run below a folder, trained by these overrides."""
-    words = opened(overrides)
+    words = to_hydra_overrides(overrides)
     config = load(compose([*words, f"paths.results={folder}"]))
     run = make_run(config, words, local_layout(config))
     outcome = importlib.import_module(f"train_anywhere.training.{config.framework}.run").train(
-        config, run, Topology(), Stop()
+        config, RankProcess(run, Topology(), Stop())
     )
-    RunRecorder(run).end(outcome)
+    RunRecorder(run).record_end(outcome)
     return run
 
 

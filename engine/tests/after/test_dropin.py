@@ -72,7 +72,7 @@ def test_measured_and_predicted(
     code, said, error = evaluated(run.path, "--predict", file)
     assert code == 0, error
     metrics = json.loads(said[: said.index("\n}") + 2])["metrics"]
-    assert metrics and metrics.items() <= run.info()["metrics"].items()
+    assert metrics and metrics.items() <= run.read_info()["metrics"].items()
     with np.load(file) as arrays:
         assert np.allclose(arrays["predictions"][:3], answers(framework, run), atol=1e-6)
 
@@ -142,8 +142,8 @@ def test_keras_opens_it_where_it_can_be_made_again(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--predict {tmp}/a.npz", "NeverCalled has no predict_step, so --predict does not know its answers"),
-        ("--export torch.export", "the steps of this module do not call it, so nothing says what it takes"),
+        ("--predict {tmp}/a.npz", "NeverCalled has no predict_step, which --predict needs"),
+        ("--export torch.export", "the steps of this module do not call it, so its arguments are not known"),
         ("--export onnx", "the steps of this module do not call it"),
         ("--split train", r"NeverCalled has no step for --split train; use --split test or val"),
         ("--generate hi", "has no generate"),
@@ -151,7 +151,7 @@ def test_keras_opens_it_where_it_can_be_made_again(
 )
 @pytest.mark.quick(
     "--generate hi-has no generate",
-    "--predict {tmp}/a.npz-NeverCalled has no predict_step, so --predict does not know its answers",
+    "--predict {tmp}/a.npz-NeverCalled has no predict_step, which --predict needs",
 )
 def test_what_it_can_t_do_is_one_sentence(
     words: str, says: str, strange: Strange, evaluated: Evaluate, tmp_path: Path

@@ -32,7 +32,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_the_metrics_are_those_of_the_run_itself(framework: str, runs: Runs, evaluated: Evaluate) -> None:
     run = runs[framework]
-    known = run.info()["metrics"]
+    known = run.read_info()["metrics"]
     for split in ("test", "val"):
         code, said, _ = evaluated(run.path, "--split", split)
         assert code == 0
@@ -164,7 +164,7 @@ def test_a_drop_in_module_is_measured_by_its_own_steps(
     run = trained(f"framework={framework}", *DROP_IN[framework], "data.batch_size=10", *SHORT[2:])
     code, said, error = evaluated(run.path)
     assert code == 0, error
-    known = run.info()["metrics"]
+    known = run.read_info()["metrics"]
     assert metrics_of(said)
     assert metrics_of(said).items() <= known.items()
 
@@ -174,7 +174,7 @@ REFUSED = {
     "--generate hi": "task=classification has no generate",
     "--checkpoint 5": "has no checkpoint of step 5; it has 14, 28",
     "--predict a.json": r"must end in .npz or .csv",
-    "--predict nowhere/a.csv": "nowhere is no folder",
+    "--predict nowhere/a.csv": "nowhere is not a folder",
     "model.hidden=[9]": r"model.hidden=\[9\] can't be changed",
     "--to a.pt": "--to names the file of an export",
 }
@@ -196,7 +196,7 @@ def test_a_run_of_two_ranks(strategy: str, train, evaluated: Evaluate, tmp_path:
     assert done.returncode == 0, done.stderr
     run = RunDir((tmp_path / "latest").resolve())
     code, said, error = evaluated(run.path)
-    known = {k: v for k, v in run.info()["metrics"].items() if k.startswith("test")}
+    known = {k: v for k, v in run.read_info()["metrics"].items() if k.startswith("test")}
     assert (code, error) == (0, "")
     assert metrics_of(said) == pytest.approx(known, rel=1e-6)
     begun = train_a_run(tmp_path / "begun", *SHORT, f"init={run.path}", "optimizer.lr=1e-9")

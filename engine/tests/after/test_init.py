@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from train_anywhere.config.load import as_tree
+from train_anywhere.config.load import to_tree
 from train_anywhere.errors import CheckpointError
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
@@ -53,19 +53,20 @@ def test_a_resumed_run_does_not_begin_again(runs: Runs, trained: Trained, monkey
     """Its own checkpoint counts: the other run may be gone."""
     from train_anywhere.distributed.topology import Topology
     from train_anywhere.training.lightning import run as side
+    from train_anywhere.training.rank_process import RankProcess
     from train_anywhere.training.stop import Stop
 
     new = trained(*SHORT, f"init={runs['lightning'].path}", "trainer.max_epochs=1")
-    monkeypatch.setattr(side, "begin_with", lambda *arguments: pytest.fail("it began again"))
-    from train_anywhere.launch.rank import frozen
+    monkeypatch.setattr(side, "load_initial_weights", lambda *arguments: pytest.fail("it began again"))
+    from train_anywhere.launch.rank import load_frozen
 
-    assert side.train(frozen(new), new, Topology(), Stop()).state == "completed"
+    assert side.train(load_frozen(new), RankProcess(new, Topology(), Stop())).state == "completed"
 
 
 def test_a_link_is_followed_when_the_command_is_typed(runs: Runs, make_config, tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to(runs["lightning"].path)
     config = make_config(f"init={tmp_path / 'latest'}")
-    assert as_tree(config)["init"]["run"] == str(runs["lightning"].path.resolve())
+    assert to_tree(config)["init"]["run"] == str(runs["lightning"].path.resolve())
 
 
 @pytest.mark.parametrize(

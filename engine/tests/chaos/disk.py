@@ -37,16 +37,16 @@ class Commands(Framework):
     def train(self, words: list[str]) -> int:  # type: ignore[override]
         """Do what `src/train.py` does with it; returns the exit code."""
         from train_anywhere.config.command.compose import compose
-        from train_anywhere.config.environment_values import plain
-        from train_anywhere.launch.command import complete, exit_code
+        from train_anywhere.config.environment_values import to_plain_tree
+        from train_anywhere.launch.command import build_hydra_arguments, run_command
         from train_anywhere.launch.local_run import start
 
         def command() -> int:
-            sys.argv[1:] = whole = complete(words)
+            sys.argv[1:] = whole = build_hydra_arguments(words)
             tree = compose(whole)
-            return start(tree if isinstance(tree, dict) else plain(tree), whole)
+            return start(tree if isinstance(tree, dict) else to_plain_tree(tree), whole)
 
-        return exit_code(command)
+        return run_command(command)
 
 
 class Disk:
@@ -132,7 +132,7 @@ def judged(disk: Disk, what: str, results: Path, local: str, fault: Fault) -> No
     """Run a command; the state that it leaves has to fit its exit code, and one message names a file."""
     code, _, said = disk.run(disk.words(results, local), fault)
     runs = [RunDir(path.parent) for path in results.glob("*/2*/config.yaml")]
-    state = runs[0].info().get("state") if runs else None
+    state = runs[0].read_info().get("state") if runs else None
     fits = {
         0: state == "completed",
         1: state == "failed" or "run.json" in said,

@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "engine"), str(Path(__file__).parent)]
 
 from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
-from train_anywhere.checkpoints.disk.manifest import damage_of  # noqa: E402
+from train_anywhere.checkpoints.disk.manifest import find_damage  # noqa: E402
 from train_anywhere.checkpoints.info import SavedCheckpoint  # noqa: E402
 from train_anywhere.checkpoints.store import CheckpointStore  # noqa: E402
 from train_anywhere.checkpoints.writer import Worker  # noqa: E402
@@ -156,8 +156,8 @@ class Lab:
             return False
         self.result.kills += 1
         for path in run.checkpoints.glob(CHECKPOINTS):
-            if damage_of(path):
-                self.problem("torn", f"{path} is {damage_of(path)} after {fault}")
+            if find_damage(path):
+                self.problem("torn", f"{path} is {find_damage(path)} after {fault}")
         if newest_step(run) < before:
             self.problem("lost", f"back from step {before} to {newest_step(run)} after {fault}")
         return True
@@ -233,7 +233,7 @@ def store(run: RunDir) -> CheckpointStore:
 
 def newest_step(run: RunDir) -> int:
     """Of the checkpoints in sight whose checksums hold."""
-    good: list[SavedCheckpoint] = [s for s in store(run).all() if damage_of(s.path) is None]
+    good: list[SavedCheckpoint] = [s for s in store(run).all() if find_damage(s.path) is None]
     return good[-1].step if good else 0
 
 

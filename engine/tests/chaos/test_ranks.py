@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.checkpoints.disk.manifest import damage_of
+from train_anywhere.checkpoints.disk.manifest import find_damage
 from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.files import ROOT
 
@@ -134,7 +134,7 @@ def test_killed_ranks(framework: str, strategy: str, tmp_path: Path, require: An
         run = next(results.glob("digits/*"))
         kills += state(run)["state"] != "completed"  # a rank that dies after the end interrupts nothing
         assert not list(node.glob("*/*")), "what was complete on the node's disk is in the run folder"
-        assert all(damage_of(path) is None for path in (run / "checkpoints").glob("[0-9]*"))
+        assert all(find_damage(path) is None for path in (run / "checkpoints").glob("[0-9]*"))
         process = start(f"resume={run}")
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 0, output

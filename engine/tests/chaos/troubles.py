@@ -7,8 +7,8 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from train_anywhere.checkpoints.disk.manifest import payload
-from train_anywhere.runs.reopen.from_scratch import set_aside
+from train_anywhere.checkpoints.disk.manifest import list_files
+from train_anywhere.runs.reopen.from_scratch import move_aside
 
 if TYPE_CHECKING:
     from lab import Lab
@@ -90,7 +90,7 @@ def flipped_bits(lab: Lab) -> None:
     lab.finish(run, "flipped bits everywhere", expect=1)
     if "from_scratch=true" not in lab.log.read_text():
         lab.problem("lost", "the run did not say how it begins from scratch")
-    kept = set_aside(run)
+    kept = move_aside(run)
     if not kept or not list(kept.glob(f"checkpoints/{NAMES}")):
         lab.problem("lost", "the damaged checkpoints were not kept")
     lab.finish(run, "flipped bits everywhere, from scratch")
@@ -139,7 +139,7 @@ def second_job(lab: Lab) -> None:
 def flip(run: RunDir, all_of_them: bool = False) -> None:
     """Flip a bit in the largest file of the newest checkpoint, or of all."""
     for folder in sorted(run.checkpoints.glob(NAMES))[0 if all_of_them else -1 :]:
-        file = max((folder / name for name in payload(folder)), key=lambda p: p.stat().st_size)
+        file = max((folder / name for name in list_files(folder)), key=lambda p: p.stat().st_size)
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         file.write_bytes(data)

@@ -12,9 +12,9 @@ import pytest
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
-from train_anywhere.checkpoints.disk.manifest import damage_of
-from train_anywhere.checkpoints.disk.staging import Staging, staging_names
-from train_anywhere.checkpoints.disk.writes import say
+from train_anywhere.checkpoints.disk.manifest import find_damage
+from train_anywhere.checkpoints.disk.staging import Staging, staging_path_names
+from train_anywhere.checkpoints.disk.writes import print_line
 from train_anywhere.checkpoints.info import CheckpointInfo
 from train_anywhere.checkpoints.recovery import recover
 from train_anywhere.checkpoints.store import CheckpointStore
@@ -37,11 +37,11 @@ def store(run: RunDir) -> CheckpointStore:
 
 @pytest.fixture
 def staging(run: RunDir, tmp_path: Path) -> Staging:
-    return Staging((tmp_path / "node").joinpath(*staging_names(run)))
+    return Staging((tmp_path / "node").joinpath(*staging_path_names(run)))
 
 
 def opened(
-    store: CheckpointStore, staging: Staging | None, tell: Callable[[str], None] = say
+    store: CheckpointStore, staging: Staging | None, tell: Callable[[str], None] = print_line
 ) -> AsyncCheckpointer:
     events = EventFileSync(staging, store.folder.with_name("tensorboard"), tell)
     return AsyncCheckpointer(store, staging, events, tell)
@@ -57,7 +57,7 @@ def save(checkpointer: AsyncCheckpointer, step: int, write: Callable[[Path], Non
 
 
 def steps(store: CheckpointStore) -> list[int]:
-    assert all(damage_of(s.path) is None for s in store.all())
+    assert all(find_damage(s.path) is None for s in store.all())
     return [s.step for s in store.all()]
 
 
@@ -183,7 +183,7 @@ def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged:
     with pytest.raises(CheckpointError, match=r"No space left") as caught:
         checkpointer.close()
     assert (str(staging.folder / "00000001") in str(caught.value)) == staged
-    assert len(staging.complete()) == staged
+    assert len(staging.list_complete()) == staged
     assert not list(store.folder.glob(".0*"))
 
 
@@ -196,7 +196,7 @@ def test_events_that_find_no_room_stay_on_the_node_until_there_is_some(
     filler.write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
     with opened(store, staging, told.append) as checkpointer:
-        (checkpointer.events.open() / "events").write_bytes(b"y" * (400 << 10))
+        (checkpointer.events.prepare_folder() / "events").write_bytes(b"y" * (400 << 10))
         save(checkpointer, 1)
     assert steps(store) == [1]  # it fits, and the run has ended well
     assert str(staging.events) in told[-1] and staging.events.is_dir()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.event_files import EventFileSync, append_all, wait_for_later_name
+from train_anywhere.checkpoints.disk.event_files import EventFileSync, append_missing, wait_for_new_name
 from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.files import ROOT
 
@@ -40,34 +40,34 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.timeout(60)  # a clock that is wrong is not waited for
 def test_a_new_file_comes_after_those_that_are_there(tmp_path: Path) -> None:
     """A reader takes them in the order of their names, and what an attempt purges must have been read before."""
-    wait_for_later_name(tmp_path / "none")
+    wait_for_new_name(tmp_path / "none")
     there = int(time.time())
     (tmp_path / f"events.out.tfevents.{there}.node1.9999.0").touch()
     (tmp_path / "events.out.tfevents.x").touch()
-    wait_for_later_name(tmp_path)
+    wait_for_new_name(tmp_path)
     assert int(time.time()) > there
     (tmp_path / f"events.out.tfevents.{there + 3600}.node2.1.0").touch()
-    wait_for_later_name(tmp_path)
+    wait_for_new_name(tmp_path)
 
 
 def test_each_file_gets_its_missing_tail(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
-    append_all(source, target)
+    append_missing(source, target)
     assert not target.exists()
     (source / "events.1").write_bytes(b"one, two")
-    append_all(source, target)
+    append_missing(source, target)
     (target / "events.1").write_bytes(b"one")  # killed in the middle of it
     (source / "events.2").write_bytes(b"a second part of the run")
-    append_all(source, target)
-    append_all(source, target)
+    append_missing(source, target)
+    append_missing(source, target)
     assert contents(target) == contents(source)
 
 
 def test_the_run_folder_follows_while_the_file_grows(staging: Staging, tmp_path: Path) -> None:
     sync = EventFileSync(staging, tmp_path / "tensorboard")
     sync.interval_s = 0.05
-    file = sync.open() / "events"
+    file = sync.prepare_folder() / "events"
     assert file.is_relative_to(staging.folder)
     for text in (b"one", b"one, two"):
         file.write_bytes(text)
@@ -84,7 +84,7 @@ def test_the_run_folder_follows_while_the_file_grows(staging: Staging, tmp_path:
 
 def test_without_staging_files_are_in_the_run_folder(tmp_path: Path) -> None:
     sync = EventFileSync(None, tmp_path / "run" / "tensorboard")
-    (sync.open() / "events").write_bytes(b"one")
+    (sync.prepare_folder() / "events").write_bytes(b"one")
     assert sync.close()
     assert contents(sync.target) == {"events": b"one"}
 
@@ -92,8 +92,8 @@ def test_without_staging_files_are_in_the_run_folder(tmp_path: Path) -> None:
 def test_event_files_from_before_the_last_boot_are_not_synced(
     staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (EventFileSync(staging, tmp_path / "tensorboard").open() / "events").write_bytes(b"\0\0\0")
-    monkeypatch.setattr("train_anywhere.checkpoints.disk.staging.boot", lambda: "another")
+    (EventFileSync(staging, tmp_path / "tensorboard").prepare_folder() / "events").write_bytes(b"\0\0\0")
+    monkeypatch.setattr("train_anywhere.checkpoints.disk.staging.boot_id", lambda: "another")
     assert EventFileSync(Staging(staging.folder), tmp_path / "tensorboard").close()
     assert not (tmp_path / "tensorboard").exists()
 
@@ -106,15 +106,15 @@ def test_training_does_not_wait_for_a_disk_that_hangs(
     def hang(source: Path, target: Path) -> None:
         hanging.set()
         assert released.wait(60)
-        append_all(source, target)
+        append_missing(source, target)
 
-    monkeypatch.setattr("train_anywhere.checkpoints.disk.event_files.append_all", hang)
+    monkeypatch.setattr("train_anywhere.checkpoints.disk.event_files.append_missing", hang)
     sync = EventFileSync(staging, tmp_path / "tensorboard")
-    file = sync.open() / "events"
-    sync.attempt(lambda: file.write_bytes(b"one") and None, nothing)
+    file = sync.prepare_folder() / "events"
+    sync.try_write(lambda: file.write_bytes(b"one") and None, nothing)
     sync.sync_soon()
     assert hanging.wait(60)
-    sync.attempt(lambda: file.write_bytes(b"one, two") and None, nothing)  # returns
+    sync.try_write(lambda: file.write_bytes(b"one, two") and None, nothing)  # returns
     sync.sync_soon()
     released.set()
     assert sync.close()
@@ -129,7 +129,7 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
     sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
     sync.interval_s = 0.02
     data = os.urandom(400 << 10)
-    (sync.open() / "events").write_bytes(data)
+    (sync.prepare_folder() / "events").write_bytes(data)
     wait(lambda: told)
     time.sleep(0.2)  # tried again, and not told again
     assert len(told) == 1 and "No space left" in told[0]
@@ -143,7 +143,7 @@ def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging) -> None
     told: list[str] = []
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
     sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
-    (sync.open() / "events").write_bytes(os.urandom(400 << 10))
+    (sync.prepare_folder() / "events").write_bytes(os.urandom(400 << 10))
     assert not sync.close()
     assert str(staging.events) in told[-1] and "train_anywhere.checkpoints.recovery" in told[-1]
 
@@ -153,7 +153,7 @@ def test_an_error_that_no_disk_made_is_raised(staging: Staging, tmp_path: Path) 
         raise TypeError("not a number")
 
     with pytest.raises(TypeError, match="not a number"):
-        EventFileSync(staging, tmp_path / "tensorboard").attempt(broken, nothing)
+        EventFileSync(staging, tmp_path / "tensorboard").try_write(broken, nothing)
 
 
 def test_both_disks_refuse(staging: Staging, tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_both_disks_refuse(staging: Staging, tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     for _ in range(3):
-        sync.attempt(full, nothing)
+        sync.try_write(full, nothing)
     assert len(tries) == 2 and len(told) == 2
     sync._refused_until = 0.0
-    sync.attempt(full, nothing)
+    sync.try_write(full, nothing)
     assert len(tries) == 3 and len(told) == 2
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import (
-    copy,
-    damage_of,
-    flush,
+    copy_files,
+    find_damage,
+    flush_files,
+    list_sizes,
     load_manifest,
-    sizes,
     write_manifest,
 )
 from train_anywhere.checkpoints.disk.writes import CHUNK
@@ -31,36 +31,36 @@ def source(tmp_path: Path) -> Path:
     (folder / "empty").touch()
     (folder / "shards" / "small").write_bytes(b"weights")
     (folder / "large").write_bytes(os.urandom(2 * CHUNK + 1))
-    write_manifest(folder, INFO, sizes(folder))
+    write_manifest(folder, INFO, list_sizes(folder))
     return folder
 
 
 def test_a_copy_is_checksummed_on_the_way(source: Path, tmp_path: Path) -> None:
     target, pauses = tmp_path / "target", []
     target.mkdir()
-    files = copy(source, target, lambda: pauses.append(1))
+    files = copy_files(source, target, lambda: pauses.append(1))
     for name in ("empty", "shards/small", "large"):
         data = (target / name).read_bytes()
         assert data == (source / name).read_bytes()
         assert files[name] == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert len(pauses) == 4
     write_manifest(target, INFO, files)
-    assert flush(target) == files and damage_of(target) is None
+    assert flush_files(target) == files and find_damage(target) is None
     assert load_manifest(target).metrics == {"val/acc": 0.5}
 
 
 def test_sizes_alone_say_when_a_file_is_cut(source: Path) -> None:
-    assert damage_of(source) is None
+    assert find_damage(source) is None
     (source / "large").write_bytes(b"")
-    assert damage_of(source) == "large does not match its checksum"
+    assert find_damage(source) == "large does not match its checksum"
     (source / "large").unlink()
-    assert damage_of(source) == "large is missing"
+    assert find_damage(source) == "large is missing"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"files": {}}', '{"files": 3, "step": 1}'])
 def test_a_file_that_is_not_a_manifest(source: Path, text: str) -> None:
     (source / "manifest.json").write_text(text)
-    assert damage_of(source) == "no readable manifest.json"
+    assert find_damage(source) == "no readable manifest.json"
 
 
 LIMITED = """

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from train_anywhere.checkpoints.disk.manifest import flush, read_manifest, write_manifest
+from train_anywhere.checkpoints.disk.manifest import flush_files, read_manifest, write_manifest
 from train_anywhere.checkpoints.info import INFO_FIELDS, CheckpointInfo
 from train_anywhere.training.lightning.checkpoint.shard_reader import CLASSES, ShardReader
 
@@ -137,7 +137,7 @@ def plant(run: Path, proof: Path) -> list[str]:
         planted = ["random states"]
     manifest = read_manifest(folder)
     info = CheckpointInfo(**{name: manifest[name] for name in INFO_FIELDS})
-    write_manifest(folder, info, flush(folder))
+    write_manifest(folder, info, flush_files(folder))
     return planted
 
 

@@ -11,12 +11,12 @@ from train_anywhere.checkpoints.disk.staging import (
     Staging,
     open_staging,
     read_record,
-    staging_names,
+    staging_path_names,
     write_record,
 )
 from train_anywhere.checkpoints.info import CheckpointInfo
 from train_anywhere.checkpoints.retention import Retention
-from train_anywhere.files.marked import MARKER
+from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.runs.folder import RunDir
 
 REST: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "mine"}
@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def staging(run: RunDir, tmp_path: Path) -> Staging:
-    return Staging((tmp_path / "node").joinpath(*staging_names(run)))
+    return Staging((tmp_path / "node").joinpath(*staging_path_names(run)))
 
 
 def write(folder: Path) -> None:
@@ -38,11 +38,11 @@ def write(folder: Path) -> None:
 
 
 def test_what_is_complete_comes_by_step(staging: Staging) -> None:
-    assert staging.complete() == []
+    assert staging.list_complete() == []
     for step in (20, 3, 100_000_000):
         staging.write(write, CheckpointInfo(step=step, **REST))
-    assert [saved.step for saved in staging.complete()] == [3, 20, 100_000_000]
-    staging.drop(staging.complete()[0].path)
+    assert [saved.step for saved in staging.list_complete()] == [3, 20, 100_000_000]
+    staging.drop(staging.list_complete()[0].path)
     staging.clear()
     assert not staging.folder.exists()
 
@@ -60,16 +60,16 @@ def test_nothing_is_left_of_a_write_that_failed(staging: Staging) -> None:
 def test_a_cut_file_is_not_complete(staging: Staging) -> None:
     path = staging.write(write, CheckpointInfo(step=1, **REST))
     (path / "model.ckpt").write_text("weigh")
-    assert staging.complete() == []
+    assert staging.list_complete() == []
 
 
 def test_checkpoints_from_before_the_last_boot_are_not_trusted(
     staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr("train_anywhere.checkpoints.disk.staging.boot", lambda: "earlier")
+        earlier.setattr("train_anywhere.checkpoints.disk.staging.boot_id", lambda: "earlier")
         staging.write(write, CheckpointInfo(step=5, **REST))
-    assert staging.complete() == []
+    assert staging.list_complete() == []
 
 
 def test_only_on_another_disk_than_the_run_folder(run: RunDir, tmp_path: Path, require: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_folder_of_another_user_is_not_used(staging: Staging, require: Any) ->
     require(os.getuid() == 0, "run as root: the test gives a folder to another user")
     staging.write(write, CheckpointInfo(step=1, **REST))
     os.chown(staging.folder, 12345, 12345)
-    assert staging.complete() == []
+    assert staging.list_complete() == []
     with pytest.raises(PermissionError, match="belongs to another user"):
         staging.write(write, CheckpointInfo(step=2, **REST))
 
@@ -133,10 +133,12 @@ def test_a_record_that_this_run_did_not_write_is_ignored(
     staging.write(write, CheckpointInfo(step=1, **REST))
     write_record(run, staging, Retention("max", 1))
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.joinpath(*staging_names(run)).mkdir(parents=True)  # named as this run's, and it has not made it
-    (elsewhere.joinpath(*staging_names(run)) / "thesis.tex").touch()
+    elsewhere.joinpath(*staging_path_names(run)).mkdir(
+        parents=True
+    )  # named as this run's, and it has not made it
+    (elsewhere.joinpath(*staging_path_names(run)) / "thesis.tex").touch()
     record = run.checkpoints / "stage.json"
-    places = {"node": tmp_path / "node", "elsewhere": elsewhere, "names": "/".join(staging_names(run))}
+    places = {"node": tmp_path / "node", "elsewhere": elsewhere, "names": "/".join(staging_path_names(run))}
     changed = {k: v.format(**places) if isinstance(v, str) else v for k, v in changed.items()}
     record.write_text(json.dumps({**json.loads(record.read_text()), **changed}))
     assert read_record(run) is None
@@ -159,9 +161,9 @@ def test_a_link_in_its_place_is_not_used(run: RunDir, tmp_path: Path) -> None:
     mine.mkdir(parents=True)
     (mine / "thesis.tex").touch()
     (tmp_path / "node").mkdir()
-    (tmp_path / "node" / staging_names(run)[0]).symlink_to(tmp_path / "mine")
-    staging = Staging((tmp_path / "node").joinpath(*staging_names(run)))
-    assert not staging.owned() and "is a symbolic link" in str(staging.problem())
+    (tmp_path / "node" / staging_path_names(run)[0]).symlink_to(tmp_path / "mine")
+    staging = Staging((tmp_path / "node").joinpath(*staging_path_names(run)))
+    assert not staging.is_owned() and "is a symbolic link" in str(staging.find_problem())
     with pytest.raises(PermissionError, match="is a symbolic link"):
         staging.write(write, CheckpointInfo(step=1, **REST))
     staging.clear()
@@ -172,4 +174,4 @@ def test_what_can_not_be_removed_is_published_once(staging: Staging, monkeypatch
     path = staging.write(write, CheckpointInfo(step=1, **REST))
     (path / MARKER).write_text("of something else")
     staging.drop(path)
-    assert path.is_dir() and staging.complete() == []
+    assert path.is_dir() and staging.list_complete() == []

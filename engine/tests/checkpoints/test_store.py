@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.manifest import damage_of
+from train_anywhere.checkpoints.disk.manifest import find_damage
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.marked import MARKER
+from train_anywhere.files.owned_folder import MARKER
 
 
 def save(
     store: CheckpointStore, step: int, value: float | None = None, text: str = "weights"
 ) -> SavedCheckpoint:
-    temporary = store.begin(step)
+    temporary = store.make_temporary(step)
     (temporary / "model.ckpt").write_text(f"{text} {step}")
     return store.commit(temporary, CheckpointInfo(step, 0, step, {"val/acc": value or 0.0}, value, "mine"))
 
@@ -85,7 +85,7 @@ def test_nothing_there(store: CheckpointStore) -> None:
 
 
 def test_a_half_written_one_is_not_a_checkpoint_and_is_removed(store: CheckpointStore) -> None:
-    (store.begin(7) / "model.ckpt").write_text("half")
+    (store.make_temporary(7) / "model.ckpt").write_text("half")
     assert store.newest_good() is None
     save(store, 8)
     assert names(store) == ["00000008", "newest"]
@@ -118,7 +118,7 @@ def test_the_index_says_why_each_is_kept(tmp_path: Path) -> None:
         (130, 13, 0.3),
         (140, 14, None),
     ]:
-        temporary = store.begin(step)
+        temporary = store.make_temporary(step)
         (temporary / "w").write_text("w")
         store.commit(temporary, CheckpointInfo(step, epoch, 0, {}, value, "mine"))
     index = {entry["step"]: entry["kept"] for entry in json.loads((tmp_path / "index.json").read_text())}
@@ -143,7 +143,7 @@ def test_published_from_another_disk(store: CheckpointStore, tmp_path: Path) -> 
     other = CheckpointStore(tmp_path / "disk", "max", keep_last=1)
     source = save(other, 4, 0.5)
     saved = store.publish(source.path)
-    assert (saved.step, saved.value) == (4, 0.5) and damage_of(saved.path) is None
+    assert (saved.step, saved.value) == (4, 0.5) and find_damage(saved.path) is None
     assert (saved.path / "model.ckpt").read_text() == "weights 4"
 
 

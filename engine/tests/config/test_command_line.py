@@ -3,7 +3,12 @@
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from train_anywhere.config.command.command_line import SEARCH_KEYS, CommandLine, opened, split
+from train_anywhere.config.command.command_line import (
+    SEARCH_KEYS,
+    CommandLine,
+    split_flags,
+    to_hydra_overrides,
+)
 from train_anywhere.errors import ConfigError
 
 
@@ -20,7 +25,7 @@ from train_anywhere.errors import ConfigError
 def test_overrides_may_stand_on_both_sides_of_flags(
     arguments: list[str], overrides: list[str], flags: list[str]
 ) -> None:
-    assert split(arguments) == CommandLine(overrides, flags)
+    assert split_flags(arguments) == CommandLine(overrides, flags)
 
 
 def test_the_keys_of_the_search_are_those_that_hydra_knows() -> None:
@@ -41,7 +46,7 @@ SENTENCES = {
     "--package=x": "--package needs --cfg; use --cfg job --package optimizer.",
     "--run": "--run RUNDIR takes no other arguments: a job starts its ranks with it; leave --run out.",
     "name=\udcf6": "the argument 'name=\\udcf6' is not UTF-8; type it in a terminal whose encoding is UTF-8.",
-    "hydra.run.dir=/x": "'hydra.run.dir=/x' sets a folder of Hydra's own, which this project does not use; use paths.results=DIR.",
+    "hydra.run.dir=/x": "'hydra.run.dir=/x' sets an output folder of Hydra, which this project does not use; use paths.results=DIR.",
 }
 
 
@@ -49,7 +54,7 @@ def test_each_unusable_argument_is_one_sentence() -> None:
     said = {}
     for argument in SENTENCES:
         with pytest.raises(ConfigError) as refused:
-            split(["seed=1", argument])
+            split_flags(["seed=1", argument])
         [said[argument]] = refused.value.problems
     assert said == SENTENCES
 
@@ -67,5 +72,5 @@ def test_each_unusable_argument_is_one_sentence() -> None:
     ],
 )
 def test_arguments_of_targets_need_not_be_in_a_file(typed: list[str], words: list[str]) -> None:
-    assert opened(typed) == words
-    assert opened(words) == words
+    assert to_hydra_overrides(typed) == words
+    assert to_hydra_overrides(words) == words

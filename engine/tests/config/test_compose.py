@@ -10,14 +10,14 @@ import pytest
 
 from train_anywhere.config.command import compose as composing
 from train_anywhere.config.command import diagnose as diagnosing
-from train_anywhere.config.command.compose import CONFIGS, compose, groups, quoted
+from train_anywhere.config.command.compose import CONFIGS, compose, list_groups, quote_value
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.load import load
 from train_anywhere.files import ROOT, with_engine
 
 
 def test_groups_are_the_folders() -> None:
-    known = groups()
+    known = list_groups()
     assert {"data", "model", "optimizer", "schedule", "strategy", "cluster", "experiment"} <= set(known)
     assert known["strategy"] == sorted(p.stem for p in (CONFIGS / "strategy").iterdir())
 
@@ -36,13 +36,13 @@ def test_values_mean_what_the_shell_hands_over() -> None:
         ),
         *("größe", "/home/größe", "日本"),
     ]
-    composed = [compose([quoted(f"cluster.comment={value}")]) for value in values]
+    composed = [compose([quote_value(f"cluster.comment={value}")]) for value in values]
     assert [tree["cluster"]["comment"] for tree in composed] == values
 
 
 def test_hydra_grammar_is_left_alone() -> None:
     arguments = ["seed=1,2,3", "model.hidden=[1,2]", "resume=null", "--cfg", "name=a-b.c", "+a.b=1"]
-    assert [quoted(argument) for argument in arguments] == arguments
+    assert [quote_value(argument) for argument in arguments] == arguments
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_nested_key_may_be_named_like_a_group(configs: Path) -> None:
 @pytest.mark.parametrize(
     "file, content, says",
     [
-        ("data/mine.yaml", "dir: x\n", "{} does not say what to use; write `_target_: package.name` into it."),
+        ("data/mine.yaml", "dir: x\n", "{} has no target; write `_target_: package.name` into it."),
         ("model/mine.yaml", "_target_: torch.nn.Linear\nbias: true\nin_features: 3\n",
             "'model.out_features' is missing: torch.nn.Linear needs it ({} does not have it)."),
         ("optimizer/mine.yaml", "name: sgd\n", "'optimizer.lr' is missing; give it a number ({} does not have it)."),

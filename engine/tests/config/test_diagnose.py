@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from train_anywhere.config.command.compose import groups
+from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
@@ -51,7 +51,7 @@ def test_help_is_a_page_for_people(train: Train) -> None:
     assert done.returncode == 0
     for part in (
         "Commands to try",
-        f"data: {', '.join(groups()['data'])}",
+        f"data: {', '.join(list_groups()['data'])}",
         "max_epochs: 15",
         "Exit codes",
     ):
@@ -74,7 +74,7 @@ def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
 
 def test_a_list_where_a_name_belongs() -> None:
     found = diagnose(["data=[]"], ConfigError()).problems
-    assert f"data=[] is not a choice. Known: {', '.join(groups()['data'])}." in found
+    assert f"data=[] is not a choice. Known: {', '.join(list_groups()['data'])}." in found
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.environment_values import filled
+from train_anywhere.config.environment_values import fill_variables
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
@@ -71,7 +71,7 @@ def test_defaults_and_lists() -> None:
         "c": "${other}",
         "d": 1,
     }
-    assert filled(tree, problems) == {"a": ["7-val/loss"], "b": None, "c": "${other}", "d": 1}
+    assert fill_variables(tree, problems) == {"a": ["7-val/loss"], "b": None, "c": "${other}", "d": 1}
     assert not problems
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.checks.writable import results_problems, unwritable
+from train_anywhere.config.checks.writable import results_problems, write_problem
 
 NOBODY = 65534
 
@@ -80,14 +80,14 @@ def test_a_dangling_link_to_the_newest_run_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_full_disk(small_disk: Path) -> None:
-    assert unwritable(small_disk) == ""
+    assert write_problem(small_disk) == ""
     (small_disk / "filler").write_bytes(b"x" * (1000 << 10))
-    assert unwritable(small_disk / "new") == f"the disk of {small_disk} is full"
+    assert write_problem(small_disk / "new") == f"the disk of {small_disk} is full"
 
 
 def test_a_disk_that_is_read_only(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert unwritable(small_disk / "new") == f"you can't write to {small_disk}"
+    assert write_problem(small_disk / "new") == f"you can't write to {small_disk}"
 
 
 @pytest.mark.parametrize(("mode", "fine"), [(0o000, False), (0o300, False), (0o500, False), (0o700, True)])

@@ -8,7 +8,7 @@ import pytest
 from omegaconf.errors import InterpolationKeyError
 
 from train_anywhere.config.choices import Callback
-from train_anywhere.config.instantiate import instantiate, refusals
+from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.testing.frameworks import FIRST
 
@@ -73,7 +73,7 @@ def test_hydra_s_own_keys(module: str) -> None:
         ("made_here.make", {"_args_": [1, 2, 3]}, "callbacks.mine._args_: made_here.make takes 2 arguments by position, not 3."),
         ("made_here.make", {"_partial_": True, "sed": 2}, "callbacks.mine.sed: made_here.make has no argument 'sed'. Did you mean 'seed'?"),
         ("made_here.mak", {}, "callbacks.mine._target_=made_here.mak: made_here has no mak. Did you mean 'make'?"),
-        ("made_here.number", {}, "callbacks.mine._target_=made_here.number is a int, neither a class nor a function."),
+        ("made_here.number", {}, "callbacks.mine._target_=made_here.number is a int, not a class or function."),
         ("zzq.Name", {}, "callbacks.mine._target_=zzq.Name: there is no module zzq in this project or its environment."),
         ("broken_here.Name", {}, "callbacks.mine._target_=broken_here.Name needs the package no_such_package_zzq, which is not installed."),
     ],
@@ -86,8 +86,11 @@ def test_what_can_not_be_called(module: str, target: str, arguments: dict[str, A
 
 def test_what_a_package_raises_is_one_message_and_a_mistake_keeps_its_traceback() -> None:
     for refused in (TypeError("no"), InterpolationKeyError("no.")):
-        with pytest.raises(ConfigError, match=r"^loggers.x can't be made: no.$"), refusals("loggers.x"):
+        with (
+            pytest.raises(ConfigError, match=r"^loggers.x can't be made: no.$"),
+            explain_target_errors("loggers.x"),
+        ):
             raise refused
     for kept in (NameError("no"), OSError("no"), CheckpointError("no")):
-        with pytest.raises(type(kept), match=r"^no$"), refusals("loggers.x"):
+        with pytest.raises(type(kept), match=r"^no$"), explain_target_errors("loggers.x"):
             raise kept

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from train_anywhere.config.command.command_line import opened
-from train_anywhere.config.command.compose import compose, groups, parse_override
-from train_anywhere.config.load import as_tree, load
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.command.compose import compose, list_groups, parse_override
+from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.plugins.product import choices
+from train_anywhere.plugins.product import list_values
 
 MakeConfig = Callable[..., Config]
 CHOICES = [
     f"{group}={choice}"
     for group in ("task", "data", "model", "optimizer", "schedule")
-    for choice in groups()[group]
+    for choice in list_groups()[group]
     if choice != "custom"
 ]
 
@@ -29,7 +29,7 @@ def test_what_a_run_folder_holds_loads_as_the_same_configuration() -> None:
     for choice in [*CHOICES, "cluster=alvis", "container=apptainer container.image=a.sif"]:
         words = choice.split()
         config = load(compose(["data.dir=/data", *words] if "imagefolder" in choice else words))
-        if load(as_tree(config)) != config:
+        if load(to_tree(config)) != config:
             wrong.append(choice)
     assert wrong == []
 
@@ -37,14 +37,14 @@ def test_what_a_run_folder_holds_loads_as_the_same_configuration() -> None:
 def test_folders_are_absolute_from_the_start(make_config: MakeConfig) -> None:
     config = make_config("paths.results=some/results", "data=mnist", "data.dir=d")
     assert config.paths.results == str(ROOT / "some" / "results")
-    assert as_tree(config)["paths"]["results"] == config.paths.results
-    assert as_tree(config)["data"]["dir"] == str(ROOT / "d")
+    assert to_tree(config)["paths"]["results"] == config.paths.results
+    assert to_tree(config)["data"]["dir"] == str(ROOT / "d")
 
 
 def test_a_dollar_sign_in_a_folder_stays_one(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(f"paths.results='{tmp_path}/a\\$b'")
     assert config.paths.results == f"{tmp_path}/a$b"
-    assert load(as_tree(config)).paths.results == config.paths.results
+    assert load(to_tree(config)).paths.results == config.paths.results
 
 
 def test_home_and_variables_are_written_as_typed(
@@ -53,8 +53,8 @@ def test_home_and_variables_are_written_as_typed(
     monkeypatch.setenv("PROJECT", "/project/me")
     config = make_config("cluster=slurm", "cluster.venv='~/env'", "cluster.conda='$PROJECT/env'")
     assert config.cluster.conda == "/project/me/env"
-    assert as_tree(config)["cluster"]["venv"] == "~/env"
-    assert as_tree(config)["cluster"]["conda"] == "$PROJECT/env"
+    assert to_tree(config)["cluster"]["venv"] == "~/env"
+    assert to_tree(config)["cluster"]["conda"] == "$PROJECT/env"
 
 
 def test_a_value_from_the_environment_is_written_as_its_name(
@@ -63,8 +63,8 @@ def test_a_value_from_the_environment_is_written_as_its_name(
     monkeypatch.setenv("LOCAL_FOLDER", "/disk/secret")
     config = make_config("checkpoint.local=${oc.env:LOCAL_FOLDER}")
     assert config.checkpoint.local == "/disk/secret"
-    assert as_tree(config)["checkpoint"]["local"] == "${oc.env:LOCAL_FOLDER}"
-    assert "secret" not in str(as_tree(config))
+    assert to_tree(config)["checkpoint"]["local"] == "${oc.env:LOCAL_FOLDER}"
+    assert "secret" not in str(to_tree(config))
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ def test_a_value_from_the_environment_is_written_as_its_name(
 def test_keys_of_a_mapping_keep_their_types(make_config: MakeConfig, mapping: str) -> None:
     swept = parse_override(f"task.mapping={mapping},{{}}")
     assert swept
-    member = choices(swept)[0]
+    member = list_values(swept)[0]
     written = yaml.safe_load(mapping.replace("inf", ".inf"))
     for words in (f"+task.mapping={mapping}", f"++{member}"):
         config = make_config("task._target_=builtins.dict", words)
-        frozen = yaml.safe_load(yaml.safe_dump(as_tree(config)))
+        frozen = yaml.safe_load(yaml.safe_dump(to_tree(config)))
         assert repr(frozen["task"]["mapping"]) == repr(written)
         assert repr(load(frozen).task.arguments["mapping"]) == repr(written)
 
 
 def test_a_key_that_names_no_argument_is_refused() -> None:
-    tree = compose(opened(["task._target_=builtins.dict"]))
+    tree = compose(to_hydra_overrides(["task._target_=builtins.dict"]))
     tree["task"][0] = 1
     with pytest.raises(ConfigError, match="task: 0 can't name an argument of a target"):
         load(tree)
@@ -95,4 +95,4 @@ def test_a_value_from_the_environment_below_a_number_is_written_as_its_name(
     monkeypatch.setenv("API_TOKEN", "secret")
     config = make_config("task._target_=builtins.dict", "task.tokens={0: '${oc.env:API_TOKEN}'}")
     assert config.task.arguments == {"tokens": {0: "secret"}}
-    assert as_tree(config)["task"]["tokens"] == {0: "${oc.env:API_TOKEN}"}
+    assert to_tree(config)["task"]["tokens"] == {0: "${oc.env:API_TOKEN}"}

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.command.members import refuse_unlike
+from train_anywhere.config.command.members import refuse_mixed_members
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.testing.plugin import Command
 
@@ -22,23 +22,23 @@ def test_a_sweep_goes_to_one_cluster(tree: Callable[..., dict[str, Any]]) -> Non
             with pytest.raises(
                 ConfigError, match=f"this one names {', '.join(clusters)}: give each a command"
             ):
-                refuse_unlike([tree(c) for c in clusters], submitted)
+                refuse_mixed_members([tree(c) for c in clusters], submitted)
 
 
 def test_what_speaks_of_the_command_is_not_swept(tree: Callable[..., dict[str, Any]]) -> None:
     members = [tree(dry_run=True, wait=True), tree(dry_run=False, wait=False, resume="results/x")]
     with pytest.raises(ConfigError) as caught:
-        refuse_unlike(members, submitted=True)
+        refuse_mixed_members(members, submitted=True)
     assert [p.split(" ")[0] for p in caught.value.problems] == ["dry_run", "wait", "resume="]
     with pytest.raises(ConfigError, match="without -m"):
-        refuse_unlike([tree("local", resume="results/x")], submitted=False)
+        refuse_mixed_members([tree("local", resume="results/x")], submitted=False)
     with pytest.raises(SubmitError, match="no members"):
-        refuse_unlike([], submitted=True)
+        refuse_mixed_members([], submitted=True)
 
 
 def test_members_that_differ_in_what_one_array_can_hold_pass(tree: Callable[..., dict[str, Any]]) -> None:
-    refuse_unlike([tree(framework=f, name=f) for f in ("lightning", "keras")], submitted=True)
-    refuse_unlike([tree("local", name=n) for n in "ab"], submitted=False)
+    refuse_mixed_members([tree(framework=f, name=f) for f in ("lightning", "keras")], submitted=True)
+    refuse_mixed_members([tree("local", name=n) for n in "ab"], submitted=False)
 
 
 @pytest.mark.parametrize(

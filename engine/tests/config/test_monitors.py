@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.checks.metric_names import better
-from train_anywhere.config.checks.monitors import judged_by
+from train_anywhere.config.checks.metric_names import infer_mode
+from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 
@@ -57,19 +57,25 @@ MODES = {
 
 
 def test_the_last_word_of_a_name_says_what_is_better() -> None:
-    assert {mode: [n for n in names if better(n) == mode] for mode, names in MODES.items()} == MODES
+    assert {mode: [n for n in names if infer_mode(n) == mode] for mode, names in MODES.items()} == MODES
 
 
 def test_a_run_says_what_is_best_of_a_task_that_does_not(stranger: str, make_config: MakeConfig) -> None:
-    assert judged_by(make_config()) == judged_by(make_config(stranger)) == ""
-    chosen = make_config(stranger, "checkpoint.monitor=val_f1")
-    assert judged_by(chosen) == "the best checkpoint is that with the greatest val_f1 (checkpoint.mode=max)"
+    lines = [
+        describe_best_checkpoint(config.task, config.checkpoint)
+        for config in (
+            make_config(),
+            make_config(stranger),
+            make_config(stranger, "checkpoint.monitor=val_f1"),
+        )
+    ]
+    assert lines == ["", "", "the best checkpoint has the greatest val_f1 (checkpoint.mode=max)"]
 
 
 def test_a_monitor_that_can_not_be_one(stranger: str, make_config: MakeConfig) -> None:
     with pytest.raises(ConfigError) as caught:
         make_config(stranger, "trainer.early_stopping.patience=3")
     assert caught.value.problems == [
-        "trainer.early_stopping.patience=3 needs a metric to watch, and the task's are not known before it runs; "
+        "trainer.early_stopping.patience=3 needs a metric to monitor, and those of this task are unknown before it runs; "
         "use trainer.early_stopping.monitor=NAME."
     ]

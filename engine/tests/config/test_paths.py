@@ -6,7 +6,15 @@ from typing import get_args
 
 import pytest
 
-from train_anywhere.config.paths import Folder, absolute, expand, expand_home, here, on_node, unexpanded
+from train_anywhere.config.paths import (
+    Folder,
+    escape_dollars,
+    expand,
+    expand_home,
+    is_on_node,
+    make_absolute,
+    resolve_node_path,
+)
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ConfigError, DataError
 from train_anywhere.files import ROOT
@@ -47,7 +55,7 @@ def test_what_does_not_exist_is_a_sentence(typed: str, says: str) -> None:
 
 def test_a_frozen_path_is_read_back_as_it_is() -> None:
     paths = ["/a", "/a$A/$(x)", "/a\\b", "$SLURM_TMPDIR/x", "${TMPDIR}/x"]
-    assert [expand(unexpanded(path), ENVIRON) for path in paths] == paths
+    assert [expand(escape_dollars(path), ENVIRON) for path in paths] == paths
 
 
 def test_folders_of_the_node() -> None:
@@ -58,22 +66,22 @@ def test_folders_of_the_node() -> None:
         "$TMPDIRS": False,
         "/x": False,
     }
-    assert {path: on_node(path) for path in expected} == expected
+    assert {path: is_on_node(path) for path in expected} == expected
 
 
 def test_a_rank_asks_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_TMPDIR", "/local/7")
     monkeypatch.delenv("TMPDIR", raising=False)
-    assert here("$SLURM_TMPDIR/data") == "/local/7/data"
-    assert here("/a$A") == "/a$A"
+    assert resolve_node_path("$SLURM_TMPDIR/data") == "/local/7/data"
+    assert resolve_node_path("/a$A") == "/a$A"
     with pytest.raises(DataError, match=r"\$TMPDIR/data names \$TMPDIR, which is not set here"):
-        here("$TMPDIR/data")
+        resolve_node_path("$TMPDIR/data")
 
 
 def test_a_relative_path_is_below_the_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert absolute("results") == ROOT / "results"
-    assert absolute("$TMPDIR/x") == Path("$TMPDIR/x")
+    assert make_absolute("results") == ROOT / "results"
+    assert make_absolute("$TMPDIR/x") == Path("$TMPDIR/x")
 
 
 def test_only_the_home_is_expanded_if_the_rest_is_the_node_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.command.compose import compose, groups
+from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.command.diagnose import diagnose
-from train_anywhere.config.command.refusal import LONGEST, refusal, shortened
+from train_anywhere.config.command.refusal import LONGEST, explain_refusal, shorten
 from train_anywhere.errors import ConfigError, DataError
 
 
@@ -22,22 +22,24 @@ def raised(code: object) -> Exception:
 
 def test_errors_of_the_disk_name_the_file(tmp_path: Path) -> None:
     error = raised((tmp_path / "none").read_text)
-    assert refusal(error, []) == f"{tmp_path / 'none'}: No such file or directory."
+    assert explain_refusal(error, []) == f"{tmp_path / 'none'}: No such file or directory."
 
 
 def test_errors_without_a_file_name_the_place() -> None:
     def full() -> None:
         raise OSError(28, "No space left on device")
 
-    assert (refusal(raised(full), []) or "").startswith("No space left on device (in test_refusal.py, line ")
-    broken = refusal(raised(lambda: json.loads("{")), []) or ""
+    assert (explain_refusal(raised(full), []) or "").startswith(
+        "No space left on device (in test_refusal.py, line "
+    )
+    broken = explain_refusal(raised(lambda: json.loads("{")), []) or ""
     assert broken.startswith("Expecting property name") and "decoder.py" in broken
 
 
 def test_bugs_keep_their_traceback() -> None:
-    assert refusal(raised(lambda: int(None)), []) is None  # type: ignore[call-overload]
-    assert refusal(raised(lambda: {}["a"]), []) is None
-    assert refusal(DataError("this is missing."), []) == "this is missing."
+    assert explain_refusal(raised(lambda: int(None)), []) is None  # type: ignore[call-overload]
+    assert explain_refusal(raised(lambda: {}["a"]), []) is None
+    assert explain_refusal(DataError("this is missing."), []) == "this is missing."
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_bugs_keep_their_traceback() -> None:
         ("hydra/launcher=nope", "Could not find 'hydra/launcher/nope' Available options in 'hydra/launcher'"),
         (
             "data=null",
-            f"data=null: a run needs one of {', '.join(groups()['data'])}.",
+            f"data=null: a run needs one of {', '.join(list_groups()['data'])}.",
         ),
         (
             "+experiment=debug",
@@ -60,7 +62,7 @@ def test_bugs_keep_their_traceback() -> None:
     ],
 )
 def test_hydra_s_errors_are_one_line(override: str, sentence: str) -> None:
-    message = refusal(raised(lambda: compose([override])), [override]) or ""
+    message = explain_refusal(raised(lambda: compose([override])), [override]) or ""
     assert sentence in message
     assert "\n" not in message
 
@@ -76,6 +78,6 @@ def test_the_diagnosis_itself_can_not_fail(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_long_value_does_not_hide_the_sentence() -> None:
-    short = shortened("name=" + "x" * 100_000 + " is too long.")
+    short = shorten("name=" + "x" * 100_000 + " is too long.")
     assert len(short) < LONGEST
     assert short.endswith("x is too long.")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config.command.compose import compose, groups
+from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.load import load
-from train_anywhere.config.open_groups import LISTED
+from train_anywhere.config.open_groups import LIST_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 
 Make = Callable[..., Config]
-CHOICES = [f"{group}={choice}" for group, choices in groups().items() for choice in choices]
+CHOICES = [f"{group}={choice}" for group, choices in list_groups().items() for choice in choices]
 
 
 def refused(*overrides: str) -> list[str]:
@@ -41,7 +41,9 @@ def test_every_choice_composes(make_config: Make) -> None:
         if group in ("strategy", "cluster", "container", "local", "experiment"):
             continue
         found = getattr(make_config(f"{group}={name}"), group)
-        if (list(found) if group in LISTED else found.name) != ([name] if group in LISTED else name):
+        if (list(found) if group in LIST_GROUPS else found.name) != (
+            [name] if group in LIST_GROUPS else name
+        ):
             wrong.append(f"{group}={name}")
     assert wrong == []
 
@@ -54,7 +56,7 @@ def test_every_experiment_composes(make_config: Make) -> None:
 
 def test_every_strategy_composes_with_a_framework(make_config: Make) -> None:
     never = []
-    for name in groups()["strategy"]:
+    for name in list_groups()["strategy"]:
         made = []
         for framework in ("lightning", "keras"):
             try:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED, resolve_strategy, table
-from train_anywhere.config.command.compose import compose, groups
+from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED, markdown_table, resolve_strategy
+from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
@@ -16,7 +16,7 @@ Make = Callable[..., Config]
 
 def test_every_row_is_a_choice_and_every_choice_a_row() -> None:
     rows = {name for cells in SUPPORTED.values() for name in cells}
-    assert {"auto", *rows} == set(groups()["strategy"])
+    assert {"auto", *rows} == set(list_groups()["strategy"])
 
 
 def test_launch_methods_are_known() -> None:
@@ -49,7 +49,7 @@ REFUSED = {
     "framework=keras strategy=mirrored trainer.nodes=2": "but trainer.nodes=2; use strategy=multiworker_mirrored",
     "strategy=dp trainer.nodes=2": "use strategy=ddp|fsdp|horovod",
     "strategy=fsdp strategy.shard_within_node=true trainer.total_devices=3 trainer.nodes=2": "use trainer.total_devices=4, or",
-    "strategy=ddp strategy.static_graph=true trainer.accumulate_grad_batches=2": "do not go together",
+    "strategy=ddp strategy.static_graph=true trainer.accumulate_grad_batches=2": "does not work with trainer.accumulate_grad_batches=2",
     "strategy=horovod trainer.sync_batchnorm=true": "use strategy=ddp, or trainer.sync_batchnorm",
     "strategy=fsdp trainer.sync_batchnorm=true trainer.devices=2 trainer.accelerator=cpu": "trainer.sync_batchnorm=true needs GPUs",
     "framework=keras trainer.sync_batchnorm=true trainer.compile=true": "use trainer.compile=false, or trainer.sync_batchnorm=false",
@@ -69,4 +69,4 @@ def test_refused_with_what_works() -> None:
 
 def test_the_page_shows_the_table() -> None:
     """`python -m train_anywhere.config.checks.strategy_table` prints what belongs there."""
-    assert table() in (ROOT / "docs" / "strategies.md").read_text()
+    assert markdown_table() in (ROOT / "docs" / "strategies.md").read_text()

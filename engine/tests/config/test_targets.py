@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.checks.targets import brings_network, unreadable
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.checks.targets import task_has_network, unreadable_target_notes
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.load import as_tree, load
+from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
@@ -54,7 +54,7 @@ EACH = ", ".join(FRAMEWORKS) + "."
 def load_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     (tmp_path / "stranger.py").write_text(STRANGER)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return lambda *words: load(compose(opened(words)))
+    return lambda *words: load(compose(to_hydra_overrides(words)))
 
 
 def problems(load_words: Load, *words: str) -> list[str]:
@@ -74,8 +74,8 @@ def test_a_module_of_ones_own(load_words: Load) -> None:
     assert config.task.arguments == {"hidden": 64}
     assert (config.task.name, config.data.name, config.data.batch_size) == ("custom", "custom", 32)
     assert (config.checkpoint.monitor, config.checkpoint.mode) == ("val_loss", "min")
-    assert brings_network(config)
-    assert load(as_tree(config)) == config
+    assert task_has_network(config.task, config.framework)
+    assert load(to_tree(config)) == config
 
 
 def test_arguments_that_do_not_fit(load_words: Load) -> None:
@@ -150,12 +150,12 @@ def test_callbacks_and_loggers_of_any_number(load_words: Load) -> None:
         "loggers.csv._target_=lightning.pytorch.loggers.CSVLogger",
     )
     assert set(config.callbacks) == {"lr", "summary"}
-    assert load(as_tree(config)) == config
+    assert load(to_tree(config)) == config
 
 
 def test_what_cannot_be_read_is_named(load_words: Load) -> None:
     config = load_words("data._target_=math.sqrt")
-    assert unreadable(config) == [
+    assert unreadable_target_notes(config) == [
         "data._target_=math.sqrt can't be read from source: its arguments are checked when the ranks start."
     ]
 
@@ -164,10 +164,10 @@ def test_nothing_of_a_target_is_imported(load_words: Load) -> None:
     code = f"""
 import sys
 sys.path[:0] = [{sys.path[0]!r}, {str(ENGINE)!r}]
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
-tree = compose(opened(["task._target_=stranger.LitModule", "task.hidden=3", "optimizer._target_=torch.optim.Muon"]))
+tree = compose(to_hydra_overrides(["task._target_=stranger.LitModule", "task.hidden=3", "optimizer._target_=torch.optim.Muon"]))
 load(tree)
 assert not {{"torch", "lightning", "keras", "tensorflow", "numpy", "stranger"}} & set(sys.modules), sys.modules.keys()
 """
@@ -201,7 +201,7 @@ def test_hydra_s_own_keys_of_a_target(load_words: Load, argument: str, sentences
     words = ("task._target_=stranger.Takes", f"task.{argument}")
     if not sentences:
         config = load_words(*words)
-        assert load(as_tree(config)) == config
+        assert load(to_tree(config)) == config
         return
     found = problems(load_words, *words)
     assert any(p.startswith(sentences[0]) for p in found), found

@@ -10,12 +10,12 @@ from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.command.diagnose import KEYS
 from train_anywhere.config.command.yaml_files import (
     HEADER,
-    broken_files,
+    choice_problem,
+    file_problems,
+    is_too_large,
     open_yaml,
-    problem_of_choice,
     read_mapping,
-    refuse_unusable,
-    too_large,
+    refuse_unusable_files,
     yaml_sentence,
 )
 from train_anywhere.errors import ConfigError, ProjectError
@@ -54,15 +54,15 @@ def test_an_experiment_without_its_header_line(tmp_path: Path) -> None:
     path = tmp_path / "experiment" / "mine.yaml"
     path.parent.mkdir()
     path.write_text("trainer:\n  nodes: 1\n")
-    assert problem_of_choice(path, KEYS) == (
+    assert choice_problem(path, KEYS) == (
         f"{path} lacks the header line `{HEADER}`: without it its keys go below 'experiment'. Make that its first line."
     )
     path.write_text(f"{HEADER}\ntrainer:\n  nodes: 1\n")
-    assert problem_of_choice(path, KEYS) is None
+    assert choice_problem(path, KEYS) is None
     path.write_text("")
-    assert "it is empty" in str(problem_of_choice(path, KEYS))
+    assert "it is empty" in str(choice_problem(path, KEYS))
     path.write_text(f"{HEADER}\ndefaults: 3\n")
-    assert "defaults must be a list" in str(problem_of_choice(path, KEYS))
+    assert "defaults must be a list" in str(choice_problem(path, KEYS))
 
 
 @pytest.mark.parametrize(
@@ -81,32 +81,32 @@ def test_only_a_file_of_top_level_keys_needs_the_header_line(
     path = tmp_path / group / "mine.yaml"
     path.parent.mkdir()
     path.write_text(content)
-    assert ("lacks the header line" in str(problem_of_choice(path, KEYS))) == lacks
+    assert ("lacks the header line" in str(choice_problem(path, KEYS))) == lacks
 
 
 def test_every_file_of_the_project_is_fine() -> None:
     paths = [p for p in CONFIGS.rglob("*.yaml") if p.parent != CONFIGS]
     assert len(paths) > 30
-    assert [problem for p in paths if (problem := problem_of_choice(p, KEYS))] == []
+    assert [problem for p in paths if (problem := choice_problem(p, KEYS))] == []
 
 
 def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine.yaml")
     with pytest.raises(ProjectError, match=r"mine\.yaml is a pipe or device: put a YAML file in its place"):
-        refuse_unusable(tmp_path)
+        refuse_unusable_files(tmp_path)
 
 
 def test_an_empty_train_yaml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").touch()
     with pytest.raises(ProjectError, match=r"train\.yaml is empty: restore it"):
-        refuse_unusable(tmp_path)
+        refuse_unusable_files(tmp_path)
 
 
 def test_a_broken_default_is_named(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "train.yaml").write_text("defaults:\n  - model: cnn\n  - override hydra/sweeper: product\n")
     (tmp_path / "model" / "cnn.yaml").write_text("- a\n")
-    (problem,) = broken_files(tmp_path, KEYS)
+    (problem,) = file_problems(tmp_path, KEYS)
     assert (
         problem
         == f"{tmp_path}/model/cnn.yaml must contain keys, one `key: value` per line, but contains a list."
@@ -116,7 +116,7 @@ def test_a_broken_default_is_named(tmp_path: Path) -> None:
 def test_a_file_among_its_own_defaults(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"{HEADER}\ndefaults:\n  - mine\n  - _self_\n")
-    assert problem_of_choice(path, KEYS) == f"{path} names itself among its defaults; remove that line."
+    assert choice_problem(path, KEYS) == f"{path} names itself among its defaults; remove that line."
 
 
 def bomb(levels: int = 9) -> str:
@@ -137,7 +137,7 @@ def test_aliases_of_aliases_are_refused_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a: &a {b: 1}\nc: *a\n", "a: &a [1, *a]\n", "a: '*'\n", "a: [", bomb(3)])
 def test_other_aliases_are_not(text: str) -> None:
-    assert not too_large(text)
+    assert not is_too_large(text)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text("a: 1\n")
     marked = tmp_path / "x.yaml"
     marked.write_bytes("\ufeff# @package _global_\r\na: 1\r\n".encode())
-    refuse_unusable(tmp_path)
+    refuse_unusable_files(tmp_path)
     assert read_mapping(marked) == {"a": 1}
     loaded = FileConfigSource("test", str(tmp_path)).load_config("x.yaml")
     assert (loaded.header["package"], loaded.config) == ("_global_", {"a": 1})

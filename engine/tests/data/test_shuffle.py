@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from train_anywhere.data.order.shuffle import BLOCK, SORTED, permutation, shuffled
+from train_anywhere.data.order.shuffle import BLOCK, SORTED, permutation, shuffled_rows
 
 LARGE = 200_003  # a prime: no two like factors have it as their product
 
 
 def whole(length: int, seed: int, epoch: int) -> np.ndarray:
-    return shuffled(length, seed, epoch, 0, length)
+    return shuffled_rows(length, seed, epoch, 0, length)
 
 
 @pytest.mark.parametrize("length", [1, 2, SORTED, SORTED + 1, 450**2, 450**2 + 1, LARGE])
@@ -24,7 +24,7 @@ def test_any_part_is_that_of_the_whole(length: int) -> None:
     edges = [0, 1, 7, 49, 50, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK, length - 1, length]
     parts = [(start, stop) for start in edges for stop in edges if start <= stop <= length]
     for start, stop in parts:
-        np.testing.assert_array_equal(shuffled(length, 5, 2, start, stop), order[start:stop])
+        np.testing.assert_array_equal(shuffled_rows(length, 5, 2, start, stop), order[start:stop])
 
 
 @pytest.mark.parametrize("length", [50, LARGE])
@@ -78,7 +78,7 @@ def test_one_epoch_says_nothing_of_the_next(epochs: tuple[int, int]) -> None:
 def test_the_order_is_the_same_with_every_numpy_version() -> None:
     # Raw PCG64 output; written down once, must never change: a resumed run relies on it.
     assert permutation(10, 1, 0).tolist() == [9, 2, 4, 7, 5, 0, 8, 6, 3, 1]
-    assert shuffled(LARGE, 1, 0, BLOCK - 3, BLOCK + 3).tolist() == [
+    assert shuffled_rows(LARGE, 1, 0, BLOCK - 3, BLOCK + 3).tolist() == [
         102717,
         13452,
         65721,
@@ -91,5 +91,5 @@ def test_the_order_is_the_same_with_every_numpy_version() -> None:
 def test_the_permutation_can_not_be_spoiled_by_a_caller() -> None:
     with pytest.raises(ValueError, match="read-only"):
         permutation(10, 0, 0)[0] = 1
-    shuffled(10, 0, 0, 0, 10)[0] = 77
-    assert shuffled(10, 0, 0, 0, 10)[0] != 77
+    shuffled_rows(10, 0, 0, 0, 10)[0] = 77
+    assert shuffled_rows(10, 0, 0, 0, 10)[0] != 77

@@ -22,10 +22,10 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.errors import DataError
-from train_anywhere.features.stage import copy as staging_of
-from train_anywhere.features.stage.copy import stage, staging
+from train_anywhere.features.stage import copy as copy_module
+from train_anywhere.features.stage.copy import make_stager, stage
 from train_anywhere.files import ROOT
-from train_anywhere.files.node_disk import shared
+from train_anywhere.files.node_disk import shared_folder
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def copies(disk: Path) -> set[str]:
-    return {p.name for p in shared(disk).path.iterdir() if p.is_dir()}
+    return {p.name for p in shared_folder(disk).path.iterdir() if p.is_dir()}
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_without_room_the_source_is_read(
 ) -> None:
     assert stage(source, small_disk, "1") == source
     said = capsys.readouterr().err
-    assert "source is read where it is, and not from the disk of this node" in said
+    assert "source is not copied to the disk of this node, and is read where it is" in said
     assert "small has 1.0 MB free, and 3.0 MB are needed" in said
     assert stage(source, small_disk, "1") == source and copies(small_disk) == set()
 
@@ -115,7 +115,7 @@ def test_without_room_the_source_is_read(
 def test_a_disk_that_fills_up_leaves_nothing(
     source: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train_anywhere.files.node_disk.refuse_without_room", lambda *_: None)
+    monkeypatch.setattr("train_anywhere.files.node_disk.refuse_without_space", lambda *_: None)
     assert stage(source, small_disk, "1") == source and copies(small_disk) == set()
 
 
@@ -123,7 +123,7 @@ def test_what_is_written_otherwise_than_read_is_no_copy(
     source: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sums = iter(range(10**6))
-    monkeypatch.setattr(staging_of.zlib, "crc32", lambda piece, before: next(sums))
+    monkeypatch.setattr(copy_module.zlib, "crc32", lambda piece, before: next(sums))
     assert stage(source, disk, "1") == source and copies(disk) == set()
     assert "is not what was read from" in capsys.readouterr().err
 
@@ -146,7 +146,7 @@ def test_a_copy_that_was_killed_is_made_again(source: Path, disk: Path) -> None:
     os.mkfifo(source / "hangs")
     killed = begin(source, disk, "1", "import os; os.path.isfile = os.path.exists\n" + STAGE)
     deadline = time.monotonic() + 30
-    while not [*shared(disk).path.glob(".data-*/data/train/dog/dog.txt")]:
+    while not [*shared_folder(disk).path.glob(".data-*/data/train/dog/dog.txt")]:
         assert time.monotonic() < deadline and killed.poll() is None
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)
@@ -200,7 +200,7 @@ def test_texts_are_read_from_a_copy_of_their_tokens(
         "data.stage=true",
     ]
     config = make_config(*words, f"cluster.local_disk={disk}")
-    splits = open_splits(config.data, "lightning", 0, staging(config.cluster.local_disk))
+    splits = open_splits(config.data, "lightning", 0, make_stager(config.cluster.local_disk))
     plain = open_splits(config.data, "lightning", 0)
     assert splits.facts["tokenizer"] == plain.facts["tokenizer"], (
         "what is read after the training is not on a node"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import bounded
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.order.prefetch import MOST
+from train_anywhere.data.order.prefetch import MAX_BATCHES
 from train_anywhere.data.tf import groups
 from train_anywhere.data.tf.groups import group_size, read_group
 from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
@@ -72,7 +72,7 @@ def test_the_same_batches_and_the_same_end(
     found, kinds = [], []
     for together in (1, most):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(groups, "MOST", together)
+            patch.setattr(groups, "MAX_BATCHES", together)
             batches = tf_dataset(dataset, order, **where)
             found.append(list(read_all(batches, 40)))
             kinds.append((batches.element_spec, int(batches.cardinality())))
@@ -89,16 +89,16 @@ def test_so_many_are_read_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
         return group
 
     monkeypatch.setattr(groups, "read_group", counting)
-    monkeypatch.setattr(groups, "LONGEST_S", 10.0)  # however busy the machine is
+    monkeypatch.setattr(groups, "MAX_GROUP_S", 10.0)  # however busy the machine is
     list(tf_dataset(Numbers(100), BatchOrder(2, 0), epochs=2))
-    assert sizes == [MOST] * 3 + [100 - 3 * MOST]
+    assert sizes == [MAX_BATCHES] * 3 + [100 - 3 * MAX_BATCHES]
     sizes.clear()
     list(tf_dataset(Numbers(100), BatchOrder(2, 0), epochs=2, workers=2))
     assert not sizes
 
 
 def test_a_damaged_batch_ends_its_group_and_is_the_error_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "LONGEST_S", 10.0)
+    monkeypatch.setattr(groups, "MAX_GROUP_S", 10.0)
 
     def read(number: int) -> list[np.ndarray]:
         if number == 5:
@@ -114,7 +114,7 @@ def test_a_damaged_batch_ends_its_group_and_is_the_error_of_the_next(monkeypatch
 
 def test_no_batch_waits_for_slow_ones_after_it() -> None:
     def read(number: int) -> list[np.ndarray]:
-        time.sleep(1.1 * groups.LONGEST_S)
+        time.sleep(1.1 * groups.MAX_GROUP_S)
         return [np.zeros(1)]
 
     assert len(read_group(read, 0, 8)[0]) == 1
@@ -124,7 +124,7 @@ def test_groups_are_small() -> None:
     def size(*shape: int | None, dtype: tf.DType = tf.float32) -> int:
         return group_size((tf.TensorSpec(shape, dtype), tf.TensorSpec([8], tf.float32)))
 
-    assert size(8, 32) == MOST
+    assert size(8, 32) == MAX_BATCHES
     assert size(64, 4096) == 3  # 1 MiB and a little
     assert size(64, 224, 224, 3) == 1
     assert size(8, None) == size(8, dtype=tf.string) == 1

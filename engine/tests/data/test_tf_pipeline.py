@@ -186,7 +186,7 @@ def test_a_row_of_another_type_is_one_sentence() -> None:
 
     dataset = tf_dataset(Odd(), BatchOrder(2, seed=0), epochs=1)
     with (
-        pytest.raises(DataError, match=r"gives float64 \[2\] where its first and last row promise float32"),
+        pytest.raises(DataError, match=r"returns float64 \[2\], but its first and last row have float32"),
         plain_data_errors(),
     ):
         list(dataset)
@@ -198,5 +198,5 @@ def test_what_is_no_tensor_is_refused(odd: list) -> None:
         def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple:
             return (np.array(odd * len(indices), object),)
 
-    with pytest.raises(DataError, match="is no tensor; give numbers, texts or arrays"):
+    with pytest.raises(DataError, match="can't be a tensor; return numbers, strings or arrays"):
         tf_dataset(Odd(), BatchOrder(2, seed=0), epochs=1)

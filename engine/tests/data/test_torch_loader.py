@@ -121,7 +121,7 @@ class Samples:
 
 def test_samples_are_made_when_their_batch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set that makes them one by one may draw from what the training draws from too; others are read ahead."""
-    monkeypatch.setattr(prefetch, "LONGEST_S", math.inf)
+    monkeypatch.setattr(prefetch, "MAX_GROUP_S", math.inf)
     for dataset, reads in ((Rows(), 4), (Samples(), 3)):
         next(iter(torch_loader(dataset, BatchOrder(3, seed=0))))
         assert dataset.reads == reads

@@ -91,5 +91,7 @@ class Wrong:
 
 
 def test_a_wrong_number_of_rows_is_a_sentence() -> None:
-    with pytest.raises(DataError, match=r"was asked for 4 rows, and its array\['x'\] has the shape \[3, 2\]"):
+    with pytest.raises(
+        DataError, match=r"was called for 4 rows, but its array\['x'\] has the shape \[3, 2\]"
+    ):
         Reader(Wrong(), 0).read(np.arange(4), 0, True)

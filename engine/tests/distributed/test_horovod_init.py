@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_anywhere.distributed.horovod.initialize import _variables, explaining_lost_ranks, start_horovod
+from train_anywhere.distributed.horovod.initialize import _set_variables, explain_lost_ranks, start_horovod
 from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ProjectError, TopologyError
@@ -91,7 +91,7 @@ def test_taken_port_says_what_to_set(horovod):
 def test_variables_are_taken_back(monkeypatch):
     monkeypatch.setenv("HOROVOD_A", "before")
     monkeypatch.delenv("HOROVOD_B", raising=False)
-    with _variables({"HOROVOD_A": "1", "HOROVOD_B": "2"}):
+    with _set_variables({"HOROVOD_A": "1", "HOROVOD_B": "2"}):
         assert (os.environ["HOROVOD_A"], os.environ["HOROVOD_B"]) == ("1", "2")
     assert os.environ["HOROVOD_A"] == "before" and "HOROVOD_B" not in os.environ
 
@@ -114,7 +114,7 @@ def test_mpirun_with_a_build_without_mpi_is_refused():
 
 def test_ranks_that_horovod_counts_differently_are_refused():
     """Each rank alone would train the whole data set by itself."""
-    with pytest.raises(TopologyError, match="rank 1 of 2, Horovod takes it for rank 0 of 1"):
+    with pytest.raises(TopologyError, match="rank 1 of 2, but in Horovod it is rank 0 of 1"):
         start_horovod(Topology(1, 1, 0, 2, 2, launched_by="mpirun"), stand_in(rank=0, size=1))
 
 
@@ -128,8 +128,8 @@ def test_ranks_that_horovod_counts_differently_are_refused():
 def test_lost_rank_is_one_sentence(told):
     """TensorFlow hides Horovod's error in a longer one of another class; other errors stay what they are."""
     topology = Topology(rank=1, world_size=4, launched_by="srun")
-    message = r"rank 1 of 4 stops: .* the messages of srun and of Horovod name it"
-    with pytest.raises(ProjectError, match=message), explaining_lost_ranks(topology):
+    message = r"rank 1 of 4 stops: .* see the messages of srun and of Horovod"
+    with pytest.raises(ProjectError, match=message), explain_lost_ranks(topology):
         raise RuntimeError(told)
-    with pytest.raises(RuntimeError, match="Mismatched"), explaining_lost_ranks(topology):
+    with pytest.raises(RuntimeError, match="Mismatched"), explain_lost_ranks(topology):
         raise RuntimeError("Mismatched allgather tensor shapes")

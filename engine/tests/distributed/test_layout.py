@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.layout import Layout, lay_out, local_layout, running_strategy
+from train_anywhere.distributed.layout import Layout, local_layout, make_layout, running_strategy
 from train_anywhere.distributed.topology import Topology
 
 MakeConfig = Callable[..., Config]
@@ -27,8 +27,8 @@ def test_on_this_machine(words: str, expected: Layout, make_config: MakeConfig) 
     assert local_layout(make_config("trainer.accelerator=cpu", *words.split())) == expected
 
 
-def test_on_two_uneven_nodes(make_config: MakeConfig) -> None:
-    layout = lay_out(make_config("framework=keras"), (2, 1))
+def test_on_two_uneven_nodes() -> None:
+    layout = make_layout("keras", "auto", (2, 1))
     assert layout == Layout("multiworker_mirrored", (2, 1), (2, 1))
     assert (layout.world_size, layout.device_count) == (3, 3)
 

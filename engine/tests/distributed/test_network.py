@@ -14,9 +14,9 @@ from train_anywhere.distributed.network.addresses import (
     addresses,
     interface_to_others,
     interface_towards,
-    knows_its_address,
     node_name,
     prepare_network,
+    resolves_own_name,
 )
 from train_anywhere.distributed.topology import Topology
 
@@ -63,7 +63,7 @@ def test_a_node_that_does_not_know_its_address_uses_the_interface_to_the_others(
     require(*NEEDED)
     call_this_node(name, monkeypatch)
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
-    assert not knows_its_address()
+    assert not resolves_own_name()
     prepare_network(two_nodes(OWN))
     assert [os.environ["GLOO_SOCKET_IFNAME"]] == NETWORK
     assert "NCCL_SOCKET_IFNAME" not in os.environ  # NCCL leaves loopback out itself
@@ -110,7 +110,7 @@ def test_slurm_is_asked_for_names_that_no_resolver_knows(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert addresses(hosts) == {"localhost": "localhost", "c1.invalid": "10.0.0.1", "c2.invalid": "10.0.0.2"}
     assert addresses(["c3.invalid"]) == {"c3.invalid": "c3.invalid"}
-    assert "c3.invalid: no resolver knows this name here. scontrol failed" in capsys.readouterr().err
+    assert "c3.invalid: this node can't resolve the name. scontrol failed" in capsys.readouterr().err
 
 
 def test_a_node_has_the_name_that_slurm_gives_it() -> None:

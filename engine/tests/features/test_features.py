@@ -10,9 +10,9 @@ from train_anywhere import features
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Feature, Features
-from train_anywhere.inference.opening import alone
+from train_anywhere.inference.trained_model import use_one_device
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.submission.prepare import one_job, placeholder_job
+from train_anywhere.slurm.submission.prepare import common_job, placeholder_job
 
 MakeConfig = Callable[..., Config]
 MINE = f"{__name__}.Mine"
@@ -43,7 +43,7 @@ class Mine(Feature):
 def test_members_that_differ_in_nothing_of_the_script_share_it(make_config: MakeConfig, key: str) -> None:
     name, _, values = key.partition("=")
     members = [make_config("cluster=slurm", f"{name}={value}") for value in values.split(",")]
-    job = one_job([placeholder_job(c, None, range(len(members))) for c in members])
+    job = common_job([placeholder_job(c, None, range(len(members))) for c in members])
     folder = "sweep" if name == "name" else members[0].name
     assert job.name == folder and job.run == f"{members[0].paths.results}/{folder}/<run id>"
     assert job.code == f"{job.run}/code"
@@ -67,13 +67,15 @@ def test_members_that_need_another_script_are_refused_by_name(
     words = ["cluster=slurm", "data=imagefolder"]
     jobs = [placeholder_job(make_config(*words, f"{name}={v}"), None, range(2)) for v in values.split(",")]
     with pytest.raises(ConfigError, match=f"these differ in [^:]*{says}"):
-        one_job(jobs)
+        common_job(jobs)
 
 
 def test_a_folder_above_that_has_the_name_of_the_run_is_left(make_config: MakeConfig, tmp_path: Path) -> None:
     results = tmp_path / "a" / "results"
     configs = [make_config("cluster=slurm", f"paths.results={results}", f"name={name}") for name in "ab"]
-    assert one_job([placeholder_job(c, None, range(2)) for c in configs]).run == f"{results}/sweep/<run id>"
+    assert (
+        common_job([placeholder_job(c, None, range(2)) for c in configs]).run == f"{results}/sweep/<run id>"
+    )
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ def test_a_status_is_shown_whatever_a_feature_does(listed: Callable[[str], None]
 
 def test_an_evaluation_runs_no_feature_that_a_run_folder_names(make_config: MakeConfig) -> None:
     config = make_config(f"+features.mine._target_={MINE}")
-    assert "mine" in Features.of(config) and "mine" not in Features.of(alone(config))
+    assert "mine" in Features.of(config) and "mine" not in Features.of(use_one_device(config))
 
 
 @pytest.mark.parametrize("dotted", ["json.JSONEncoder", "site.main", "docs.x", "nothing"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.testing.projects import copy
+from train_anywhere.testing.projects import copy_project
 
 PAGE = (ROOT / "docs" / "features.md").read_text()
 
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "features.md").read_text()
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the project with the files of the page."""
-    project = copy(tmp_path_factory.mktemp("features"))
+    project = copy_project(tmp_path_factory.mktemp("features"))
     blocks = dict(re.findall(r"```\w+ title=\"([\w./]+)\"\n(.*?)```", PAGE, re.S))
     listed = blocks.pop("configs/train.yaml")
     for name, text in blocks.items():

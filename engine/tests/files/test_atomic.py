@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files.atomic import (
+    claim,
     link_atomic,
     move,
     replace,
     set_aside,
-    take,
     write_atomic,
-    write_keeping,
+    write_with_backup,
 )
 from train_anywhere.files.removal import temporary_name
 
@@ -64,7 +64,7 @@ def test_a_leftover_of_a_killed_process_with_the_same_id_is_replaced(file: Path)
 
 def test_replaced_content_is_kept_if_it_differs(file: Path) -> None:
     for text in ("one", "one", "two", "three", "three"):
-        write_keeping(file, text)
+        write_with_backup(file, text)
     kept = {p.name: p.read_text() for p in file.parent.iterdir()}
     assert kept == {"run.json": "three", "run.json.1": "one", "run.json.2": "two"}
 
@@ -88,9 +88,9 @@ def test_a_folder_is_not_moved_onto_anything(tmp_path: Path) -> None:
 
 def test_one_of_several_takes_a_file(file: Path) -> None:
     file.write_text("x")
-    assert take(file).read_text() == "x"
+    assert claim(file).read_text() == "x"
     with pytest.raises(FileNotFoundError):
-        take(file)
+        claim(file)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch])

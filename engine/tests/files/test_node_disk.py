@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ROOT, node_disk
-from train_anywhere.files.marked import MARKER, NotOurs
-from train_anywhere.files.node_disk import KEPT, NoRoom, boot, only_one, provide, shared
+from train_anywhere.files.node_disk import KEEP_DAYS, NoSpaceError, boot_id, hold_lock, provide, shared_folder
+from train_anywhere.files.owned_folder import MARKER, NotOwnedError
 
 
 def fill(folder: Path) -> None:
@@ -21,17 +21,17 @@ def fill(folder: Path) -> None:
 def made(disk: Path, name: str = "thing") -> bool:
     """Ask for it; returns whether it had to be made."""
     folder, new = provide(disk, name, fill, 5, 1)
-    assert (folder / "data").read_text() == "whole" and folder == shared(disk).path / name
+    assert (folder / "data").read_text() == "whole" and folder == shared_folder(disk).path / name
     return new
 
 
 def names(disk: Path) -> set[str]:
-    return {p.name for p in shared(disk).path.iterdir() if p.is_dir()}
+    return {p.name for p in shared_folder(disk).path.iterdir() if p.is_dir()}
 
 
 def test_it_is_made_once(tmp_path: Path) -> None:
     assert made(tmp_path) and not made(tmp_path)
-    assert shared(tmp_path).path.stat().st_mode & 0o077 == 0
+    assert shared_folder(tmp_path).path.stat().st_mode & 0o077 == 0
 
 
 def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
@@ -69,14 +69,14 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 
 def test_one_from_before_the_last_boot_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path)
-    monkeypatch.setattr(node_disk, "boot", lambda: "a later one")
+    monkeypatch.setattr(node_disk, "boot_id", lambda: "a later one")
     assert made(tmp_path) and not made(tmp_path)
 
 
 def test_room_is_checked_before_anything_is_written(small_disk: Path) -> None:
-    with pytest.raises(NoRoom, match=r"small has 1\.0 MB free, and 2\.0 MB are needed"):
+    with pytest.raises(NoSpaceError, match=r"small has 1\.0 MB free, and 2\.0 MB are needed"):
         provide(small_disk, "thing", lambda folder: pytest.fail("it was begun"), 2_000_000, 1)
-    with pytest.raises(NoRoom, match="are needed"):
+    with pytest.raises(NoSpaceError, match="are needed"):
         provide(small_disk, "thing", lambda folder: pytest.fail("it was begun"), 1, 100_000)
     assert made(small_disk)
 
@@ -90,12 +90,12 @@ def test_a_disk_that_fills_up_leaves_nothing(small_disk: Path) -> None:
 def test_what_no_job_asks_for_is_removed_but_not_what_is_in_use(tmp_path: Path) -> None:
     for name in ("old", "busy", "new"):
         made(tmp_path, name)
-    long_ago = time.time() - (KEPT + 1) * 86400
+    long_ago = time.time() - (KEEP_DAYS + 1) * 86400
     for name in ("old", "busy"):
-        os.utime(shared(tmp_path).path / name / MARKER, (long_ago, long_ago))
-    (shared(tmp_path).path / "theirs").mkdir()
-    (shared(tmp_path).path / "theirs" / "thesis").touch()
-    with only_one(shared(tmp_path).path / ".busy.lock"):
+        os.utime(shared_folder(tmp_path).path / name / MARKER, (long_ago, long_ago))
+    (shared_folder(tmp_path).path / "theirs").mkdir()
+    (shared_folder(tmp_path).path / "theirs" / "thesis").touch()
+    with hold_lock(shared_folder(tmp_path).path / ".busy.lock"):
         made(tmp_path, "newest")
     assert names(tmp_path) == {"busy", "new", "newest", "theirs"}
     made(tmp_path, "busy")  # asked for again: kept
@@ -105,22 +105,22 @@ def test_what_no_job_asks_for_is_removed_but_not_what_is_in_use(tmp_path: Path) 
 
 def test_a_folder_of_another_user_is_not_used(tmp_path: Path, require: Callable[[object, str], None]) -> None:
     require(os.getuid() == 0, "run as root: the folder is given to another user")
-    shared(tmp_path).path.mkdir()
-    os.chown(shared(tmp_path).path, 12345, 12345)
-    with pytest.raises(NotOurs, match="another user"):
+    shared_folder(tmp_path).path.mkdir()
+    os.chown(shared_folder(tmp_path).path, 12345, 12345)
+    with pytest.raises(NotOwnedError, match="another user"):
         made(tmp_path)
 
 
 def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     waiting = (
-        "import sys; from pathlib import Path; from train_anywhere.files.node_disk import only_one\n"
+        "import sys; from pathlib import Path; from train_anywhere.files.node_disk import hold_lock\n"
         "print('waits', flush=True)\n"
-        "with only_one(Path(sys.argv[1])): print(Path(sys.argv[1]).exists())"
+        "with hold_lock(Path(sys.argv[1])): print(Path(sys.argv[1]).exists())"
     )
-    with only_one(lock) as held:
+    with hold_lock(lock) as held:
         assert held
-        with only_one(lock, wait=False) as again:
+        with hold_lock(lock, wait=False) as again:
             assert not again
         other = subprocess.Popen(
             [sys.executable, "-c", waiting, str(lock)], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -132,4 +132,4 @@ def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path: Path) -> None:
 
 
 def test_boot_is_the_machines() -> None:
-    assert boot() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

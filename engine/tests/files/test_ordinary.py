@@ -139,7 +139,7 @@ OF_MODULES = {"open", "link", "symlink", "mkfifo", "copy", "copy2", "copyfile", 
 OUTSIDE = {
     "engine/train_anywhere/files/atomic.py": "temporary files with O_EXCL; `link_atomic` makes results/latest",
     "engine/train_anywhere/files/ordinary.py": "it is what the others call",
-    "engine/train_anywhere/files/marked.py": "folders entered name by name without links",
+    "engine/train_anywhere/files/owned_folder.py": "folders entered name by name without links",
     "engine/train_anywhere/files/node_disk.py": "the node's own disk, in a folder of mode 700",
     "engine/train_anywhere/files/terminal/output.py": "/dev/null",
     "engine/train_anywhere/checkpoints/disk/writes.py": "a folder, to flush it",

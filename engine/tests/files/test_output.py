@@ -11,8 +11,8 @@ from train_anywhere.files import ROOT
 PRINTS = f"""
 import os, sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
-from train_anywhere.files.terminal.output import outlive_terminal, protect
-protect()
+from train_anywhere.files.terminal.output import outlive_terminal, protect_output
+protect_output()
 outlive_terminal()
 for line in range(3000):
     print("epoch", line)
@@ -79,8 +79,8 @@ def test_each_line_of_a_marked_process_has_its_mark() -> None:
     script = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
-from train_anywhere.files.terminal.output import mark_lines, protect
-protect()
+from train_anywhere.files.terminal.output import mark_lines, protect_output
+protect_output()
 mark_lines("[rank 3] ")
 print("one\\ntwo", end="", flush=True)
 print(" three")

@@ -20,7 +20,7 @@ from train_anywhere.files.terminal.printable import (
     printable_output,
 )
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.completed import complete
+from train_anywhere.runs.reopen.completion import completion_message
 from train_anywhere.slurm.status import show_logs
 from train_anywhere.slurm.status.watch_runs import _terminal
 
@@ -129,7 +129,7 @@ def test_a_report_and_a_complete_run_say_it_escaped(
     config, run = evil
     assert report.main([str(run.path)]) == 0
     assert not OBEYED.search(capsys.readouterr().out)
-    said = complete(run, config)
+    said = completion_message(run, config)
     assert not OBEYED.search(said) and "test/acc\\x1b]0;OWNED" in said
 
 
@@ -151,7 +151,7 @@ def test_a_log_is_shown_with_its_colors_only(
         capsys.readouterr().out
         == "\\x9b2J\\u202e\\u2066\\u200f\\u2028\\x7f\n\x08\x1b[32mgreen\x1b[0m 10%\n20%\n"
     )
-    monkeypatch.setattr(show_logs, "Waiting", lambda: SimpleNamespace(living=lambda *_: False))
+    monkeypatch.setattr(show_logs, "QueuePoller", lambda: SimpleNamespace(any_active=lambda *_: False))
     assert jobs.main(["logs", "-f", str(run.path)]) == 0
     said = capsys.readouterr().out
     assert "\x1b]" not in said and "\x1b[2J" not in said and "\x1b[32mgreen\x1b[0m 10%\r20%" in said

@@ -15,12 +15,19 @@ import pytest
 
 from engine.tests.confined import confined, works
 from train_anywhere.files import ROOT, removal
-from train_anywhere.files.marked import MARKER, NotOurs, Place, adopt, check, make
+from train_anywhere.files.owned_folder import (
+    MARKER,
+    NotOwnedError,
+    OwnedFolder,
+    adopt,
+    check_owned,
+    make_owned,
+)
 from train_anywhere.files.removal import remove, remove_file, temporary_name
 
 
-def place(root: Path, *names: str) -> Place:
-    return Place(root, names or ("group", "folder"), "folder of run 7")
+def place(root: Path, *names: str) -> OwnedFolder:
+    return OwnedFolder(root, names or ("group", "folder"), "folder of run 7")
 
 
 def listing(folder: Path) -> list[str]:
@@ -46,11 +53,11 @@ def precious_stays(precious: Path) -> Iterator[None]:
 def test_what_was_made_here_is_removed(tmp_path: Path, precious: Path) -> None:
     ours = place(tmp_path)
     assert remove(ours)  # there is none
-    make(ours)
+    make_owned(ours)
     (ours.path / "a" / "b").mkdir(parents=True)
     (ours.path / "a" / "b" / "file").write_text("x")
     (ours.path / "link").symlink_to(precious)
-    make(ours)  # it is ours, so it may be there
+    make_owned(ours)  # it is ours, so it may be there
     assert remove(ours) and not ours.path.exists() and (tmp_path / "group").is_dir()
 
 
@@ -62,37 +69,37 @@ def test_a_folder_without_a_marker_or_with_another_one_stays(
     assert (
         capsys.readouterr().err == f"{precious} is not removed: {precious} has no marker of this project.\n"
     )
-    with pytest.raises(NotOurs, match="has no marker of this project"):
-        make(theirs)
-    make(place(tmp_path, "other"))
-    assert not remove(Place(tmp_path, ("other",), "folder of run 8"))
+    with pytest.raises(NotOwnedError, match="has no marker of this project"):
+        make_owned(theirs)
+    make_owned(place(tmp_path, "other"))
+    assert not remove(OwnedFolder(tmp_path, ("other",), "folder of run 8"))
     assert "has the marker of another folder ('folder of run 7')" in capsys.readouterr().err
 
 
 def test_no_link_is_followed_wherever_it_is(
     tmp_path: Path, precious: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make(place(tmp_path, "real", "folder"))
+    make_owned(place(tmp_path, "real", "folder"))
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "real" / "link").symlink_to(precious)
     for names in (("link", "folder"), ("real", "link"), ("link", "link")):
         assert not remove(place(tmp_path, *names))
         assert "is a symbolic link" in capsys.readouterr().err
-        with pytest.raises(NotOurs, match="is a symbolic link"):
-            make(place(tmp_path, *names))
+        with pytest.raises(NotOwnedError, match="is a symbolic link"):
+            make_owned(place(tmp_path, *names))
     assert (tmp_path / "real" / "folder" / MARKER).exists()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../precious", "group/folder"])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(NotOurs, match="is not the name of a folder"):
-        check(place(tmp_path, name))
+    with pytest.raises(NotOwnedError, match="is not the name of a folder"):
+        check_owned(place(tmp_path, name))
     assert not remove(place(tmp_path, name))
 
 
 def test_a_marker_that_is_a_link_or_a_pipe_does_not_count(tmp_path: Path) -> None:
     ours = place(tmp_path)
-    make(ours)
+    make_owned(ours)
     (ours.path / "file").write_text("x")
     marker = ours.path / MARKER
     for fake in (lambda: marker.symlink_to(tmp_path / "copy"), lambda: os.mkfifo(marker), marker.mkdir):
@@ -109,7 +116,7 @@ def test_a_kill_at_any_moment_leaves_something_that_can_be_removed(
     calls = {"unlink": os.unlink, "rmdir": os.rmdir, "rename": os.rename}
     for moment in range(1, 12):
         ours, left = place(tmp_path), [moment]
-        make(ours)
+        make_owned(ours)
         for name in ("one", "two"):
             (ours.path / name).mkdir()
             (ours.path / name / "file").write_text("x")
@@ -138,8 +145,8 @@ def test_a_kill_while_a_folder_is_made_leaves_one_that_is_ours(tmp_path: Path, b
     ours.path.mkdir(parents=True)
     if begun:
         (ours.path / MARKER).write_text(begun)
-    check(ours)
-    make(ours)
+    check_owned(ours)
+    make_owned(ours)
     assert (ours.path / MARKER).read_text() == "folder of run 7\n"
     assert remove(ours)
 
@@ -153,14 +160,14 @@ def test_folders_of_others_and_mounted_disks_stay(
 ) -> None:
     require(os.getuid() == 0, "run as root: the test gives a folder to another user")
     ours = place(tmp_path)
-    make(ours)
+    make_owned(ours)
     (ours.path / "inner").mkdir()
     os.chown(ours.path / "inner", 12345, 12345)
     assert not remove(ours)
     assert f"{ours.path / 'inner'} belongs to another user" in capsys.readouterr().err
     os.chown(ours.path, 12345, 12345)
-    with pytest.raises(NotOurs, match="belongs to another user"):
-        check(ours)
+    with pytest.raises(NotOwnedError, match="belongs to another user"):
+        check_owned(ours)
     on_disk = place(tmp_path, "small")
     (small_disk / MARKER).write_text("folder of run 7\n")
     assert not remove(on_disk)
@@ -169,11 +176,11 @@ def test_folders_of_others_and_mounted_disks_stay(
 
 def test_a_private_folder_is_this_users_alone(tmp_path: Path) -> None:
     ours = place(tmp_path)
-    make(ours, private=True)
+    make_owned(ours, private=True)
     assert [p.stat().st_mode & 0o777 for p in (ours.path, ours.path.parent)] == [0o700, 0o700]
     ours.path.parent.chmod(0o777)
-    with pytest.raises(NotOurs, match="others may write in"):
-        make(ours, private=True)
+    with pytest.raises(NotOwnedError, match="others may write in"):
+        make_owned(ours, private=True)
 
 
 def test_a_folder_is_not_adopted_through_a_link(tmp_path: Path, precious: Path) -> None:
@@ -374,7 +381,7 @@ def test_a_folder_named_in_a_record_is_not_touched(linked: tuple[Path, str], vic
     said = train(victim.parent, f"resume={run}", "trainer.max_epochs=2", "checkpoint.local=null")
     assert listing(victim) == ["notes.txt", "papers", "papers/thesis.tex"]
     assert (
-        f"{record} is ignored, and nothing that it names is touched: {victim} is not where this run puts checkpoints "
-        f"first, which is <local disk>/digits-0/{run.name}."
+        f"{record} is ignored, and nothing that it names is touched: {victim} is not this run's "
+        f"staging folder, which is <local disk>/digits-0/{run.name}."
     ) in said
     assert "Traceback" not in said

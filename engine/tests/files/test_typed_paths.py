@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.files.typed_paths import as_typed, shell_folder, with_links
+from train_anywhere.files.typed_paths import resolve_as_typed, restore_links, shell_folder
 
 
 @pytest.fixture
@@ -31,20 +31,20 @@ def test_a_link_above_a_path_stays_and_one_at_its_end_is_followed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = home / "proj" / "results" / "a" / "run"
-    assert as_typed(home / "proj" / "results" / "latest") == run
+    assert resolve_as_typed(home / "proj" / "results" / "latest") == run
     in_folder(home / "proj", monkeypatch)
-    assert [as_typed(p) for p in ("results/latest", "results/../results/a/run")] == [run, run]
-    assert as_typed(run.resolve()) == run  # by the shell's folder
-    assert as_typed("new/folder") == home / "proj" / "new" / "folder"
-    assert with_links(run.resolve().parent / "latest") == run.parent / "latest"
+    assert [resolve_as_typed(p) for p in ("results/latest", "results/../results/a/run")] == [run, run]
+    assert resolve_as_typed(run.resolve()) == run  # by the shell's folder
+    assert resolve_as_typed("new/folder") == home / "proj" / "new" / "folder"
+    assert restore_links(run.resolve().parent / "latest") == run.parent / "latest"
     in_folder(home / "proj" / "results" / "latest", monkeypatch)
-    assert as_typed(".") == run
+    assert resolve_as_typed(".") == run
 
 
 def test_a_results_folder_on_another_disk_keeps_its_name(home: Path, tmp_path: Path) -> None:
     (tmp_path / "scratch" / "a" / "run").mkdir(parents=True)
     (home / "proj" / "link").symlink_to(tmp_path / "scratch")
-    assert as_typed(home / "proj" / "link" / "a" / "run") == home / "proj" / "link" / "a" / "run"
+    assert resolve_as_typed(home / "proj" / "link" / "a" / "run") == home / "proj" / "link" / "a" / "run"
 
 
 def test_the_shell_s_folder_counts_only_if_it_is_the_present_one(
@@ -53,14 +53,14 @@ def test_the_shell_s_folder_counts_only_if_it_is_the_present_one(
     real = home.resolve()
     for pwd in (real.parent, Path("proj"), Path("/nowhere")):
         in_folder(home, monkeypatch, pwd)
-        assert shell_folder() == real and as_typed("proj") == real / "proj"
+        assert shell_folder() == real and resolve_as_typed("proj") == real / "proj"
 
 
 def test_without_links_a_path_is_where_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_folder(tmp_path, monkeypatch)
-    assert as_typed("a/../b") == tmp_path / "b"
+    assert resolve_as_typed("a/../b") == tmp_path / "b"
     (tmp_path / "loop").symlink_to("loop")
-    assert as_typed("loop") == tmp_path / "loop"
+    assert resolve_as_typed("loop") == tmp_path / "loop"
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_a_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "gone").mkdir()
     in_folder(tmp_path / "gone", monkeypatch)
     (tmp_path / "gone").rmdir()
-    assert as_typed(tmp_path) == tmp_path and shell_folder() == Path("/")
+    assert resolve_as_typed(tmp_path) == tmp_path and shell_folder() == Path("/")

@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parents[2]), str(HERE.parents[1])]
 
-from train_anywhere.config.command.compose import compose, groups  # noqa: E402
+from train_anywhere.config.command.compose import compose, list_groups  # noqa: E402
 from train_anywhere.config.flat import flatten  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.slurm.script.job import make_job  # noqa: E402
@@ -104,7 +104,7 @@ def options() -> str:
         "loggers",
         "container",
     )
-    choices = [f"{group}={choice}" for group in names for choice in groups().get(group, ())]
+    choices = [f"{group}={choice}" for group in names for choice in list_groups().get(group, ())]
     presets = sorted({words.split()[0] for words in CASES.values()})
     for choice in [*choices, *presets]:
         lines += ["", choice]

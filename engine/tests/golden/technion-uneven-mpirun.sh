@@ -12,7 +12,7 @@
 
 set -euo pipefail
 
-# ---- a signal is kept at any moment: bash acts on it after the command that runs, or at once while it waits
+# ---- record signals from the start: bash handles one after the current command, or at once during `wait`
 told= told_at=0 code= state=
 keep_signals() {
     trap 'told=USR1 told_at=$EPOCHSECONDS' USR1
@@ -20,11 +20,11 @@ keep_signals() {
     trap 'told=Ctrl-C told_at=$EPOCHSECONDS' INT
 }
 keep_signals
-# this job for Slurm's programs: to them the number of one member of an array means all members
+# id of this job for Slurm's commands, which take the job id of an array's member for the whole array
 export TRAIN_JOB="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
 TRAIN_JOB=${TRAIN_JOB:-$SLURM_JOB_ID}
 
-# ---- what an earlier launcher or job has left in the shell that submitted goes; what only tunes them stays
+# ---- unset variables of an earlier launcher or job in the submitting shell; variables that only tune them stay
 for name in $(compgen -e); do
     case $name in
         OMPI_MCA_ess | OMPI_MCA_ess_base_* | OMPI_MCA_orte_ess_* | OMPI_MCA_orte_*_uri | OMPI_MCA_orte_*_dir | OMPI_MCA_orte_launch | OMPI_MCA_orte_app_num | OMPI_MCA_orte_num_nodes) unset "$name" ;;
@@ -37,16 +37,16 @@ for name in $(compgen -e); do
         HOROVOD_SECRET_KEY | _HOROVOD_* | TRAIN_HOSTS | TRAIN_NODE | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
         SRUN_* | SBATCH_* | SLURM_EXPORT_ENV | SLURM_CPU_BIND* | SLURM_DIST* | SLURM_HOSTFILE) unset "$name" ;;
         SLURM_TRES_PER_TASK | SLURM_GPUS_PER_TASK | SLURM_CPUS_PER_GPU | SLURM_NTASKS_PER_*) unset "$name" ;;
-        SLURM_GPUS_PER_NODE) [ "${ENVIRONMENT:-}" != BATCH ] || unset "$name" ;;  # salloc's are the allocation's
+        SLURM_GPUS_PER_NODE) [ "${ENVIRONMENT:-}" != BATCH ] || unset "$name" ;;  # those of salloc belong to the allocation
     esac
 done
 sizes=(${!SLURM_MEM_PER_@})
-[ -z "${sizes[1]:-}" ] || unset "${sizes[@]}"  # srun takes one of them; without any a step has the memory of the job
+[ -z "${sizes[1]:-}" ] || unset "${sizes[@]}"  # srun accepts only one of them; without any, a step has the memory of the job
 
-# ---- the end of this script, from wherever it comes. 75: stopped by a signal, and the job goes on at its next start
+# ---- the end of this script, whatever causes it. Exit code 75: stopped by a signal, the job resumes at its next start
 note_end() { echo "$TRAIN_STARTED $EPOCHSECONDS" 2>/dev/null >>"$RUN/monitor/ended" || true; }
 read_state() { state='' state_job=''; read -r state state_job 2>/dev/null <"$RUN/state" || true; }
-# try a call of Slurm's again as long as there is time; the first word is what to type if that does not help
+# retry a Slurm command while there is time; the first argument is the command to suggest if that fails
 persist() {
     local last=$((EPOCHSECONDS + 300))
     [ "$told_at" = 0 ] || last=$((told_at + 108))
@@ -59,7 +59,7 @@ persist() {
     done
 }
 back=
-requeue() {  # a job that is not RUNNING any more is being cancelled, or has been requeued by a call whose answer was lost
+requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeued by a call whose answer was lost
     local shown
     shown=$(timeout -k 5 30 scontrol show job "$TRAIN_JOB") || return
     [[ $shown == *JobState=RUNNING* ]] || return 0
@@ -70,7 +70,7 @@ requeue() {  # a job that is not RUNNING any more is being cancelled, or has bee
     timeout -k 5 30 scontrol requeue "$TRAIN_JOB"
 }
 come_back() {
-    trap '' TERM  # the requeue ends this script
+    trap '' TERM  # the requeue sends TERM to this script
     persist "" requeue || return 0
 }
 finish() {
@@ -81,36 +81,36 @@ finish() {
         kill $(jobs -p) 2>/dev/null || true
     fi
     [ "$code" = 75 ] || exit "$ended"
-    [ "${ENVIRONMENT:-}" != BATCH ] || come_back  # a job that runs by hand (salloc) has no place in the queue
+    [ "${ENVIRONMENT:-}" != BATCH ] || come_back  # an interactive allocation (salloc) can't be requeued
     exit 75
 }
 trap finish EXIT
 
 RUN=/scratch/me/project/results/digits/20261120-101502-a1b2
-CODE=/scratch/me/project/results/digits/20261120-101502-a1b2/code  # as it was at submission
-export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time from here, to where note_end is called
+CODE=/scratch/me/project/results/digits/20261120-101502-a1b2/code  # the code as it was at submission
+export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time from here until note_end
 cd -- "$CODE"
 
-# $RUN/state is "<state> <job that trains>", written by RunDir.update (train_anywhere/runs/folder.py) together with run.json. Of the words
-# written here RunDir.info accepts two: queued instead of preempted, and failed instead of running.
+# $RUN/state contains "<state> <job that trains>". RunDir.update (train_anywhere/runs/folder.py) writes it together with run.json.
+# This script may replace two states, as RunDir.read_info expects: preempted by queued, and running by failed.
 read_state
 if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
     exit 0
 fi
 if [ "$state" = preempted ] || [ "$state $state_job" = "running $SLURM_JOB_ID" ]; then
-    echo queued >"$RUN/state"  # how an earlier start ended is nothing of this one
+    echo queued >"$RUN/state"  # the end of an earlier start does not count for this one
 fi
 
 # ---- environment
-export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # python -m train_anywhere... also with PYTHONSAFEPATH
+export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # for python -m train_anywhere..., even with PYTHONSAFEPATH
 export TRAIN_LOCAL_DISK="/tmp"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 [ -z "$told" ] || exit 75
 starts=0 restarts=${SLURM_RESTART_COUNT:-0} given_port=${MASTER_PORT:-}
 
-# ---- who takes part: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
-# Slurm decides which node gets how many of the 3 ranks, so ask Slurm
+# ---- nodes of the ranks: TRAIN_HOSTS is node1:ranks,node2:ranks in the order of the ranks
+# Slurm decides how many of the 3 ranks each node gets, so ask it
 ask_places() {
     [ -z "$told" ] || exit 75
     places=$(timeout -k 5 120 srun --nodes=2 --ntasks=3 --cpus-per-task=4 --distribution=block --export=ALL \
@@ -120,7 +120,7 @@ persist "" ask_places
 TRAIN_HOSTS=$(sort -n <<<"$places" | cut -d ' ' -f 2 | uniq -c | awk '{ print $2 ":" $1 }' | paste -s -d ,)
 MASTER_ADDR=${TRAIN_HOSTS%%:*}
 [ -z "$told" ] || exit 75
-# job_port of train_anywhere/distributed/launcher_env.py: each start of a job has other 16 ports, since one that is taken may stay so
+# as job_port in train_anywhere/distributed/launcher_env.py: each start uses 16 other ports, because a port may stay in use
 MASTER_PORT=$((10000 + 16 * ((SLURM_JOB_ID + 389 * starts + 617 * restarts) % 1250)))
 listens() { (: <>"/dev/tcp/$1/$given_port") 2>/dev/null; }
 if [ -n "$given_port" ] && [ "$starts$restarts" = 00 ]; then
@@ -135,12 +135,12 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 read_state
 before="$state $state_job"
 # ---- the ranks: 3 on 2 nodes
-if [ "$(id -u)" = 0 ]; then  # only on a test machine; mpirun wants to hear it twice
+if [ "$(id -u)" = 0 ]; then  # only on a test machine; mpirun needs both variables
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-export SLURM_GPUS=$((3 - SLURM_GPUS_ON_NODE))  # mpirun's own srun goes to the other nodes only
-unset SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK  # Open MPI's daemons, started by its own srun, would get a part of their nodes
-PATH="$PATH:$CODE/train_anywhere/slurm/open_mpi"  # at a preemption the daemons of Open MPI 4 and 5 must outlive their ranks
+export SLURM_GPUS=$((3 - SLURM_GPUS_ON_NODE))  # the srun inside mpirun starts only on the other nodes
+unset SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK  # mpirun starts its daemons with srun, which would give them only a part of the CPUs
+PATH="$PATH:$CODE/train_anywhere/slurm/open_mpi"  # at a preemption, the daemons of Open MPI 4 and 5 must outlive their ranks
 export OMPI_MCA_orte_launch_agent="without_term orted" PRTE_MCA_prte_launch_agent="without_term prted"
 mpirun -np 3 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
     -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
@@ -148,32 +148,32 @@ mpirun -np 3 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca bt
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
-# ---- wait for them; a signal is forwarded, and the waiting continues
+# ---- wait for the ranks, and forward signals to them
 pass_on() {
     kill -USR1 "$launcher" 2>/dev/null || true
 }
-begun() { read_state; [ "$state $state_job" != "$before" ]; }  # rank 0 has written that it starts
+begun() { read_state; [ "$state $state_job" != "$before" ]; }  # rank 0 has recorded its start
 tell_ranks() {
     woken=yes told=$1 told_at=$EPOCHSECONDS
     echo "Asked to stop ($1): telling the ranks to save a checkpoint."
     pass_on
-    # a launcher that is still starting ranks may lose it; ranks that don't begin by then have nothing to save
+    # a launcher that is still starting ranks may lose the signal: repeat it after 5 s, or kill ranks that had nothing to save yet
     { begun || { sleep 5; if begun; then pass_on; else kill "$launcher"; fi; } } >/dev/null 2>&1 &
 }
 trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
-# Slurm tells only steps of a preemption: this one listens for the script, and ends with it
+# Slurm signals a preemption only to job steps: this step waits for it and passes it to the script
 exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL --gres=none cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$ 2>/dev/null)
 
-# ---- beside the ranks: one process on each node samples what it does (train_anywhere/monitor). It ends when its input is closed
-errors=$RUN/monitor/errors.txt  # why it does not start, if it does not
+# ---- next to the ranks: a process on each node samples it (train_anywhere/monitor). It exits when its input is closed
+errors=$RUN/monitor/errors.txt  # its errors, if it can't start
 { mkdir -p "$RUN/monitor" && : >"$errors"; } 2>/dev/null || errors=/dev/null
 exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --mem=0 --cpu-bind=none \
     --nodes=2 --ntasks=2 --ntasks-per-node=1 --gpus=3 --kill-on-bad-exit=0 --wait=0 --export=ALL \
     /home/me/.venv/bin/python -m train_anywhere.monitor.node "$RUN" 2>"$errors")
 
-[ -z "$told" ] || tell_ranks "$told"  # it came just before
+[ -z "$told" ] || tell_ranks "$told"  # a signal that came before the traps were set
 woken=yes
 while [ -n "$woken" ]; do
     woken=
@@ -182,25 +182,25 @@ while [ -n "$woken" ]; do
 done
 keep_signals
 
-# The trainer's exit code is the job's. 75 means: stopped by a signal, checkpoint saved; launchers turn it into their own
-# code for a failed rank, so the state that rank 0 recorded counts.
+# The job ends with the exit code of the training. 75 means: stopped by a signal, checkpoint saved. Launchers replace it by
+# their own code for a failed rank, so the state that rank 0 has recorded counts.
 ended=$code
 read_state
 if [ "$state" = preempted ]; then
     code=75
 elif [ -n "$told" ] && [ "$code" != 0 ] && { [ "$code" -gt 128 ] || ! begun; }; then
-    code=75  # it killed ranks that did not listen to it yet
+    code=75  # the signal killed ranks that did not handle it yet
 elif [ "$code" != 0 ] && [ "$state $state_job" = "running $SLURM_JOB_ID" ]; then
     echo failed >"$RUN/state" || true  # rank 0 of this job was killed before it could record its end
 fi
 
-hung=  # how this start of the job was ended by its watch, if it was
-# ranks that hung, and were killed by the watch, saved nothing (monitor.hang=requeue, train_anywhere/features/hangs/kill_ranks.py)
+hung=  # set if a watch stopped the ranks because they hung
+# ranks that hung and were killed saved no checkpoint (monitor.hang=requeue, train_anywhere/features/hangs/kill_ranks.py)
 if read -r hung 2>/dev/null <"$RUN/monitor/hang" && [ "$hung" != "$SLURM_JOB_ID/${SLURM_RESTART_COUNT:-0}" ]; then
-    hung=  # at an earlier start
+    hung=  # the file is from an earlier start of the job
 fi
 
-# What ended ranks left complete on a node's disk is published before the job ends.
+# Publish complete checkpoints that killed ranks left on a node's disk.
 if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n "$hung" ]; then
     for host in "$MASTER_ADDR"; do
         for pause in 1 4 0; do

@@ -13,8 +13,8 @@ import pytest
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import STOPPED
 from train_anywhere.files import ROOT
-from train_anywhere.launch.failure import leave_out, tell, watch_threads
-from train_anywhere.runs.debug import first, keep
+from train_anywhere.launch.failure import report_failure, save_traceback, watch_threads
+from train_anywhere.runs.debug import append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
 from train_anywhere.testing.pages import PAGES
@@ -144,7 +144,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_a_rank_alone_has_its_traceback(run: RunDir, capsys: Capture) -> None:
     for _ in range(2):
-        tell(run, Topology(), ZeroDivisionError("by nothing"))
+        report_failure(run, Topology(), ZeroDivisionError("by nothing"))
     assert capsys.readouterr().err.count("ZeroDivisionError: by nothing") == 2
     assert not run.debug.exists()
 
@@ -153,10 +153,10 @@ def test_what_no_disk_takes_is_in_the_log(
     run: RunDir, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.debug.write_text("no folder")
-    file = leave_out(run, Topology(), ValueError("a"), "A sentence.")
+    file = save_traceback(run, Topology(), ValueError("a"), "A sentence.")
     assert file and file.parent != run.debug and "ValueError: a" in file.read_text()
     monkeypatch.setattr("tempfile.mkstemp", no_disk)
-    assert leave_out(run, Topology(), ValueError("b"), "A sentence.") is None
+    assert save_traceback(run, Topology(), ValueError("b"), "A sentence.") is None
     said = capsys.readouterr().err
     assert said.startswith(f"A sentence. Details: {file}\nA sentence.\n") and "ValueError: b" in said
 
@@ -166,14 +166,14 @@ def no_disk(*arguments: str) -> None:
 
 
 def test_nothing_that_was_kept_is_overwritten(run: RunDir) -> None:
-    files = {keep(run, "rank-1", text) for text in ("one", "two")}
+    files = {append_debug(run, "rank-1", text) for text in ("one", "two")}
     [file] = files
     assert file and re.search("one\n.*two", file.read_text(), re.DOTALL)
 
 
 def test_one_of_several_is_the_first(run: RunDir) -> None:
-    assert [first(run, "ValueError-1", f"rank {n}") for n in (2, 0, 2)] == ["rank 2"] * 3
-    assert first(run, "ValueError-2", "rank 0") == "rank 0"
+    assert [claim_first(run, "ValueError-1", f"rank {n}") for n in (2, 0, 2)] == ["rank 2"] * 3
+    assert claim_first(run, "ValueError-2", "rank 0") == "rank 0"
 
 
 def test_an_error_of_an_earlier_start_hides_none_of_this_one(
@@ -181,7 +181,7 @@ def test_an_error_of_an_earlier_start_hides_none_of_this_one(
 ) -> None:
     for start in ("1795392794", "1795392795"):
         monkeypatch.setenv("TRAIN_STARTED", start)
-        assert first(run, "ValueError-1", f"rank {start}") == f"rank {start}"
+        assert claim_first(run, "ValueError-1", f"rank {start}") == f"rank {start}"
 
 
 class Writer(threading.Thread):
@@ -212,9 +212,9 @@ def test_a_sentence_of_ours_is_a_consequence_too(run: RunDir, tmp_path: Path) ->
     """What libraries write from there on, to the descriptor itself, goes to the debug file."""
     program = (
         "import os; from pathlib import Path; from train_anywhere.distributed.topology import Topology\n"
-        "from train_anywhere.errors import LostRankError; from train_anywhere.launch.failure import tell\n"
+        "from train_anywhere.errors import LostRankError; from train_anywhere.launch.failure import report_failure\n"
         "from train_anywhere.runs.folder import RunDir\n"
-        f"tell(RunDir(Path({str(tmp_path)!r})), Topology(1, world_size=2), LostRankError('rank 1 stops.'))\n"
+        f"report_failure(RunDir(Path({str(tmp_path)!r})), Topology(1, world_size=2), LostRankError('rank 1 stops.'))\n"
         "os.write(2, b'[E] frame #0: c10d\\n')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)

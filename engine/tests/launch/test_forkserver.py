@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.distributed.packages import missing_framework
+from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
 from train_anywhere.launch.fork_main import read_line
-from train_anywhere.launch.forkserver import LOST, ForkedProcess, ForkServer
+from train_anywhere.launch.forkserver import LOST_EXIT_CODE, ForkedProcess, ForkServer
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.testing.frameworks import FRAMEWORKS
 
 pytestmark = pytest.mark.new_process
 
-MEMBERS = pytest.mark.skipif(bool(missing_framework("lightning")), reason="the members train with lightning")
+MEMBERS = pytest.mark.skipif(bool(framework_problem("lightning")), reason="the members train with lightning")
 SPOILER = "+callbacks.spoiler._target_=engine.tests.launch.spoilers.Spoiler"
 SMALL = (
     "model=mlp",
@@ -61,7 +61,7 @@ def test_nothing_is_initialized_before_a_fork(framework: str) -> None:
     )
     files = "print([p for p in map(os.readlink, [f'/proc/self/fd/{n}' for n in range(3, 9) if os.path.lexists(f'/proc/self/fd/{n}')])])"
     server = ForkServers()
-    server.starter(framework, 1)
+    server.get_starter(framework, 1)
     with server._servers[framework] as warm:
         code, text = said(warm, "-c", f"{looks[framework]}; {threads}; print(bad); {files}")
     assert (code, text.split()) == (0, ["1", "False", "[]"])
@@ -162,7 +162,7 @@ def test_a_server_that_was_killed() -> None:
     with ForkServer(["train_anywhere.errors"]) as server:
         sleeping = server.start([sys.executable, "-c", "import time; time.sleep(60)"])
         os.kill(server._server.pid, signal.SIGKILL)
-        assert sleeping.wait(30) == LOST
+        assert sleeping.wait(30) == LOST_EXIT_CODE
         os.kill(sleeping.pid, signal.SIGKILL)
         assert server.start([sys.executable, "-c", ""]).wait(60) == 0
 

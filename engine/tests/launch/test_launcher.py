@@ -8,8 +8,8 @@ import pytest
 
 from train_anywhere.files import ROOT
 from train_anywhere.launch import launcher
-from train_anywhere.launch.launcher import how
-from train_anywhere.testing.plugin import not_installed
+from train_anywhere.launch.launcher import describe_rank_exit
+from train_anywhere.testing.plugin import missing_framework_message
 
 HOROVOD = (
     "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated. "
@@ -29,7 +29,9 @@ def kept(run: Path) -> str:
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-@pytest.mark.skipif(bool(not_installed("lightning")), reason=not_installed("lightning"))
+@pytest.mark.skipif(
+    bool(missing_framework_message("lightning")), reason=missing_framework_message("lightning")
+)
 @pytest.mark.parametrize(
     ("ends", "code", "sentence"),
     [
@@ -54,7 +56,9 @@ def test_torchrun_names_the_rank_that_ended(tmp_path: Path, ends: str, code: int
     assert "Traceback" in kept(tmp_path) and "ChildFailedError" in kept(tmp_path)
 
 
-@pytest.mark.skipif(bool(not_installed("lightning")), reason=not_installed("lightning"))
+@pytest.mark.skipif(
+    bool(missing_framework_message("lightning")), reason=missing_framework_message("lightning")
+)
 def test_what_torchrun_itself_refuses_is_in_the_log(tmp_path: Path) -> None:
     done = launch(tmp_path, *TORCHRUN[:1], "--nproc-per-node=nonsense", "--", "rank.py")
     assert done.returncode == 1 and "Unsupported nproc_per_node value" in done.stderr
@@ -71,10 +75,10 @@ def rendezvous_error(cause: str) -> Exception:
 
 def test_a_torchrun_that_lost_the_first_one_is_a_consequence() -> None:
     said = "Connection was likely closed. Did the remote server shutdown or crash?"
-    ended = how(rendezvous_error(f"Failed to recv, got 0 bytes. {said}"))
+    ended = describe_rank_exit(rendezvous_error(f"Failed to recv, got 0 bytes. {said}"))
     assert ended == (1, f"torchrun of this node lost the connection to that of the first one ({said}).")
     at_the_start = "The client socket has timed out after 60000ms while trying to connect to (node1, 29777)."
-    assert how(rendezvous_error(at_the_start)) is None
+    assert describe_rank_exit(rendezvous_error(at_the_start)) is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,7 @@ def test_a_torchrun_that_lost_the_first_one_is_a_consequence() -> None:
     [(137, "signal SIGKILL"), (75, "exit code 75"), (1, "exit code 1"), (200, "exit code 200")],
 )
 def test_horovodrun_names_the_rank_that_ended(code: int, said: str) -> None:
-    assert how(RuntimeError(HOROVOD.format(3, code))) == (
+    assert describe_rank_exit(RuntimeError(HOROVOD.format(3, code))) == (
         code,
         f"rank 3 ended with {said}; the other ranks were stopped.",
     )
@@ -90,7 +94,7 @@ def test_horovodrun_names_the_rank_that_ended(code: int, said: str) -> None:
 
 @pytest.mark.parametrize("message", ["", "no route to host", "Horovod detected that no host answers"])
 def test_its_other_errors_stay(message: str) -> None:
-    assert how(RuntimeError(message)) is None
+    assert describe_rank_exit(RuntimeError(message)) is None
 
 
 def test_a_launcher_that_is_missing_is_in_the_log(tmp_path: Path) -> None:
@@ -107,8 +111,8 @@ def test_torchrun_takes_the_first_node_of_the_step_as_host(
     monkeypatch.setenv("SLURMD_NODENAME", "localhost")
     words = ["--nnodes=4", "--rdzv-endpoint=localhost:10064", "--", "train.py", "--rdzv-endpoint"]
     own = [f"--rdzv-conf=is_host={is_host}", "--local-addr=localhost"]
-    assert launcher.meeting_at_the_first_node(words, node) == [*own, *words]
-    assert launcher.meeting_at_the_first_node(["--standalone", "--", "train.py"], node) == [
+    assert launcher.set_rendezvous_host(words, node) == [*own, *words]
+    assert launcher.set_rendezvous_host(["--standalone", "--", "train.py"], node) == [
         "--standalone",
         "--",
         "train.py",

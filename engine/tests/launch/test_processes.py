@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.launch.processes import watch
+from train_anywhere.launch.processes import watch_ranks
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -22,12 +22,12 @@ def processes(*programs: str) -> list["subprocess.Popen[bytes]"]:
 
 
 def test_all_done_is_zero() -> None:
-    assert watch(processes("pass", "import time; time.sleep(0.3)")) == 0
+    assert watch_ranks(processes("pass", "import time; time.sleep(0.3)")) == 0
 
 
 def test_a_failed_rank_is_named_and_the_others_are_ended(capfd: pytest.CaptureFixture[str]) -> None:
     started = processes("import time; time.sleep(600)", "import sys; sys.exit(9)")
-    assert watch(started, grace=0.5) == 9
+    assert watch_ranks(started, grace=0.5) == 9
     assert "rank 1 of 2 ended with exit code 9; the other ranks were stopped." in capfd.readouterr().err
     assert started[0].poll() == -signal.SIGKILL
 
@@ -36,7 +36,7 @@ def test_a_killed_rank_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     started = processes(
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "import time; time.sleep(600)"
     )
-    assert watch(started, grace=0.5) == 128 + signal.SIGKILL
+    assert watch_ranks(started, grace=0.5) == 128 + signal.SIGKILL
     assert "rank 0 of 2 ended with signal SIGKILL" in capfd.readouterr().err
 
 

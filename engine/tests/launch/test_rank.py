@@ -12,6 +12,7 @@ from train_anywhere.runs import folder
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 
@@ -31,5 +32,5 @@ def test_an_end_that_no_disk_takes_is_a_failure(
         return Outcome("completed", 1, 2, {}, None)
 
     monkeypatch.setattr(rank, "train", train)
-    assert rank._run_locked(config, run, Topology(), Stop(), RunRecorder(run)) == 1
+    assert rank._run_locked(config, RankProcess(run, Topology(), Stop(), RunRecorder(run))) == 1
     assert "error: the run is completed, but" in capsys.readouterr().err

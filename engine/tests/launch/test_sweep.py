@@ -20,9 +20,9 @@ def test_between_members_signals_are_the_sweep_s(tmp_path: Path, monkeypatch: py
         return 0
 
     class Servers:
-        def starter(self, framework: str, ranks: int) -> None: ...
+        def get_starter(self, framework: str, ranks: int) -> None: ...
 
-    for name, instead in {"run_here": member, "ForkServers": Servers, "protect": lambda: None}.items():
+    for name, instead in {"run_here": member, "ForkServers": Servers, "protect_output": lambda: None}.items():
         monkeypatch.setattr(local_sweep, name, instead)
     words = [[f"seed={n}", "trainer.fast_dev_run=true", f"paths.results={tmp_path}"] for n in (1, 2)]
     local_sweep.run_all([compose(typed) for typed in words], words)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from train_anywhere.distributed.horovod.installation import horovod_problem
-from train_anywhere.monitor.efficiency import EVERY_S, SETTLED, Efficiency, StepTime, step_time
+from train_anywhere.monitor.efficiency import EVERY_S, WARM_UP, Efficiency, StepTime, step_time
 from train_anywhere.runs.folder import ATTEMPTS
 
 Train = Callable[..., SimpleNamespace]
@@ -79,12 +79,12 @@ def test_one_of_two_ranks_is_late(
 def test_all_ranks_count_by_their_time() -> None:
     efficiency = Efficiency()
     assert efficiency.value is None
-    efficiency.measured(2.0, 0.5)
-    efficiency.measured(2.0, 9.0)  # clocks: no more than the whole
+    efficiency.add_step(2.0, 0.5)
+    efficiency.add_step(2.0, 9.0)  # clocks: no more than the whole
     assert efficiency.numbers() == [4.0, 2.5]
-    efficiency.agree([10.0, 2.5])
+    efficiency.set_sums([10.0, 2.5])
     assert efficiency.value == 0.75
-    efficiency.agree([0.0, 0.0])
+    efficiency.set_sums([0.0, 0.0])
     assert efficiency.value is None
 
 
@@ -92,8 +92,8 @@ def test_measured_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("train_anywhere.monitor.efficiency.time.monotonic", lambda: now[0])
     efficiency = Efficiency()
-    assert not efficiency.due(SETTLED - 1) and efficiency.due(SETTLED)
-    efficiency.measured(1.0, 0.0)
+    assert not efficiency.due(WARM_UP - 1) and efficiency.due(WARM_UP)
+    efficiency.add_step(1.0, 0.0)
     assert not efficiency.due(100)
     now[0] += EVERY_S
     assert efficiency.due(100)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_anywhere.monitor.goodput import WORDS, goodput
+from train_anywhere.monitor.goodput import TITLES, goodput
 
 DAY = "2026-11-22T"
 FIRST = {
@@ -40,7 +40,7 @@ def test_one_attempt() -> None:
     assert found.whole == 1200
     assert sum(found.seconds.values()) == pytest.approx(1200)
     assert found.seconds == pytest.approx(
-        dict.fromkeys(WORDS, 0.0)
+        dict.fromkeys(TITLES, 0.0)
         | {
             "progress": 750,
             "start": 40,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.nvidia import fake_nvidia_smi
-from train_anywhere.features.sampler.gpus import Gpu, allotted, reader
+from train_anywhere.features.sampler.gpus import Gpu, reader, visible_gpus
 
 UUIDS = [f"GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{i}" for i in range(4)]
 
@@ -60,7 +60,7 @@ def test_no_driver_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_only_the_job_s_gpus(listed: str | None, indices: list[int]) -> None:
     gpus = [Gpu(i, uuid, "") for i, uuid in enumerate(UUIDS)]
-    found = allotted(gpus, {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed})
+    found = visible_gpus(gpus, {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed})
     assert [g.index for g in found] == indices
 
 

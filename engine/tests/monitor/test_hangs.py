@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.features.hangs.hangs import describe, elsewhere, find_hang, limit, named
-from train_anywhere.monitor.ranks import ENDED, GONE, Seen
+from train_anywhere.features.hangs.hangs import describe, find_hang, limit, minority_ranks, rank_names
+from train_anywhere.monitor.ranks import ENDED, GONE, RankStatus
 
-RANK = Seen(
+RANK = RankStatus(
     rank=0,
     world_size=4,
     host="node1",
@@ -32,7 +32,7 @@ RANK = Seen(
 )
 
 
-def ranks(*differences: dict[str, Any]) -> list[Seen]:
+def ranks(*differences: dict[str, Any]) -> list[RankStatus]:
     return [
         replace(RANK, **{"rank": n, "host": f"node{n // 2 + 1}", **fields})
         for n, fields in enumerate(differences)
@@ -80,9 +80,9 @@ def test_among_equals_the_one_with_another_stack_is_named() -> None:
     hang = find_hang(ranks(*[{"silent": 200.0}] * 4), 1800.0)
     assert hang and hang.numbers == (0, 1, 2, 3)
     assert "ranks 0-1 on node1, ranks 2-3 on node2 hang in step 58" in describe(hang)
-    assert elsewhere({0: "all_reduce", 1: "all_reduce", 2: "read", 3: "all_reduce"}) == [2]
+    assert minority_ranks({0: "all_reduce", 1: "all_reduce", 2: "read", 3: "all_reduce"}) == [2]
     assert describe(hang, [2]).startswith("rank 2 on node2 hangs")
-    assert elsewhere({0: "a", 1: "b"}) == []
+    assert minority_ranks({0: "a", 1: "b"}) == []
 
 
 def test_ranks_that_wait_for_one_at_work_do_not_hang() -> None:
@@ -109,5 +109,5 @@ def test_a_hang_outside_of_steps_is_described() -> None:
 
 
 def test_numbers_in_spans() -> None:
-    assert named([3]) == "rank 3"
-    assert named([5, 0, 1, 2]) == "ranks 0-2,5"
+    assert rank_names([3]) == "rank 3"
+    assert rank_names([5, 0, 1, 2]) == "ranks 0-2,5"

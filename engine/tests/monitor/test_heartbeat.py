@@ -15,7 +15,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import SIZE, Heartbeat, place_of, read
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.lock import started
+from train_anywhere.runs.lock import process_start
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def run(tmp_path: Path) -> RunDir:
 @pytest.fixture
 def beat(run: RunDir) -> Iterator[Heartbeat]:
     made = Heartbeat()
-    made.begin(run, Topology(rank=3, world_size=8))
+    made.open(run, Topology(rank=3, world_size=8))
     yield made
-    made.end()
+    made.close()
 
 
 def path_of(run: RunDir) -> Path:
@@ -48,7 +48,7 @@ def test_another_process_reads_what_this_one_writes(run: RunDir, beat: Heartbeat
     record = read(path_of(run))
     assert record and said.stdout.strip() == str(record)
     assert (record.rank, record.world_size, record.pid) == (3, 8, os.getpid())
-    assert str(record.started) == started(os.getpid())
+    assert str(record.started) == process_start(os.getpid())
     assert (record.section, record.place, record.batch, record.step, record.trained) == (
         "step",
         "data",
@@ -93,7 +93,7 @@ def test_a_checkpoint_is_a_section_within_another_one(run: RunDir, beat: Heartbe
 
 def test_a_rank_that_ends_leaves_no_file(run: RunDir, beat: Heartbeat) -> None:
     assert path_of(run).exists()
-    beat.end()
+    beat.close()
     assert not path_of(run).parent.exists()
     beat.trained_batch(1)  # a thread that still runs disturbs nothing
 
@@ -102,7 +102,7 @@ def test_ranks_that_end_at_the_same_time(run: RunDir, beat: Heartbeat) -> None:
     """The other one may have removed the folder of both in between."""
     assert beat.folder
     shutil.rmtree(beat.folder.path)
-    beat.end()
+    beat.close()
 
 
 def test_what_is_no_heartbeat_is_not_read(tmp_path: Path) -> None:
@@ -116,10 +116,11 @@ def test_a_folder_that_is_somebody_elses_is_done_without(run: RunDir) -> None:
     place = place_of(run)
     place.path.symlink_to(run.path)
     beat = Heartbeat()
-    assert beat.begin(run, Topology()) is None
+    beat.open(run, Topology())
+    assert beat.path is None
     beat.enter("step")
     beat.trained_batch(1)
-    beat.end()
+    beat.close()
     place.path.unlink()
     assert list(run.path.iterdir()) == []
 

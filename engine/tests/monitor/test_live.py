@@ -18,7 +18,7 @@ from train_anywhere.monitor.live import Live, write
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds would make the tests as long."""
     monkeypatch.setattr(module, "EVERY_S", 0.02)
-    monkeypatch.setattr(module, "RESTS", 1)
+    monkeypatch.setattr(module, "REST_FACTOR", 1)
 
 
 def until(there: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.features.sampler.machine import GIB, Machine, allotted_cpus, job_cgroup
+from train_anywhere.features.sampler.machine import GIB, Machine, job_cgroup, usable_cpus
 from train_anywhere.files import ROOT
 
 RANK = "import sys, time; block = bytearray(300 << 20); sys.stdout.write('ready\\n'); sys.stdout.flush(); time.sleep(600)"
@@ -25,10 +25,10 @@ def test_a_busy_cpu_is_seen_and_what_is_written() -> None:
 
 
 def test_the_cpus_are_those_of_the_affinity() -> None:
-    code = "import os; os.sched_setaffinity(0, {1}); from train_anywhere.features.sampler import machine; print(machine.allotted_cpus())"
+    code = "import os; os.sched_setaffinity(0, {1}); from train_anywhere.features.sampler import machine; print(machine.usable_cpus())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (os.cpu_count() == 1) or done.stdout == "[1]\n"
-    assert allotted_cpus() == sorted(os.sched_getaffinity(0))
+    assert usable_cpus() == sorted(os.sched_getaffinity(0))
 
 
 def test_the_memory_of_ranks_and_of_their_children(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from train_anywhere.config.schema import Config
+from train_anywhere.features import Features
 from train_anywhere.files import ROOT
-from train_anywhere.launch.processes import beside
-from train_anywhere.monitor.node import NICE, look_after, node_name, parts_of
+from train_anywhere.launch.processes import run_monitor
+from train_anywhere.monitor.node import NICE, make_services, node_name, run_services
 from train_anywhere.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -119,7 +120,7 @@ def test_without_psutil_the_rest_goes_on(make_run: MakeRun, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "train_anywhere.features.sampler.machine", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
     config, run = make_run(*OFTEN)
-    assert [type(part).__name__ for part in parts_of(run, config)] == ["Watch"]
+    assert [type(service).__name__ for service in make_services(run, Features.of(config))] == ["Watch"]
     assert "psutil" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
 
 
@@ -143,17 +144,17 @@ def test_it_starts_without_a_framework(make_run: MakeRun) -> None:
     }
 
 
-class Part:
-    """A part of the side process that does as it is told, and counts."""
+class Service:
+    """A node service that calls a function and counts the calls."""
 
     every_seconds = 0.01
 
     def __init__(self, do: Callable[[], object]) -> None:
-        self.do, self.looks, self.closed = do, 0, False
+        self.do, self.polls, self.closed = do, 0, False
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         assert abs(now - time.time()) < 5
-        self.looks += 1
+        self.polls += 1
         self.do()
 
     def close(self) -> None:
@@ -164,18 +165,18 @@ def fail(error: Exception) -> None:
     raise error
 
 
-def test_a_part_that_fails_or_hangs_leaves_the_others(
+def test_a_service_that_fails_or_hangs_leaves_the_others(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refusing disk is tried again; a bug ends its part, with the traceback in the run folder; a driver that hangs holds up nobody."""
+    """A refusing disk is tried again; a bug ends its service, with the traceback in the run folder; a driver that hangs holds up nobody."""
     monkeypatch.setattr("train_anywhere.monitor.node.CLOSING_S", 0.1)
     _, run = make_run()
-    good, refused = Part(lambda: None), Part(lambda: fail(OSError("no space")))
-    broken, stuck = Part(lambda: fail(ValueError("a bug"))), Part(lambda: time.sleep(600))
-    look_after([broken, stuck, refused, good], lambda: time.sleep(0.01) or good.looks > 9, run)  # type: ignore[func-returns-value]
-    assert (broken.looks, stuck.looks) == (1, 1)
-    assert refused.looks > 2
-    assert all(part.closed for part in (good, refused, broken, stuck))
+    good, refused = Service(lambda: None), Service(lambda: fail(OSError("no space")))
+    broken, stuck = Service(lambda: fail(ValueError("a bug"))), Service(lambda: time.sleep(600))
+    run_services([broken, stuck, refused, good], lambda: time.sleep(0.01) or good.polls > 9, run)  # type: ignore[func-returns-value]
+    assert (broken.polls, stuck.polls) == (1, 1)
+    assert refused.polls > 2
+    assert all(service.closed for service in (good, refused, broken, stuck))
     assert "ValueError: a bug" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
 
 
@@ -183,7 +184,7 @@ def test_a_part_that_fails_or_hangs_leaves_the_others(
 @pytest.mark.quick("False")
 def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:
     config, run = make_run(*OFTEN)
-    with beside(run, config):
+    with run_monitor(run, config):
         wait_for(lambda: lines(run) > 1)
         for side in [
             c for c in psutil.Process().children() if stuck and "train_anywhere.monitor.node" in c.cmdline()
@@ -197,5 +198,5 @@ def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:
 )
 def test_a_run_that_wants_none_has_none(make_run: MakeRun, overrides: list[str]) -> None:
     config, run = make_run(*overrides)
-    with beside(run, config):
+    with run_monitor(run, config):
         assert [c for c in psutil.Process().children() if "train_anywhere.monitor.node" in c.cmdline()] == []

@@ -15,7 +15,7 @@ import pytest
 
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.goodput import goodput
-from train_anywhere.monitor.report.figures import MOST_POINTS, thinned
+from train_anywhere.monitor.report.figures import MOST_POINTS, thin_out
 from train_anywhere.monitor.report.page import page
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs.folder import open_run
@@ -76,7 +76,12 @@ def trained(train, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_was_killed_and_went_on(trained: Path) -> None:
     shown = Page(trained / "report.html")
     assert shown.fetched == []
-    wanted = ["Attempts and checkpoints", "Curves", "loss", "Configuration, where it is not the default"]
+    wanted = [
+        "Attempts and checkpoints",
+        "Curves",
+        "loss",
+        "Configuration: keys that differ from the default",
+    ]
     assert [h for h in wanted if h not in shown.headings] == []
     assert "killed" in shown.text and "completed" in shown.text
     for svg in re.findall(r"<svg.*?</svg>", shown.text, re.S):
@@ -155,9 +160,9 @@ def test_a_hostile_name_is_text(trained: Path) -> None:
 
 def test_long_curves_keep_their_end() -> None:
     points = [(float(i), float(i)) for i in range(10 * MOST_POINTS + 3)]
-    assert len(thinned(points)) <= MOST_POINTS
-    assert thinned(points)[-1] == points[-1]
-    assert thinned(points[:5]) == points[:5]
+    assert len(thin_out(points)) <= MOST_POINTS
+    assert thin_out(points)[-1] == points[-1]
+    assert thin_out(points[:5]) == points[:5]
 
 
 @pytest.mark.slow

@@ -31,9 +31,9 @@ def test_a_sample_is_a_row_the_newest_and_points_of_curves(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
     monkeypatch.setenv("PATH", f"{fake_nvidia_smi(tmp_path / 'bin')}:/usr/bin:/bin")
     config, run = make_run()
-    sampler, now = Sampler(run, config, "node7"), time.time()
+    sampler, now = Sampler(run, config.monitor, config.trainer.max_nodes, "node7"), time.time()
     for i in range(2):
-        sampler.look(now + 10 * i)
+        sampler.poll(now + 10 * i)
     sampler.close()
     table = rows(run.monitor / "node7.csv")
     assert [float(row["time"]) for row in table] == [round(now, 3), round(now + 10, 3)]
@@ -46,7 +46,7 @@ def test_a_sample_is_a_row_the_newest_and_points_of_curves(
     assert newest["sample"]["time"] == round(now + 10, 3)
     curves = EventAccumulator(str(run.tensorboard / "node7")).Reload()
     assert [point.step for point in curves.Scalars("gpu0/use_percent")] in ([0, 10], [0, 9])
-    again = Sampler(run, config, "node7").curves
+    again = Sampler(run, config.monitor, config.trainer.max_nodes, "node7").curves
     assert again and again.began == round(now, 3)  # the next attempt goes on to the right
     assert {"node/cpu_use_percent", "gpu2/temperature_c"} <= {*curves.Tags()["scalars"]}
 
@@ -56,9 +56,9 @@ def test_large_jobs_write_no_more_often_together(
 ) -> None:
     _, run = make_run()
     config = make_config("trainer.nodes=2000")
-    sampler = Sampler(run, config, "a")
+    sampler = Sampler(run, config.monitor, config.trainer.max_nodes, "a")
     assert sampler.every_seconds == 200 and sampler.curves is None
-    assert Sampler(run, make_config("monitor.tensorboard=false"), "a").curves is None
+    assert Sampler(run, make_config("monitor.tensorboard=false").monitor, 1, "a").curves is None
 
 
 def test_a_table_goes_on_in_the_next_attempt(tmp_path: Path) -> None:

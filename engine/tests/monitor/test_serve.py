@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from engine.tests.monitor.test_node import MakeRun, command, wait_for
-from train_anywhere.features.serve.servers import is_first, lines, place
+from train_anywhere.features.serve.servers import is_first, lines, server_url
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -28,7 +28,7 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         page = urllib.request.urlopen(found[0], timeout=60).read().decode()
         assert "<title>TensorBoard</title>" in page
         run.update(state="running")
-        wait_for(lambda: "tensorboard" in run.info())
+        wait_for(lambda: "tensorboard" in run.read_info())
         run.update(step=1)
         assert json.loads(run.info_file.read_text())["tensorboard"] == {"url": found[0], "tunnel": None}
         board = psutil.Process(side.pid).children()[0]
@@ -39,7 +39,7 @@ def test_a_server_as_long_as_the_side_process(make_run: MakeRun) -> None:
         out, err = side.communicate(timeout=60)
     assert (out, err) == ("", "")
     wait_for(lambda: not board.is_running())
-    assert "tensorboard" not in run.info()  # though the run still trains
+    assert "tensorboard" not in run.read_info()  # though the run still trains
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_server_that_can_t_listen_is_said_and_nothing_else(make_run: MakeRun) 
         assert side.stdout
         assert "TensorBoard does not run on" in side.stdout.readline()
         side.communicate(timeout=60)
-    assert "tensorboard" not in run.info()
+    assert "tensorboard" not in run.read_info()
 
 
 def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
@@ -77,12 +77,12 @@ def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
         assert found, said
         assert "Directory listing" in urllib.request.urlopen(found[1], timeout=60).read().decode()
         run.update(state="running")
-        wait_for(lambda: run.info().get("dashboard") == {"url": found[1], "tunnel": None})
+        wait_for(lambda: run.read_info().get("dashboard") == {"url": found[1], "tunnel": None})
         begun = psutil.Process(side.pid).children(recursive=True)
         side.communicate(timeout=60)
     assert len(begun) == 3  # the program that starts the command, the shell, the server
     wait_for(lambda: not any(process.is_running() for process in begun))
-    assert "dashboard" not in run.info()
+    assert "dashboard" not in run.read_info()
 
 
 def test_a_killed_side_process_leaves_no_dashboard(make_run: MakeRun) -> None:
@@ -98,8 +98,8 @@ def test_a_killed_side_process_leaves_no_dashboard(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("serves", "said"),
     [
-        ("nvdashboard-of-nobody {port}", "nvdashboard-of-nobody is not installed there, or not on PATH"),
-        ("sh -c 'exit 3' {port}", r"it ended with exit code 3, see .*/monitor/dashboard\.log"),
+        ("nvdashboard-of-nobody {port}", "nvdashboard-of-nobody is not installed, or not on PATH"),
+        ("sh -c 'exit 3' {port}", r"it exited with code 3, see .*/monitor/dashboard\.log"),
     ],
 )
 def test_a_dashboard_that_does_not_come(make_run: MakeRun, serves: str, said: str) -> None:
@@ -110,17 +110,21 @@ def test_a_dashboard_that_does_not_come(make_run: MakeRun, serves: str, said: st
         assert side.stdout
         assert re.match(rf"dashboard does not run on \S+: {said}$", side.stdout.readline())
         side.communicate(timeout=60)
-    assert "dashboard" not in run.info()
+    assert "dashboard" not in run.read_info()
 
 
 def test_tunnels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "me")
-    inside = place(4711, "gpu3", None, "login.site.org")
+    inside = server_url(4711, "gpu3", None, "login.site.org")
     assert inside["tunnel"] == "ssh -N -L 4711:localhost:4711 -J me@login.site.org me@gpu3"
     assert lines(inside, "TensorBoard")[1].endswith(str(inside["tunnel"]))
-    assert place(4711, "gpu3", "0.0.0.0", None)["tunnel"] == "ssh -N -L 4711:gpu3:4711 me@<login node>"
-    assert place(4711, "gpu3", "10.0.0.3", None)["tunnel"] == "ssh -N -L 4711:10.0.0.3:4711 me@<login node>"
-    assert lines(place(4711, "laptop", None, ""), "TensorBoard") == ["TensorBoard:   http://localhost:4711/"]
+    assert server_url(4711, "gpu3", "0.0.0.0", None)["tunnel"] == "ssh -N -L 4711:gpu3:4711 me@<login node>"
+    assert (
+        server_url(4711, "gpu3", "10.0.0.3", None)["tunnel"] == "ssh -N -L 4711:10.0.0.3:4711 me@<login node>"
+    )
+    assert lines(server_url(4711, "laptop", None, ""), "TensorBoard") == [
+        "TensorBoard:   http://localhost:4711/"
+    ]
 
 
 def test_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,11 +137,11 @@ def test_a_run_that_has_ended_has_no_server(make_run: MakeRun) -> None:
     """Even where the side process was killed, and could not take the note back."""
     _, run = make_run()
     run.monitor.mkdir()
-    run.served("tensorboard").write_text('{"url": "http://localhost:1/", "tunnel": null}')
+    run.server_file("tensorboard").write_text('{"url": "http://localhost:1/", "tunnel": null}')
     run.update(state="running")
-    assert run.info()["tensorboard"]["url"] == "http://localhost:1/"
+    assert run.read_info()["tensorboard"]["url"] == "http://localhost:1/"
     run.update(state="completed")
-    assert "tensorboard" not in run.info()
+    assert "tensorboard" not in run.read_info()
     assert "tensorboard" not in json.loads(run.info_file.read_text())
 
 
@@ -146,8 +150,8 @@ def test_a_damaged_note_is_no_server(make_run: MakeRun) -> None:
     run.monitor.mkdir()
     run.update(state="running")
     for content in ("{", "[]", "{}", "\xff"):
-        run.served("tensorboard").write_text(content, encoding="latin-1")
-        assert isinstance(run, RunDir) and "tensorboard" not in run.info()
+        run.server_file("tensorboard").write_text(content, encoding="latin-1")
+        assert isinstance(run, RunDir) and "tensorboard" not in run.read_info()
 
 
 def test_the_server_needs_no_tensorflow() -> None:

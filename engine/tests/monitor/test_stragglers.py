@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.tests.monitor.test_hangs import RANK
 from train_anywhere.features.hangs.stragglers import Stragglers, median_of_others
-from train_anywhere.monitor.ranks import Seen
+from train_anywhere.monitor.ranks import RankStatus
 
 
 def windows(stragglers: Stragglers, *paces: tuple[float, ...], whole: float = 0.1) -> list[str]:
@@ -17,15 +17,15 @@ def windows(stragglers: Stragglers, *paces: tuple[float, ...], whole: float = 0.
         [],
         [replace(RANK, rank=n, host=f"node{n}", own=0.0, data=0.0, trained=0) for n in range(len(paces[0]))],
     )
-    said += stragglers.look(ranks)
+    said += stragglers.update(ranks)
     for pace in paces:
         batches = round(10 / whole)
         ranks = [_later(r, own * batches, batches) for r, own in zip(ranks, pace, strict=True)]
-        said += stragglers.look(ranks)
+        said += stragglers.update(ranks)
     return said
 
 
-def _later(rank: Seen, own: float, batches: int) -> Seen:
+def _later(rank: RankStatus, own: float, batches: int) -> RankStatus:
     return replace(rank, own=rank.own + own, trained=rank.trained + batches, clock=rank.clock + 10)
 
 
@@ -61,7 +61,7 @@ def test_a_rank_that_waits_for_data_is_said_to() -> None:
     ranks = [replace(RANK, rank=n, own=0.0, data=0.0, trained=0) for n in range(2)]
     stragglers, said = Stragglers(), list[str]()
     for _ in range(5):
-        said += stragglers.look(ranks)
+        said += stragglers.update(ranks)
         ranks = [
             _later(ranks[0], 1.0, 100),
             replace(_later(ranks[1], 4.0, 100), data=ranks[1].data + 3.0),

@@ -3,7 +3,8 @@
 import json
 
 from engine.tests.monitor.test_node import MakeRun
-from train_anywhere.monitor.times import Times, waited_for_slowest
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.monitor.times import Times, slowest_rank_wait
 from train_anywhere.runs.attempts import STARTED
 
 
@@ -15,12 +16,12 @@ def test_the_slowest_rank_against_the_middle_one_of_this_attempt_s_nodes(make_ru
         content = {"host": host, "ranks": [{"own": own, "data": data} for own, data in ranks]}
         (run.monitor / f"ranks-{host}.json").write_text(json.dumps(content))
     (run.monitor / "ranks-node3.json").write_text('{"host": "node3", "ranks": 5}')
-    assert waited_for_slowest(run, {"node1", "node2", "node3"}) == 19.0  # node9 was another attempt's
-    assert waited_for_slowest(run, {"node2"}) == 0.0
+    assert slowest_rank_wait(run, {"node1", "node2", "node3"}) == 19.0  # node9 was another attempt's
+    assert slowest_rank_wait(run, {"node2"}) == 0.0
 
 
 def test_the_time_before_this_process_is_of_the_job(make_run: MakeRun) -> None:
     _, run = make_run()
-    assert Times(run, {})()["before"] == 0.0
-    assert Times(run, {STARTED: "1000000000"})()["before"] > 1e8
-    assert Times(run, {STARTED: "now"})()["before"] == 0.0
+    assert Times(run, Heartbeat(), {})()["before"] == 0.0
+    assert Times(run, Heartbeat(), {STARTED: "1000000000"})()["before"] > 1e8
+    assert Times(run, Heartbeat(), {STARTED: "now"})()["before"] == 0.0

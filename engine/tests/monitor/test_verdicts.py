@@ -52,13 +52,11 @@ def test_a_loss_that_is_no_number(value: float) -> None:
 def test_what_the_machine_did(tmp_path: Path) -> None:
     loss = asdict(BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",), "machine"))
     (said,) = verdicts(facts(parts=[{"nan": loss}]))
-    assert said.startswith(
-        "train/loss was nan or inf in step 33, first on rank 1 on node2, and a number when"
-    )
+    assert said.startswith("train/loss was nan or inf in step 33, first on rank 1 on node2, but finite when")
     assert verdicts(facts(parts=[{"nan": loss | {"verdict": "repeated"}}])) == []
     (tmp_path / "bad_nodes").write_text("node2,node3\n")
     assert verdicts(facts(run=RunDir(tmp_path))) == [
-        "node2, node3 failed more than once and are left out: tell the site, and use cluster.exclude=node2,node3 meanwhile."
+        "node2, node3 failed more than once and are excluded: report this to the site, and meanwhile use cluster.exclude=node2,node3."
     ]
 
 
@@ -112,12 +110,12 @@ def test_checkpoints_that_take_long() -> None:
 def test_work_that_was_lost() -> None:
     first = {"from_step": 0, "step": 100, "seconds": {"step": 100}}
     (said,) = verdicts(facts(parts=[first, {"from_step": 50, "step": 100, "seconds": {"step": 50}}]))
-    assert said.startswith("33% of the time went into steps that a crash lost")
+    assert said.startswith("33% of the time was spent on steps lost in a crash")
 
 
 def test_memory_near_its_limit() -> None:
     (said,) = verdicts(facts(nodes=(node("gpu33", [90, 90], memory=99.0),)))
-    assert said == "the job held 99.0 of 100.0 GiB on gpu33: raise cluster.mem."
+    assert said == "the job used 99.0 of 100.0 GiB on gpu33: raise cluster.mem."
 
 
 def test_what_the_watch_has_found_is_told() -> None:
@@ -129,6 +127,6 @@ def test_what_the_watch_has_found_is_told() -> None:
     assert verdicts(facts(watch={"hang": {"line": "rank 1 hangs."}, "hangs": [{"step": 3}]})) == [
         "rank 1 hangs."
     ]
-    assert verdicts(facts(watch={"late": [2, 3]})) == ["not there yet: ranks 2, 3."]
+    assert verdicts(facts(watch={"late": [2, 3]})) == ["not started yet: ranks 2, 3."]
     (ended,) = verdicts(facts(watch={"hang": None, "hangs": [{"step": 7}, {"step": 30}]}))
-    assert ended.startswith("the run hung at step 7, 30 and was ended")
+    assert ended.startswith("the run hung at step 7, 30 and was stopped")

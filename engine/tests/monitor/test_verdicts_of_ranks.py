@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.test_efficiency import HOOKS, LATE, SLEEP_S
-from train_anywhere.config.checks.strategy_table import SEVERAL
+from train_anywhere.config.checks.strategy_table import AUTO_STRATEGIES
 from train_anywhere.files import ROOT
 from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.run_facts import read_facts
@@ -48,7 +48,7 @@ def open_slow():
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "SETTLED_S", 2.0)
+    monkeypatch.setattr(rules, "WARM_UP_S", 2.0)
 
 
 def said(results: Path) -> list[str]:
@@ -85,7 +85,7 @@ def test_a_rank_that_all_others_wait_for(framework: str, train: Train, tmp_path:
     (tmp_path / "late.py").write_text(LATE.format(module=module, hook=hook, sleep=SLEEP_S))
     words = [
         f"framework={framework}",
-        f"strategy={SEVERAL[framework][1]}",
+        f"strategy={AUTO_STRATEGIES[framework][1]}",
         "trainer.devices=3",
         "callbacks.late._target_=late.Late",
     ]
@@ -102,7 +102,7 @@ def test_a_checkpoint_after_each_step(framework: str, train: Train, tmp_path: Pa
     done = train(*SMALL, *words, f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stderr
     (sentence,) = [s for s in said(tmp_path) if "checkpoints" in s]
-    assert sentence.startswith("training stood still ")
+    assert sentence.startswith("training waited ")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.config.schema import Config
-from train_anywhere.features.hangs.kill_ranks import too_often
+from train_anywhere.features.hangs.kill_ranks import is_repeated_hang
 from train_anywhere.features.hangs.rank_watch import Watch
 from train_anywhere.features.hangs.stragglers import Stragglers
 from train_anywhere.files import ROOT
@@ -28,7 +28,7 @@ RANK = """
 import sys, time
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.hangs import stacks
-from train_anywhere.monitor.heartbeat import own
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 from pathlib import Path
 
@@ -37,7 +37,9 @@ def collective(): time.sleep(60)
 def elsewhere(): time.sleep(60)
 
 rank, hangs_at, slow = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-stacks.register(own.begin(RunDir(Path(sys.argv[1])), Topology(rank=rank, world_size=2)))
+own = Heartbeat()
+own.open(RunDir(Path(sys.argv[1])), Topology(rank=rank, world_size=2))
+stacks.register(own)
 own.enter("step", "data")
 for step in range(10**6):
     own.fetched()
@@ -89,7 +91,7 @@ def look_until(watch: Watch, there: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < end, f"not within {seconds} s"
-        watch.look(time.time())
+        watch.poll(time.time())
         time.sleep(0.1)
 
 
@@ -115,7 +117,7 @@ def test_a_stopped_rank_is_named_with_the_stacks_of_all(
     for process in processes:
         os.kill(process.pid, signal.SIGCONT)
     look_until(watch, lambda: found(run).get("hang") is None, 10)
-    assert "the ranks go on again" in capsys.readouterr().out
+    assert "the ranks resumed" in capsys.readouterr().out
     assert {p.name for p in run.monitor.glob("stacks-*")} == {
         "stacks-here-rank0.txt",
         "stacks-here-rank1.txt",
@@ -127,9 +129,9 @@ def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(
 ) -> None:
     """Programs that follow the log read watch.json at once."""
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
-    RunRecorder(run).start(2, {})
-    assert watch.judge
-    watch.judge.stragglers = Stragglers(window=0.3)
+    RunRecorder(run).record_start(2, {})
+    assert watch.supervisor
+    watch.supervisor.stragglers = Stragglers(window=0.3)
     files: dict[str, dict[str, Any]] = {}
 
     class Log(io.StringIO):
@@ -142,7 +144,7 @@ def test_a_line_of_the_log_is_in_the_file_when_it_is_printed(
         look_until(watch, lambda: all(p.poll() is not None for p in processes), 30)
     slow, hang, end = (
         next(file for line, file in files.items() if words in line)
-        for words in ("is slow", "Stacks of all ranks", "the ranks are ended")
+        for words in ("is slow", "Stack traces of all ranks", "stopped the ranks")
     )
     assert [rank["rank"] for rank in slow["slow"]] == [1]
     assert "hang in step" in hang["hang"]["line"] and not hang["hang"]["end"]
@@ -155,10 +157,10 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
-    RunRecorder(run).start(2, {})
+    RunRecorder(run).record_start(2, {})
     processes = ranks(run, 7, 7)
     look_until(watch, lambda: all(p.poll() == -signal.SIGKILL for p in processes), 30)
-    info = run.info()
+    info = run.read_info()
     assert (info["state"], info["parts"][-1]["ended_by"], info["parts"][-1]["step"]) == (
         "preempted",
         "hang",
@@ -167,7 +169,7 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     assert (run.monitor / "hang").read_text() == "local/0\n"
     assert found(run)["hangs"] == [{"step": 7, "start": "local/0", "host": None}]
     said = capsys.readouterr().out
-    assert f"go on with: python src/train.py resume={run.path}" in said
+    assert f"resume with: python src/train.py resume={run.path}" in said
     assert "in collective" in (run.monitor / "stacks-here-rank0.txt").read_text()
     assert "in elsewhere" in (run.monitor / "stacks-here-rank1.txt").read_text()
 
@@ -178,21 +180,21 @@ def test_the_third_hang_at_a_step_fails_the_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run, watch = watched("monitor.hang_minutes=0.03", "monitor.hang=requeue")
-    RunRecorder(run).start(2, {})
-    assert watch.judge
-    watch.judge.hangs = [{"step": 7, "start": "1/0"}, {"step": 7, "start": "1/1"}]
+    RunRecorder(run).record_start(2, {})
+    assert watch.supervisor
+    watch.supervisor.hangs = [{"step": 7, "start": "1/0"}, {"step": 7, "start": "1/1"}]
     processes = ranks(run, 7, 7)
     look_until(watch, lambda: all(p.poll() is not None for p in processes), 30)
-    assert run.info()["state"] == "failed"
-    assert "hangs at step 7 for the 3rd time without progress since: it has failed" in capsys.readouterr().out
+    assert run.read_info()["state"] == "failed"
+    assert "the run failed: it hangs at step 7 for the 3rd time without progress" in capsys.readouterr().out
     assert found(run)["hangs"] == []  # who resumes it has three times again
 
 
 def test_progress_between_hangs_counts_anew() -> None:
-    assert not too_often([{"step": 7}], 7)
-    assert too_often([{"step": 7}, {"step": 7}], 7)
-    assert not too_often([{"step": 7}, {"step": 7}], 8)
-    assert not too_often([{"step": 7}, {"step": 7}, {"step": 9}], 9)
+    assert not is_repeated_hang([{"step": 7}], 7)
+    assert is_repeated_hang([{"step": 7}, {"step": 7}], 7)
+    assert not is_repeated_hang([{"step": 7}, {"step": 7}], 8)
+    assert not is_repeated_hang([{"step": 7}, {"step": 7}, {"step": 9}], 9)
 
 
 def test_heartbeats_of_killed_ranks_are_removed_at_the_end(
@@ -220,7 +222,7 @@ def test_ranks_of_an_earlier_start_are_not_seen(
             time.sleep(0.05)
         process.kill()
         process.wait()
-    watch.look(time.time())
+    watch.poll(time.time())
     assert watch.node.known == {}
 
 
@@ -231,13 +233,13 @@ def test_the_first_node_learns_of_the_others_by_their_files(
     config, run = make_run("monitor.hang_minutes=0.05")
     hosts = {"TRAIN_HOSTS": "here:1,there:1"}
     first, second = (Watch(run, config.monitor, host, hosts) for host in ("here", "there"))
-    assert first.judge and not second.judge
+    assert first.supervisor and not second.supervisor
     first.node.place = place_of(RunDir(run.path.parent / "nobody"))
     ranks(run, 3, 3)
-    first.judge.meeting.patience = 0
+    first.supervisor.startup.patience = 0
 
     def both() -> bool:
-        second.look(time.time())
+        second.poll(time.time())
         return bool(found(run).get("hang"))
 
     look_until(first, both, 30)
@@ -249,10 +251,10 @@ def test_the_first_node_learns_of_the_others_by_their_files(
 
 def test_an_ended_run_has_no_hang(make_run: Make) -> None:
     config, run = make_run("monitor.hang_minutes=0.01")
-    RunRecorder(run).start(1, {})
-    RunRecorder(run).end(Outcome("completed", 1, 1, {}, None))
+    RunRecorder(run).record_start(1, {})
+    RunRecorder(run).record_end(Outcome("completed", 1, 1, {}, None))
     watch = Watch(run, config.monitor, "here", {})
-    watch.look(time.time())
+    watch.poll(time.time())
     assert found(run)["hang"] is None
 
 
@@ -287,7 +289,7 @@ def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[s
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 75, out
     assert "rank 1 on" in out and "its process is stopped; rank 0 waits for it." in out
-    assert f"go on with: python src/train.py resume={(tmp_path / 'latest').resolve()}" in out
+    assert f"resume with: python src/train.py resume={(tmp_path / 'latest').resolve()}" in out
     stacks = {p.name.rpartition("-")[2]: p.read_text() for p in monitor.glob("stacks-*")}
     assert stacks.keys() == {"rank0.txt", "rank1.txt"}
     assert "engine/train_anywhere/training" in stacks["rank0.txt"]

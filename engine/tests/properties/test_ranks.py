@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.launcher_env import job_port, number, train_hosts
+from train_anywhere.distributed.launcher_env import job_port, read_number, train_hosts
 from train_anywhere.distributed.network.hostlist import expand_hosts, expand_tasks, first_host
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
@@ -130,7 +130,7 @@ def test_any_environment_is_a_place_or_refused(env: dict[str, str], whole: bool)
 @given(st.text(DIGITS | st.sampled_from("0123456789-+_. "), max_size=5))
 def test_a_variable_is_a_whole_number_or_refused(value: str) -> None:
     try:
-        found = number({"RANK": value}, "RANK")
+        found = read_number({"RANK": value}, "RANK")
     except TopologyError as error:
         assert "RANK" in str(error)
         return

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
 from train_anywhere.errors import CheckpointError, ProjectError, SubmitError
 from train_anywhere.features.restarts import restart
-from train_anywhere.features.stage.copy import _remembered
+from train_anywhere.features.stage.copy import _read_record
 from train_anywhere.files.plain_json import dumps, finite, loads
 from train_anywhere.monitor.report import page as page_of_report
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.rank_reports import reports
-from train_anywhere.search.study import begin, folder_of
+from train_anywhere.runs.rank_reports import read_reports
+from train_anywhere.search.study import find_folder, make_folder
 from train_anywhere.slurm.scaling.timing_table import open_table
-from train_anywhere.slurm.status.as_json import document
-from train_anywhere.slurm.status.best import best
-from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.as_json import to_json
+from train_anywhere.slurm.status.best import find_best
+from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.sources.gather import gather
 from train_anywhere.slurm.status.text_page import page, table
 from train_anywhere.testing.frameworks import FIRST
@@ -135,18 +135,18 @@ def with_file(name: str, content: str | bytes) -> Iterator[RunDir]:
 
 def look_at(run: RunDir) -> None:
     """All that reads a run folder without training in it."""
-    submitted = Submitted(run, None, None, None, ())
+    submitted = RunEntry(run, None, None, None, ())
     gathered = gather([submitted])
     for report in gathered.reports:
         assert report.trouble or page(report)
-    assert table(gathered.reports) and json.loads(document(gathered))
+    assert table(gathered.reports) and json.loads(to_json(gathered))
     with_errors(lambda: page_of_report.page(run, read_facts(run)))
-    with_errors(lambda: best([submitted], "val/acc", "max"))
+    with_errors(lambda: find_best([submitted], "val/acc", "max"))
     with_errors(
         lambda: restart.decide(restart.read_failure(run, 1), restart.Nodes(("n1",), ("n1",), 1), 1, 0, True)
     )
-    reports(run)
-    lock.read(run.path / "lock")
+    read_reports(run)
+    lock.read_holder(run.path / "lock")
 
 
 def with_errors(do: Callable[[], object]) -> None:
@@ -158,7 +158,7 @@ def with_errors(do: Callable[[], object]) -> None:
 
 
 def test_whole_files_are_shown() -> None:
-    [report] = gather([Submitted(whole(), None, None, None, ())]).reports
+    [report] = gather([RunEntry(whole(), None, None, None, ())]).reports
     assert not report.trouble and report.progress.step == 14 and report.hosts == ("n1",)
 
 
@@ -239,7 +239,7 @@ def test_any_timing_table_is_opened_or_refused(place: tuple[Any, ...], value: An
     try:
         assert all(cell.name and cell.total for cell in open_table(folder()).cells)
     except SubmitError as error:
-        assert "holds no timing table" in str(error)
+        assert "contains no timing table" in str(error)
 
 
 @bounded(60)
@@ -247,7 +247,7 @@ def test_any_timing_table_is_opened_or_refused(place: tuple[Any, ...], value: An
 def test_any_record_of_a_copy_is_believed_or_not(content: Any) -> None:
     record = folder() / "data.json"
     record.write_text(json.dumps(content))
-    found = _remembered(record, "a start")
+    found = _read_record(record, "a start")
     assert found is None or (found.start == "a start" and isinstance(found.name, str | None))
 
 
@@ -259,11 +259,11 @@ def test_a_damaged_study_is_not_gone_on_with(command: Any, journal: bytes) -> No
     study.mkdir(parents=True, exist_ok=True)
     (study / "study.json").write_text(json.dumps(command))
     (study / "study.log").write_bytes(journal)
-    assert folder_of(results, "digits", ["seed=1,2"], None) != study
-    with_errors(lambda: begin(study, ["seed=1,2"], 3))
+    assert find_folder(results, "digits", ["seed=1,2"], None) != study
+    with_errors(lambda: make_folder(study, ["seed=1,2"], 3))
 
 
 def test_damaged_attempts_are_a_sentence() -> None:
     damaged = json.dumps({**GOOD["run.json"], ATTEMPTS: [{"step": "x"}]})
     with with_file("run.json", damaged) as run, pytest.raises(CheckpointError, match="not what this project"):
-        run.info()
+        run.read_info()

@@ -18,7 +18,7 @@ from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
 from train_anywhere.commands.jobs import _rank
 from train_anywhere.config.checks import contradictions
 from train_anywhere.config.command.compose import parse_override
-from train_anywhere.config.limits import Span, span
+from train_anywhere.config.limits import Span, span_bounds
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.data.text.tokenizer import MODEL, read_tokenizer, train_bpe
@@ -26,8 +26,8 @@ from train_anywhere.errors import ConfigError, DataError, SubmitError
 from train_anywhere.features import serve
 from train_anywhere.features.serve.dashboard import PORT
 from train_anywhere.monitor import heartbeat
-from train_anywhere.search.space import space_of
-from train_anywhere.slurm.script import begin
+from train_anywhere.search.space import make_space
+from train_anywhere.slurm.script import begin_time
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.show_logs import rank_of
 
@@ -44,7 +44,7 @@ def config() -> Config:
 @given(st.text(DIGITS | st.sampled_from("0123456789- ,:."), max_size=8) | TEXT)
 def test_any_text_is_a_range_or_refused(text: str) -> None:
     value, said = Span(MOST)(text)
-    least, most = span(value)  # what stands in for a refused one is a range too
+    least, most = span_bounds(value)  # what stands in for a refused one is a range too
     assert 1 <= least <= most <= MOST
     assert said or re.fullmatch("[0-9]+-[0-9]+", text, re.ASCII)
 
@@ -54,8 +54,8 @@ def test_any_text_is_a_range_or_refused(text: str) -> None:
 def test_a_range_is_read_back(one: int, other: int) -> None:
     least, most = sorted((one, other))
     assert Span(MOST)(f"{least}-{most}") == (f"{least}-{most}", "")
-    assert span(f"{least}-{most}") == (least, most)
-    assert span(most) == (most, most)
+    assert span_bounds(f"{least}-{most}") == (least, most)
+    assert span_bounds(most) == (most, most)
 
 
 @bounded(200)
@@ -71,8 +71,8 @@ def test_devices_are_whole_nodes_or_refused(
     devices: int | str, total: int | str | None, nodes: int | str
 ) -> None:
     trainer = dataclasses.replace(config().trainer, devices=devices, total_devices=total, nodes=nodes)
-    said = contradictions._devices(dataclasses.replace(config(), trainer=trainer))
-    least, most = trainer.span
+    said = contradictions._check_devices(trainer)
+    least, most = trainer.node_range
     assert said or 1 <= least <= most
     if not said and isinstance(total, str) and isinstance(devices, int):
         assert total == f"{least * devices}-{most * devices}"
@@ -86,7 +86,7 @@ def test_devices_are_whole_nodes_or_refused(
 )
 def test_any_text_is_a_time_to_begin_at_or_refused(text: str) -> None:
     try:
-        assert begin.read(text) == text and text.isascii() and "\n" not in text
+        assert begin_time.check(text) == text and text.isascii() and "\n" not in text
     except ValueError as error:
         assert "use " in str(error)
 
@@ -96,8 +96,8 @@ def test_any_text_is_a_time_to_begin_at_or_refused(text: str) -> None:
     st.datetimes(datetime(1970, 1, 1), datetime(2999, 1, 1)).map(lambda t: t.replace(microsecond=0, fold=0))
 )
 def test_a_date_is_the_same_for_both_schedulers(when: datetime) -> None:
-    assert begin.read(when.isoformat()) == when.isoformat()
-    assert datetime.strptime(begin.of_pbs(when.isoformat()), "%Y%m%d%H%M.%S") == when
+    assert begin_time.check(when.isoformat()) == when.isoformat()
+    assert datetime.strptime(begin_time.to_qsub(when.isoformat()), "%Y%m%d%H%M.%S") == when
 
 
 WORDS = st.text(st.sampled_from("ab{port}'\"\\ $;\n") | st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -106,7 +106,7 @@ WORDS = st.text(st.sampled_from("ab{port}'\"\\ $;\n") | st.characters(exclude_ca
 @bounded(200)
 @given(WORDS)
 def test_a_command_is_told_its_port_or_refused(command: str) -> None:
-    if serve._dashboard(command):
+    if serve._command_problems(command):
         return
     first, *others = [word.replace(PORT, "4711") for word in shlex.split(command)]
     assert any("4711" in word for word in others) and PORT not in first
@@ -117,7 +117,7 @@ def test_a_command_is_told_its_port_or_refused(command: str) -> None:
     st.lists(WORDS, min_size=1, max_size=3), st.sampled_from([PORT, f"--port={PORT}", f"http://h:{PORT}/"])
 )
 def test_any_words_and_a_port_are_a_command(words: list[str], port: str) -> None:
-    assert not serve._dashboard(shlex.join([*words, port])) or PORT in words[0]
+    assert not serve._command_problems(shlex.join([*words, port])) or PORT in words[0]
 
 
 @bounded(200)
@@ -136,7 +136,7 @@ def test_every_address_is_one(address: object) -> None:
 @bounded(200)
 @given(st.text(st.sampled_from("ab-._=+/ ~") | st.characters(exclude_categories=["Cs"]), max_size=12))
 def test_a_name_is_one_of_a_folder_or_refused(name: str) -> None:
-    if not contradictions._name(dataclasses.replace(config(), name=name)):
+    if not contradictions._check_name(name):
         assert Path("/results", name).parts == ("/", "results", name) and name.isascii() and name != "latest"
 
 
@@ -238,11 +238,11 @@ def test_any_sweep_is_searched_or_refused(typed: str) -> None:
     if parse_override(word) is None:
         return
     try:
-        space = space_of(OverridesParser.create().parse_overrides([word]))
+        space = make_space(OverridesParser.create().parse_overrides([word]))
     except ConfigError as error:
         assert error.problems and all(p and "\n" not in p for p in error.problems)
         return
-    for [end] in space.ends():
+    for [end] in space.extremes():
         assert parse_override(end) is not None, end
 
 

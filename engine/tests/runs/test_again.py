@@ -10,7 +10,7 @@ from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.replay import bad_loss
 from train_anywhere.features.replay.bad_loss import BadLoss
 from train_anywhere.features.restarts.restart import Failure, Nodes, decide, main
-from train_anywhere.runs.debug import CAUSE, NODE, first, named
+from train_anywhere.runs.debug import CAUSE, NODE, claim_first, describe_exit_code
 from train_anywhere.runs.folder import RunDir, create
 from train_anywhere.runs.recorder import RunRecorder
 
@@ -34,10 +34,10 @@ def new_run(folder: Path) -> RunDir:
 def failing(run: RunDir, *steps: int) -> None:
     for step in steps:
         recorder = RunRecorder(run)
-        recorder.start(2, JOB)
-        recorder.first_step(0)
+        recorder.record_start(2, JOB)
+        recorder.record_first_step(0)
         recorder.steps_done = lambda step=step: step  # type: ignore[misc]
-        recorder.failure()
+        recorder.record_failure()
 
 
 def asked(run: RunDir, retries: int, used: int = 0, *more: str) -> int:
@@ -64,11 +64,11 @@ def test_a_failure_that_repeats_at_the_same_step_ends_the_job(
 ) -> None:
     run = new_run(tmp_path)
     failing(run, 3, 5, 5)
-    first(run, CAUSE, "rank 1 of 2 on node2: LookupError: row 42")
+    claim_first(run, CAUSE, "rank 1 of 2 on node2: LookupError: row 42")
     assert asked(run, 9) == 1
     said = capsys.readouterr().err
     assert (
-        "not once more: the ranks failed after step 5: rank 1 of 2 on node2: LookupError: row 42, 2 times in a row"
+        "not restarted: the ranks failed after step 5: rank 1 of 2 on node2: LookupError: row 42, 2 times in a row"
         in said
     )
 
@@ -90,7 +90,7 @@ def test_on_the_nodes_that_answer(tmp_path: Path, capsys: pytest.CaptureFixture[
     out, err = capsys.readouterr()
     assert out == "node1\nnode3\n" and "node2 does not answer any more" in err
     assert asked(run, 0, 0, *nodes, "--fewest", "3") == STOPPED
-    assert "2 left are fewer than 3: back to the queue" in capsys.readouterr().err
+    assert "2 left are fewer than 3: requeueing the job" in capsys.readouterr().err
 
 
 def test_a_dead_node_explains_a_failure_at_the_same_step() -> None:
@@ -111,11 +111,11 @@ def test_a_node_that_fails_twice_is_left_out(
     for number, (node, step) in enumerate((("node2.cluster", 5), ("node1", 7), ("node2.cluster", 9))):
         monkeypatch.setenv("TRAIN_STARTED", str(number))
         failing(run, step)
-        first(run, NODE, node)
+        claim_first(run, NODE, node)
     assert asked(run, 2, 2) == 1, "nothing requeues it"
     assert asked(run, 3, 2, "--requeue") == 0 and nodes_file.read(run) == []
     assert asked(run, 2, 2, "--requeue") == STOPPED
-    said = "again: the ranks failed after step 9: exit code 1; not the first time on node2: back to the queue, without that node."
+    said = "again: the ranks failed after step 9: exit code 1; not the first time on node2: requeueing the job without it."
     assert said in capsys.readouterr().err
     assert (run.path / "bad_nodes").read_text() == "node2\n"
     nodes = ["--hosts", "node[1-3]", "--answer", "node[1-3]", "--fewest", "2"]
@@ -128,23 +128,21 @@ def test_a_node_that_fails_twice_is_left_out(
 
 def test_a_loss_of_nan_is_computed_again_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, loss = new_run(tmp_path), BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",))
-    RunRecorder(run).start(2, JOB)
+    RunRecorder(run).record_start(2, JOB)
     bad_loss.record(run, loss)
-    RunRecorder(run).failure()
+    RunRecorder(run).record_failure()
     assert asked(run, 0) == 0
-    assert (
-        "again: the steps up to 40 are computed again, from a checkpoint before." in capsys.readouterr().err
-    )
-    RunRecorder(run).start(2, JOB)
-    bad_loss.judge(run, "repeated")
+    assert "again: recomputing the steps up to 40 from an earlier checkpoint." in capsys.readouterr().err
+    RunRecorder(run).record_start(2, JOB)
+    bad_loss.record_verdict(run, "repeated")
     bad_loss.record(run, replace(loss, verdict="repeated"))
-    RunRecorder(run).failure()
+    RunRecorder(run).record_failure()
     assert asked(run, 9) == 1
-    assert "not once more: train/loss is nan or inf each time." in capsys.readouterr().err
+    assert "not restarted: train/loss is nan or inf each time." in capsys.readouterr().err
 
 
 def test_exit_codes_in_words() -> None:
-    assert named(137) == "signal SIGKILL" and named(1) == "exit code 1"
+    assert describe_exit_code(137) == "signal SIGKILL" and describe_exit_code(1) == "exit code 1"
 
 
 def test_a_damaged_run_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,12 @@ from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import (
     ENDS,
     Outcome,
-    count_step,
-    counted_step,
     job_name,
-    logged_step,
+    read_logged_step,
+    read_recorded_step,
+    record_step,
     resume_summary,
-    with_ends,
+    with_script_ends,
 )
 from train_anywhere.runs.folder import RunDir, create
 from train_anywhere.runs.recorder import RunRecorder
@@ -26,31 +26,33 @@ JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:2"}
 
 
 def attempt(run: RunDir, from_step: int, to_step: int, ended_by: str | None) -> None:
-    RunRecorder(run).start(2, JOB)
-    RunRecorder(run).first_step(from_step)
+    RunRecorder(run).record_start(2, JOB)
+    RunRecorder(run).record_first_step(from_step)
     log = CsvLog(run.metrics_csv)
     log.resume(from_step)
     for step in range(from_step + 1, to_step + 1):
         log.write(step, 1, {"train/loss": 1.0})
     if ended_by:
         state: Literal["completed", "preempted"] = "completed" if ended_by == "completed" else "preempted"
-        RunRecorder(run).end(Outcome(state, 1, to_step, {}, None), None if state == ended_by else ended_by)
+        RunRecorder(run).record_end(
+            Outcome(state, 1, to_step, {}, None), None if state == ended_by else ended_by
+        )
 
 
 def test_a_run_that_was_never_resumed_has_no_resume_summary(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     attempt(run, 0, 5, "completed")
-    assert resume_summary(run.info()) == ""
-    assert run.info()["parts"][0]["ended_by"] == "completed"
+    assert resume_summary(run.read_info()) == ""
+    assert run.read_info()["parts"][0]["ended_by"] == "completed"
 
 
 def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     attempt(run, 0, 5, "USR1")
     attempt(run, 5, 12, None)
-    assert resume_summary(run.info()) == "resumed 1 time, 0 steps lost"
+    assert resume_summary(run.read_info()) == "resumed 1 time, 0 steps lost"
     attempt(run, 9, 20, "completed")
-    info = run.info()
+    info = run.read_info()
     assert resume_summary(info) == "resumed 2 times, 3 steps lost"
     assert [p["ended_by"] for p in info["parts"]] == ["USR1", "killed", "completed"]
     assert [p["from_step"] for p in info["parts"]] == [0, 5, 9]
@@ -60,19 +62,19 @@ def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path
 def test_another_number_of_nodes_is_said(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     for hosts in ("a:2,b:2,c:2", "a:2,b:2,c:2", "a:2"):
-        RunRecorder(run).start(6, {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": hosts})
-    assert resume_summary(run.info()) == "resumed 2 times, 0 steps lost, on 3, then 1 node"
+        RunRecorder(run).record_start(6, {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": hosts})
+    assert resume_summary(run.read_info()) == "resumed 2 times, 0 steps lost, on 3, then 1 node"
 
 
 def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     attempt(run, 0, 5, None)
-    count_step(run, 17)
+    record_step(run, 17)
     attempt(run, 3, 4, None)
-    assert resume_summary(run.info()) == "resumed 1 time, 14 steps lost"
+    assert resume_summary(run.read_info()) == "resumed 1 time, 14 steps lost"
     # killed before the next heartbeat: the count of the attempt before is not its own
     attempt(run, 4, 6, None)
-    assert run.info()["parts"][1]["step"] == 4
+    assert run.read_info()["parts"][1]["step"] == 4
 
 
 def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,30 +82,30 @@ def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run = create(tmp_path, "a")
     recorder = RunRecorder(run)
     with lock.RunLock(run, recorder):
-        assert counted_step(run) == 0
+        assert read_recorded_step(run) == 0
         recorder.steps_done = lambda: 41
         deadline = time.monotonic() + 10
-        while counted_step(run) != 41 and time.monotonic() < deadline:
+        while read_recorded_step(run) != 41 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert counted_step(run) == 41
+        assert read_recorded_step(run) == 41
         recorder.steps_done = lambda: 43
-    assert counted_step(run) == 43
+    assert read_recorded_step(run) == 43
 
 
 def test_the_last_logged_step(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
-    assert logged_step(run) == 0
+    assert read_logged_step(run) == 0
     run.metrics_csv.write_text("step,epoch\n3,1\n7,1\n1")
-    assert logged_step(run) == 7
+    assert read_logged_step(run) == 7
 
 
 def test_each_attempt_says_where_it_ran_and_why_it_ended(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     run.jobs.write_text("7\n")
     attempt(run, 0, 5, None)
-    RunRecorder(run).start(2, {"PBS_JOBID": "8.server"})
-    RunRecorder(run).failure()
-    info = run.info()
+    RunRecorder(run).record_start(2, {"PBS_JOBID": "8.server"})
+    RunRecorder(run).record_failure()
+    info = run.read_info()
     assert (info["state"], info["restarts"], info["job_ids"]) == ("failed", 1, ["7", "8.server"])
     assert [(p["job"], p["ended_by"]) for p in info["parts"]] == [("7", "killed"), ("8.server", "failed")]
 
@@ -115,11 +117,11 @@ def test_an_attempt_ends_when_its_batch_script_was_done_with_it(tmp_path: Path) 
         {"started": "2026-11-22T10:00:09+00:00", "allocated": "2026-11-22T10:00:00+00:00"},
         {"started": "2026-11-22T11:00:09+00:00"},
     ]
-    assert with_ends(run, attempts) == attempts
+    assert with_script_ends(run, attempts) == attempts
     run.monitor.mkdir()
     first = int(datetime.fromisoformat(attempts[0]["allocated"]).timestamp())
     (run.monitor / ENDS).write_text(f"{first} {first + 60}\n5 1\n")
-    assert [a.get("script_ended") for a in with_ends(run, attempts)] == [
+    assert [a.get("script_ended") for a in with_script_ends(run, attempts)] == [
         "2026-11-22T09:01:00+00:00",
         None,
         None,
@@ -131,7 +133,7 @@ def test_a_damaged_record_of_ends_is_none(tmp_path: Path, damaged: bytes) -> Non
     run = create(tmp_path, "a")
     run.monitor.mkdir()
     (run.monitor / ENDS).write_bytes(damaged)
-    assert with_ends(run, [{"allocated": "2026-11-22T09:00:00+00:00"}]) == [
+    assert with_script_ends(run, [{"allocated": "2026-11-22T09:00:00+00:00"}]) == [
         {"allocated": "2026-11-22T09:00:00+00:00"}
     ]
 

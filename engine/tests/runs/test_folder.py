@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.marked import MARKER
+from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.runs import folder
 from train_anywhere.runs.folder import RunDir, create, discard, open_run, point_latest
 
@@ -28,7 +28,7 @@ def test_many_at_once_get_different_folders(tmp_path: Path) -> None:
 
 def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
-    assert run.info() == {}
+    assert run.read_info() == {}
     run.update(state="queued", step=0)
     done = threading.Event()
     torn = []
@@ -47,8 +47,8 @@ def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
     done.set()
     reader.join()
     assert not torn
-    assert run.info()["state"] == "queued"
-    assert run.info()["step"] == 199
+    assert run.read_info()["state"] == "queued"
+    assert run.read_info()["step"] == 199
     assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json", "state"]
 
 
@@ -75,7 +75,7 @@ def test_run_json_counts_except_for_what_a_batch_script_may_record(
         run.state_file.unlink()
     else:
         run.state_file.write_bytes(script.encode(errors="surrogateescape"))
-    assert run.info()["state"] == state
+    assert run.read_info()["state"] == state
     run.update(step=3)
     assert json.loads(run.info_file.read_text()) == {"state": state, "step": 3}
     assert run.state_file.read_text() == f"{state}\n"
@@ -86,7 +86,7 @@ def test_a_pipe_in_the_place_of_the_state_is_not_waited_for(tmp_path: Path) -> N
     run.update(state="running")
     run.state_file.unlink()
     os.mkfifo(run.state_file)
-    assert run.info()["state"] == "running"
+    assert run.read_info()["state"] == "running"
 
 
 def test_no_run_folder_is_one_sentence(tmp_path: Path) -> None:
@@ -155,14 +155,14 @@ def test_what_a_disk_refuses_is_written_later(
     run.update(state="queued", step=0)
     with monkeypatch.context() as patch:
         patch.setattr(folder, "write_or_overwrite", full)
-        assert not run.note(state="running")
-        assert not run.note(step=4)
-        run.catch_up()
-        assert (run.info()["state"], run.info()["step"]) == ("running", 4)
+        assert not run.update_or_defer(state="running")
+        assert not run.update_or_defer(step=4)
+        run.write_deferred()
+        assert (run.read_info()["state"], run.read_info()["step"]) == ("running", 4)
         with pytest.raises(OSError, match="No space left"):
             run.update(step=5)
     assert capfd.readouterr().err.count(f"{run.info_file} can't be written (No space left on device)") == 1
-    assert RunDir(run.path).info()["state"] == "queued"
-    run.catch_up()
-    read = RunDir(run.path).info()
+    assert RunDir(run.path).read_info()["state"] == "queued"
+    run.write_deferred()
+    read = RunDir(run.path).read_info()
     assert (read["state"], read["step"], run.state_file.read_text()) == ("running", 4, "running\n")

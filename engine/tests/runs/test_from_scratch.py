@@ -5,7 +5,7 @@ from pathlib import Path
 
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.from_scratch import put_back, set_aside
+from train_anywhere.runs.reopen.from_scratch import move_aside, move_back
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 
@@ -21,17 +21,17 @@ def everything(run: RunDir) -> dict[Path, bytes]:
 
 def test_what_was_trained_is_kept_and_can_be_put_back(make_run: MakeRun) -> None:
     _, run = make_run()
-    assert set_aside(run) is None
+    assert move_aside(run) is None
     with_checkpoint(run, 3)
     run.metrics_csv.write_text("step\n3\n")
     before = everything(run)
-    kept = set_aside(run)
+    kept = move_aside(run)
     assert kept == run.path / "before-1"
     assert sorted(p.name for p in kept.iterdir()) == [".run-marker", "checkpoints", "metrics.csv"]
     assert not run.checkpoints.exists()
-    put_back(run, kept)
+    move_back(run, kept)
     assert everything(run) == before
     assert not kept.exists()
-    set_aside(run)
+    move_aside(run)
     with_checkpoint(run, 5)
-    assert set_aside(run) == run.path / "before-2"
+    assert move_aside(run) == run.path / "before-2"

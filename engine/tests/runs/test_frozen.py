@@ -10,7 +10,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen, refuse_damaged
-from train_anywhere.runs.reopen.resume import saved_overrides
+from train_anywhere.runs.reopen.resume import load_saved_overrides
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 
@@ -30,13 +30,13 @@ def refusal(run: RunDir) -> str:
     """What `resume=` says; it must leave everything as it is."""
     before = contents(run)
     with pytest.raises(CheckpointError) as caught:
-        saved_overrides([f"resume={run.path}", "trainer.max_epochs=9"])
+        load_saved_overrides([f"resume={run.path}", "trainer.max_epochs=9"])
     assert contents(run) == before
     return str(caught.value)
 
 
 def test_a_good_one_is_read(run: RunDir) -> None:
-    assert saved_overrides([f"resume={run.path}"])[0] == "model=mlp"
+    assert load_saved_overrides([f"resume={run.path}"])[0] == "model=mlp"
     assert read_frozen(run)["name"] == "digits"
 
 

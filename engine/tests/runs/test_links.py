@@ -9,7 +9,7 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.links import not_ordinary, refuse_links
+from train_anywhere.runs.links import find_special_files, refuse_links
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 
@@ -67,7 +67,7 @@ def test_a_pipe_is_refused(run: RunDir) -> None:
     for name in ("steps", "monitor", "monitor/n1.csv", "tensorboard/n1", "checkpoints/newest"):
         (run.path / name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(run.path / name)
-        [problem] = not_ordinary(run)
+        [problem] = find_special_files(run)
         assert problem.startswith(f"{run.path / name} is ") and problem.endswith("; move it away.")
         (run.path / name).unlink()
 
@@ -75,4 +75,6 @@ def test_a_pipe_is_refused(run: RunDir) -> None:
 def test_a_folder_in_the_place_of_a_file(run: RunDir) -> None:
     (run.path / "steps").mkdir()
     (run.path / "metrics.csv").mkdir()  # which is kept under another name
-    assert not_ordinary(run) == [f"{run.path / 'steps'} is a folder, not an ordinary file; move it away."]
+    assert find_special_files(run) == [
+        f"{run.path / 'steps'} is a folder, not an ordinary file; move it away."
+    ]

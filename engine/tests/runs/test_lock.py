@@ -13,7 +13,7 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.lock import RunLock, identity, started
+from train_anywhere.runs.lock import RunLock, identity, process_start
 
 HOLD = """
 import sys
@@ -67,7 +67,7 @@ def test_another_process_that_got_the_same_number_is_not_the_holder(run: RunDir)
     left_behind(run, pid=os.getppid(), started="1")
     with RunLock(run):
         pass
-    assert started(os.getpid()) and not started(2**22 + 1)
+    assert process_start(os.getpid()) and not process_start(2**22 + 1)
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.inference.opening import read_config
+from train_anywhere.inference.trained_model import read_config
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.resume import resumed, saved_overrides
-from train_anywhere.runs.reopen.trust import reaches
-from train_anywhere.search.local_trials import Here
+from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
+from train_anywhere.runs.reopen.trust import find_outward_values
+from train_anywhere.search.local_trials import LocalTrials
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]
@@ -28,8 +28,8 @@ def handed_over(run: RunDir) -> RunDir:
 
 def resume(run: RunDir, *typed: str) -> dict[str, object]:
     """The configuration that src/train.py continues with."""
-    overrides = [*saved_overrides([f"resume={run.path}", *typed]), f"resume={run.path}", *typed]
-    return resumed(compose(overrides), run, overrides)
+    overrides = [*load_saved_overrides([f"resume={run.path}", *typed]), f"resume={run.path}", *typed]
+    return merge_resumed(compose(overrides), run, overrides)
 
 
 def asked(run: RunDir, *typed: str) -> list[str]:
@@ -123,7 +123,7 @@ def test_no_variable_is_read_for_the_overrides_of_a_foreign_run(
     if secret:
         monkeypatch.setenv("A_SECRET", secret)
     with pytest.raises(ConfigError) as refused:
-        saved_overrides([f"resume={run.path}"])
+        load_saved_overrides([f"resume={run.path}"])
     first, *others = refused.value.problems
     assert first.startswith(
         f"the run folder {run.path} brings {line!r} in overrides.txt, which would read your environment"
@@ -132,11 +132,11 @@ def test_no_variable_is_read_for_the_overrides_of_a_foreign_run(
     assert "hunter2" not in str(refused.value)
     for words in ([f"++resume={run.path}"], [f"+resume={run.path}", "trust=false"]):
         with pytest.raises(ConfigError, match="would read your environment"):
-            saved_overrides(words)
+            load_saved_overrides(words)
     with pytest.raises(ConfigError, match="would read your environment"):
-        resumed({"trust": False}, run, [])  # resume: in a file of configs/
-    assert line in saved_overrides([f"resume={run.path}", "trust=true"])
-    assert line in saved_overrides([f"resume={run.path}", line])  # typed by oneself
+        merge_resumed({"trust": False}, run, [])  # resume: in a file of configs/
+    assert line in load_saved_overrides([f"resume={run.path}", "trust=true"])
+    assert line in load_saved_overrides([f"resume={run.path}", line])  # typed by oneself
 
 
 def test_one_s_own_run_reads_its_variables_again(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,15 +161,15 @@ def test_one_s_own_run_reads_its_variables_again(make_run: Make, monkeypatch: py
     ],
 )
 def test_a_variable_in_config_yaml_is_found_wherever_it_is(value: object) -> None:
-    assert reaches({"model.anything": value}, training=False) == {
+    assert find_outward_values({"model.anything": value}, training=False) == {
         "model.anything": "would read your environment"
     }
-    assert not reaches({"model.anything": "a\\$b", "name": "a$ b"})
+    assert not find_outward_values({"model.anything": "a\\$b", "name": "a$ b"})
 
 
 def test_own_code_with_other_arguments_is_asked_for(make_run: Make) -> None:
     flat = {"model._target_": "mine.Net", "model.name": "custom", "model.hidden": [64, 64], "model.lr": 0.1}
-    assert [*reaches({**flat, "model.weights": "http://evil", "model.pretrained": True})] == [
+    assert [*find_outward_values({**flat, "model.weights": "http://evil", "model.pretrained": True})] == [
         *("model.weights", "model.pretrained", "model._target_")
     ]
 
@@ -189,15 +189,15 @@ def test_a_search_goes_on_only_with_trials_of_its_own(
 ) -> None:
     started = []
     monkeypatch.setattr(
-        Here, "_start", lambda self, run, config: started.append(run.path.name) or "process 1"
+        LocalTrials, "_start", lambda self, run, config: started.append(run.path.name) or "process 1"
     )
     _, own = make_run(
         "loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9", "monitor.serve=true"
     )
-    here = Here(1)
-    here.again(own)
+    here = LocalTrials(1)
+    here.resume(own)
     with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
-        here.again(handed_over(own))
+        here.resume(handed_over(own))
     assert started == [own.path.name]
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import yaml
 
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.resume import resumed, saved_overrides
+from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
 
 Make = Callable[..., tuple[Config, RunDir]]
 
@@ -32,7 +32,7 @@ def test_another_choice_is_refused_whatever_the_run_was_made_with(
 ) -> None:
     _, run = make_run(*made)
     with pytest.raises(ConfigError) as refused:
-        saved_overrides([f"resume={run.path}", *asked])
+        load_saved_overrides([f"resume={run.path}", *asked])
     assert [p[: len(s)] for p, s in zip(refused.value.problems, says, strict=True)] == says
 
 
@@ -42,17 +42,22 @@ def test_another_choice_is_refused_whatever_the_run_was_made_with(
 )
 def test_the_rest_comes_after_what_the_run_was_made_with(make_run: Make, asked: Sequence[str]) -> None:
     _, run = make_run("model.dropout=0.3")
-    assert saved_overrides([f"resume={run.path}", *asked]) == ["model.dropout=0.3"]
-    assert saved_overrides(asked) == []
+    assert load_saved_overrides([f"resume={run.path}", *asked]) == ["model.dropout=0.3"]
+    assert load_saved_overrides(asked) == []
 
 
 def test_several_choices_of_a_group_are_kept(make_run: Make) -> None:
     _, run = make_run("loggers=[wandb,mlflow]", "callbacks=learning_rate")
-    assert saved_overrides([f"resume={run.path}"]) == ["loggers=[wandb,mlflow]", "callbacks=learning_rate"]
+    assert load_saved_overrides([f"resume={run.path}"]) == [
+        "loggers=[wandb,mlflow]",
+        "callbacks=learning_rate",
+    ]
 
 
 def test_a_run_of_an_earlier_commit_whose_keys_became_strings_resumes(make_run: Make) -> None:
-    made = opened(["task._target_=builtins.dict", "task.weights={0: 1.0, 1: 5.0}", "task.names={0: cat}"])
+    made = to_hydra_overrides(
+        ["task._target_=builtins.dict", "task.weights={0: 1.0, 1: 5.0}", "task.names={0: cat}"]
+    )
     _, run = make_run(*made)
     tree = yaml.safe_load(run.config.read_text())
     tree["task"] |= {"weights": {"0": 1.0, "1": 5.0}, "names": {"0": "cat"}}
@@ -64,10 +69,10 @@ def test_a_run_of_an_earlier_commit_whose_keys_became_strings_resumes(make_run: 
         "names": {"0": "cat"},
     }
     same = [*made, f"resume={run.path}"]
-    assert resumed(compose(same), run, same)["task"] == frozen
+    assert merge_resumed(compose(same), run, same)["task"] == frozen
     again = [*same, "++task.weights={0: 1.0, 1: 6.0}"]
     with pytest.raises(ConfigError, match=r"task\.weights=\{0: 1\.0, 1: 6\.0\} can't be changed"):
-        resumed(compose(again), run, again)
+        merge_resumed(compose(again), run, again)
 
 
 TYPED = ["strategy=ddp", "optimizer.lr=0.5", "trainer.max_epochs=3"]
@@ -83,7 +88,7 @@ def test_a_section_that_is_missing_is_named_or_gets_its_defaults(make_run: Make,
         rest = {k: v for k, v in whole.items() if k != section} | ({section: {}} if emptied else {})
         run.config.write_text(yaml.safe_dump(rest))
         try:
-            resumed(tree, run, TYPED)
+            merge_resumed(tree, run, TYPED)
         except ProjectError as error:
             assert emptied or f"{run.config} is damaged (it lacks {section})" in str(error)
         else:

@@ -12,8 +12,8 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.resume import resumed, saved_overrides
-from train_anywhere.runs.reopen.trust import code_of, refuse_foreign_script, remember_script
+from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
+from train_anywhere.runs.reopen.trust import find_code, refuse_foreign_script, remember_script
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]
@@ -28,8 +28,8 @@ def copied(run: RunDir) -> RunDir:
 
 def resume(run: RunDir, *typed: str) -> dict[str, object]:
     """The configuration that goes on, as src/train.py makes it."""
-    overrides = [*saved_overrides([f"resume={run.path}", *typed]), f"resume={run.path}", *typed]
-    return resumed(compose(overrides), run, overrides)
+    overrides = [*load_saved_overrides([f"resume={run.path}", *typed]), f"resume={run.path}", *typed]
+    return merge_resumed(compose(overrides), run, overrides)
 
 
 def test_one_s_own_run_is_not_asked_for(make_run: Make) -> None:
@@ -97,7 +97,7 @@ def test_flags_and_hydra_s_keys_of_a_run_are_not_used(
 ) -> None:
     _, run = make_run("model=mlp")
     run.overrides.write_text(f"model=mlp\n{line}\n")
-    assert saved_overrides([f"resume={run.path}"]) == ["model=mlp"]
+    assert load_saved_overrides([f"resume={run.path}"]) == ["model=mlp"]
     told = f"{run.overrides}: {line!r} belongs to one command and is not used again.\n"
     assert capsys.readouterr().err == told
 
@@ -109,7 +109,7 @@ def test_a_choice_that_is_not_of_this_project_is_refused(make_run: Make, line: s
     _, run = make_run()
     run.overrides.write_text(f"{line}\n")
     with pytest.raises(ConfigError) as refused:
-        saved_overrides([f"resume={run.path}"])
+        load_saved_overrides([f"resume={run.path}"])
     assert refused.value.problems == [
         f"{run.overrides}: {line!r} is not a choice of this project, so it is not used."
     ]
@@ -118,7 +118,7 @@ def test_a_choice_that_is_not_of_this_project_is_refused(make_run: Make, line: s
 def test_a_sweep_of_a_resumed_run_is_refused(make_run: Make) -> None:
     _, run = make_run()
     with pytest.raises(ConfigError, match="'seed=1,2' asks for several runs, but resume= continues one"):
-        saved_overrides(["-m", f"resume={run.path}", "seed=1,2"])
+        load_saved_overrides(["-m", f"resume={run.path}", "seed=1,2"])
 
 
 def test_a_record_that_others_can_write_is_not_believed(make_run: Make, tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_a_record_that_others_can_write_is_not_believed(make_run: Make, tmp_path
 
 
 def test_targets_are_code() -> None:
-    assert code_of({"callbacks.own._target_": "os.system", "cluster.scheduler": "none"}) == {
+    assert find_code({"callbacks.own._target_": "os.system", "cluster.scheduler": "none"}) == {
         "callbacks.own._target_": "os.system"
     }
-    assert code_of({"callbacks": [{"_target_": "os.system"}]})
+    assert find_code({"callbacks": [{"_target_": "os.system"}]})
 
 
 def test_only_one_s_own_script_is_submitted_again(tmp_path: Path) -> None:

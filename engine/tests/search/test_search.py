@@ -12,15 +12,15 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError, Interrupted, SubmitError
+from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.search import start_search
-from train_anywhere.search.local_trials import Here
+from train_anywhere.search.local_trials import LocalTrials
 from train_anywhere.search.loop import Search
 from train_anywhere.search.space import Space
-from train_anywhere.search.study import Study, Wanted, begin, folder_of
+from train_anywhere.search.study import Settings, Study, find_folder, make_folder
 from train_anywhere.testing.weights import info
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
@@ -45,10 +45,10 @@ class Scripted:
             raise ConfigError("x can't be so large.")
         return words
 
-    def shown(self, config: Config) -> str:
+    def format_dry_run(self, config: Config) -> str:
         pytest.fail("a dry run alone shows a configuration")
 
-    def begin(self, config: Any, words: Sequence[str], folder: Path) -> str:
+    def start(self, config: Any, words: Sequence[str], folder: Path) -> str:
         value = float(words[-1].partition("=")[2])
         folder.mkdir()
         (folder / "config.yaml").touch()
@@ -56,11 +56,11 @@ class Scripted:
         self.began.append(folder.name.rpartition("-")[2])
         return "here"
 
-    def again(self, run: RunDir) -> str:
+    def resume(self, run: RunDir) -> str:
         self.began.append(run.id.rpartition("-")[2])
         return "here again"
 
-    def ended(self, live: Sequence[RunDir]) -> dict[str, str]:
+    def read_ended(self, live: Sequence[RunDir]) -> dict[str, str]:
         numbers = {run.id: int(run.id.rpartition("-")[2]) for run in live}
         ended = {name: (self.ends.get(n) or ["completed"]).pop(0) for name, n in numbers.items()}
         if "Ctrl-C" in ended.values():
@@ -70,7 +70,7 @@ class Scripted:
     def stop(self, run: RunDir) -> None:
         self.ends[int(run.id.rpartition("-")[2])] = ["preempted"]
 
-    def interrupted(self, live: Sequence[RunDir]) -> str:
+    def handle_interrupt(self, live: Sequence[RunDir]) -> str:
         return f"{len(live)} stopped."
 
 
@@ -87,8 +87,8 @@ def search(tmp_path: Path) -> Callable[..., Search]:
             "mode": "max",
         }
         drawn = {"x": space or FloatDistribution(0, 0.9)}
-        begin(tmp_path / "study", ["x=interval(0,0.9)"], 4)
-        study = Study(tmp_path / "study", Wanted(**{**asked, **wanted}), Space((), drawn))
+        make_folder(tmp_path / "study", ["x=interval(0,0.9)"], 4)
+        study = Study(tmp_path / "study", Settings(**{**asked, **wanted}), Space((), drawn))
         return Search(study, Scripted(ends), lambda words: {})
 
     return make
@@ -105,7 +105,7 @@ def test_a_trial_that_failed_or_was_preempted_does_not_end_the_study(
     made = search({0: ["failed"], 1: ["runs", "node_fail", "runs"], 2: ["preempted"] * 9})
     made.run()
     assert states(made) == ["FAIL", "COMPLETE", "FAIL", "COMPLETE"]
-    assert [made.where.began.count(n) for n in "0123"] == [1, 2, 3, 1]
+    assert [made.runner.began.count(n) for n in "0123"] == [1, 2, 3, 1]
     for trial in (made.study.trials[1], made.study.trials[3]):
         assert trial.value == pytest.approx(trial.params["x"])
     rows = re.findall(r"^(\d)  +(\S+)  +\S+$", capsys.readouterr().out, re.M)
@@ -115,13 +115,13 @@ def test_a_trial_that_failed_or_was_preempted_does_not_end_the_study(
 def test_an_interrupted_study_goes_on(search: Callable[..., Search], tmp_path: Path) -> None:
     """With the same trials: one that was running is looked for in its folder, one without a folder has failed."""
     first = search({1: ["Ctrl-C"]})
-    with pytest.raises(Interrupted, match=r"2 stopped\. The same command goes on with .*study"):
+    with pytest.raises(SubmitInterrupted, match=r"2 stopped\. The same command resumes .*study"):
         first.run()
     first.study.ask()
     second = search({})
     second.run()
     assert states(second) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
-    assert second.where.began == ["3"]
+    assert second.runner.began == ["3"]
     assert len({t.params["x"] for t in second.study.trials}) == 4
 
 
@@ -151,12 +151,12 @@ def test_hopeless_trials_are_stopped(search: Callable[..., Search], tmp_path: Pa
 
 def test_the_same_command_finds_its_study(tmp_path: Path) -> None:
     results, arguments = tmp_path.parent, ["x=interval(0,1)"]
-    begin(tmp_path / "20260101-000000-aaaa", arguments, 2)
-    Study(tmp_path / "20260101-000000-aaaa", Wanted(2, 1, "tpe", "none", 1, "m", "min"), Space((), {}))
-    assert folder_of(results, tmp_path.name, arguments, None).name == "20260101-000000-aaaa"
-    assert folder_of(results, tmp_path.name, ["x=1,2"], None).name != "20260101-000000-aaaa"
+    make_folder(tmp_path / "20260101-000000-aaaa", arguments, 2)
+    Study(tmp_path / "20260101-000000-aaaa", Settings(2, 1, "tpe", "none", 1, "m", "min"), Space((), {}))
+    assert find_folder(results, tmp_path.name, arguments, None).name == "20260101-000000-aaaa"
+    assert find_folder(results, tmp_path.name, ["x=1,2"], None).name != "20260101-000000-aaaa"
     with pytest.raises(ConfigError, match="is a study of another command: x=interval"):
-        begin(tmp_path / "20260101-000000-aaaa", ["x=1,2"], 2)
+        make_folder(tmp_path / "20260101-000000-aaaa", ["x=1,2"], 2)
 
 
 def test_options_of_the_sweeper() -> None:
@@ -211,11 +211,11 @@ def test_a_trial_on_two_devices_starts_as_a_new_process_too(
 ) -> None:
     """As on macOS, where nothing is forked: it finds the engine, which PYTHONPATH does not name."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setattr(ForkServers, "starter", lambda *_: subprocess.Popen)
+    monkeypatch.setattr(ForkServers, "get_starter", lambda *_: subprocess.Popen)
     config, run = make_run("model=mlp", "trainer.max_epochs=1", "trainer.devices=2")
-    here = Here(1)
+    here = LocalTrials(1)
     here._start(run, config)
     process, around = here._processes[run.id]
     with around:
         assert process.wait(120) == 0
-    assert run.info()["state"] == "completed"
+    assert run.read_info()["state"] == "completed"

@@ -6,14 +6,14 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from train_anywhere.search.space import Space, space_of
+from train_anywhere.search.space import Space, make_space
 
 Read = Callable[..., Space]
 
 
 @pytest.fixture
 def read() -> Read:
-    return lambda *words: space_of(OverridesParser.create().parse_overrides([*words]))
+    return lambda *words: make_space(OverridesParser.create().parse_overrides([*words]))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def read() -> Read:
     ],
 )
 def test_every_form(read: Read, typed: str, drawn: object) -> None:
-    found = read("seed=3", f"key={typed}").drawn["key"]
+    found = read("seed=3", f"key={typed}").distributions["key"]
     if isinstance(drawn, CategoricalDistribution):
         assert isinstance(found, CategoricalDistribution) and {*found.choices} == {*drawn.choices}
     else:
@@ -45,7 +45,7 @@ def test_words_of_a_trial(read: Read) -> None:
         "++model.hidden=[9]",
         "optimizer.lr=0.75",
     ]
-    assert [words[1:] for words in space.ends()] == [
+    assert [words[1:] for words in space.extremes()] == [
         ["++model.hidden=[8]", "optimizer.lr=0.5"],
         ["++model.hidden=[9]", "optimizer.lr=1.0"],
     ]

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from engine.tests.slurm.login import Login, set_step_seconds
-from train_anywhere.slurm.testbed.requirements import missing
+from train_anywhere.slurm.testbed.requirements import describe_missing
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 MAKE_ROOT = Path(__file__).with_name("make_root.sh")
@@ -68,7 +68,7 @@ def testbed_for(slurm_root: Path, require: Callable[[object, str], None]) -> Ite
     def start(site: str = "slurm", **options: Any) -> Testbed:
         key = (site, *sorted(options.items()))
         if key not in up:
-            problem = missing(accounting=True, ssh=True, pbs=True)
+            problem = describe_missing(accounting=True, ssh=True, pbs=True)
             require(problem is None, str(problem))
             folder = slurm_root / f"testbed-{len(up)}"
             up[key] = Testbed(folder, site=site, share=[slurm_root / "shared"], **options)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from train_anywhere.checkpoints.resume_check import refuse_unreadable
 from train_anywhere.config.command.compose import compose
-from train_anywhere.launch.preflight import data_problems, refuse_unreadable_run
+from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm.submission.prepare import start
 
 INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
@@ -41,4 +42,4 @@ class Fakes:
 
     def submit(self, *words: str) -> None:
         words = ("cluster=slurm", f"paths.results={self.results}", *words)
-        start([compose(words)], [words], data_problems, refuse_unreadable_run)
+        start([compose(words)], [words], data_problems, refuse_unreadable)

@@ -137,7 +137,7 @@ def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     (said,) = (run / "debug").glob("*-script.txt")
     assert (
-        "node1, on which the batch script ran, does not answer any more: the job goes back"
+        "node1, on which the batch script ran, does not answer any more: requeueing the job"
         in said.read_text()
     )
     assert info(run)["hosts"] == ["node2", "node3", "node4"]
@@ -170,7 +170,7 @@ def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.M
     said = re.findall("again: .*", log(run))
     assert len(said) == 2 and "retry 1 of 5" in said[0], log(run)
     assert re.search(
-        r"not once more: .* after step 34: rank 1 of 2 on node2: LookupError: row 42, 2 times", said[1]
+        r"not restarted: .* after step 34: rank 1 of 2 on node2: LookupError: row 42, 2 times", said[1]
     ), said
 
 

@@ -5,7 +5,12 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import SubmitError
 from train_anywhere.slurm.script.job import make_job
-from train_anywhere.slurm.submission.allocation import Allocation, fill_from_allocation, find_allocation, fits
+from train_anywhere.slurm.submission.allocation import (
+    Allocation,
+    fill_from_allocation,
+    find_allocation,
+    find_mismatches,
+)
 
 
 def test_a_login_node_is_no_allocation() -> None:
@@ -61,9 +66,9 @@ def test_empty_variables_say_nothing() -> None:
 
 def test_what_does_not_fit_is_said(make_config: Callable[..., Config]) -> None:
     job = make_job(make_config("cluster=slurm", "trainer.nodes=2", "trainer.devices=2"), "/run", "/code")
-    assert fits(job, Allocation("7", 2, 8)) == []
-    assert ["use trainer.nodes=3" in p for p in fits(job, Allocation("7", 3, 8))] == [True]
-    assert ["4 CPUs each do not fit" in p for p in fits(job, Allocation("7", 2, 7))] == [True]
+    assert find_mismatches(job, Allocation("7", 2, 8)) == []
+    assert ["use trainer.nodes=3" in p for p in find_mismatches(job, Allocation("7", 3, 8))] == [True]
+    assert ["4 CPUs each do not fit" in p for p in find_mismatches(job, Allocation("7", 2, 7))] == [True]
 
 
 def test_the_ranks_share_the_cpus_of_the_allocation(make_config: Callable[..., Config]) -> None:

@@ -138,15 +138,19 @@ def test_the_lock_of_a_member_that_has_ended_is_not_held_by_the_others(
 
     testbed.machines.wait_for(lambda: len(numbers()) == 3, "the members do not run")
     members = numbers()
-    assert all(lock.runs(name) and lock.runs(number) for name, number in members.items())
+    assert all(lock.is_job_running(name) and lock.is_job_running(number) for name, number in members.items())
     leader = next(name for name, number in members.items() if number == array)
     testbed.run(["scancel", leader])
     testbed.machines.wait_for(lambda: leader not in numbers(), "the leader does not end")
-    testbed.machines.wait_for(lambda: lock.states(leader) == [], "the leader stays in the queue")
-    assert lock.runs(leader) is False and lock.runs(array) is False
-    assert all(lock.runs(name) and lock.runs(number) for name, number in members.items() if name != leader)
+    testbed.machines.wait_for(lambda: lock.read_job_states(leader) == [], "the leader stays in the queue")
+    assert lock.is_job_running(leader) is False and lock.is_job_running(array) is False
+    assert all(
+        lock.is_job_running(name) and lock.is_job_running(number)
+        for name, number in members.items()
+        if name != leader
+    )
     testbed.run(["scancel", array])
-    assert lock.runs("999999") is False
+    assert lock.is_job_running("999999") is False
 
 
 @pytest.mark.slow
@@ -171,7 +175,10 @@ def test_what_slurm_conf_forbids_is_said_before_a_folder_is_made(
         here = f"paths.results={login.results}"
         uneven = ("trainer.nodes=2", "trainer.total_devices=3")
         wrong = {
-            ("-m", "seed=range(7)"): "7 members, and an array of this cluster 6 at most (MaxArraySize",
+            (
+                "-m",
+                "seed=range(7)",
+            ): "7 members, but an array of this cluster can have at most 6 (MaxArraySize",
             uneven: "SelectType=select/linear (SelectTypeParameters=CR_MEMORY)",
         }
         for words, says in wrong.items():
@@ -194,7 +201,7 @@ def test_a_shell_whose_allocation_is_over(login: Login, monkeypatch: pytest.Monk
             typed.setattr(login.testbed, "env", lambda shell=shell: {**ours(), **shell})
             refused = login.command("train", "cluster=slurm", f"paths.results={login.results}")
         assert refused.returncode == 2
-        assert "that job is over" in refused.stderr and "`unset SLURM_JOB_ID`" in refused.stderr
+        assert "that job has ended" in refused.stderr and "`unset SLURM_JOB_ID`" in refused.stderr
     assert not login.results.exists()
 
 
@@ -203,7 +210,7 @@ def test_a_shell_that_knows_only_a_part_of_its_allocation(login: Login) -> None:
     only = ["env", "-u", "SLURM_JOB_NODELIST", *command, "cluster=slurm", f"paths.results={login.results}"]
     refused = login.testbed.run(["salloc", "--nodes=1", "--cpus-per-task=4", *only], timeout=60)
     assert refused.returncode == 2
-    assert "is set and SLURM_JOB_NODELIST not" in refused.stderr
+    assert "is set but SLURM_JOB_NODELIST not" in refused.stderr
     assert not login.results.exists()
 
 
@@ -241,7 +248,7 @@ def test_a_notebook_that_is_a_batch_job_may_submit(login: Login) -> None:
     login.testbed.wait_job(job, 90)
     said = out.read_text()
     assert said.startswith("Submitted job "), said
-    assert f"note: this is typed inside job {job}: the run is a job of its own" in said
+    assert f"note: this command runs inside job {job}: the run will be a separate job" in said
     assert said.count("a job can't submit another") == 3
     assert len(queued(login)) == 1
     login.testbed.run(["scancel", *queued(login)])
@@ -280,7 +287,7 @@ def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     (shared_dir / "scontrol").chmod(0o755)
     watch = script_watch.ScriptWatch(RunDir(shared_dir), True, 1, "node1")
     for _ in range(3):
-        watch.look(0.0)
+        watch.poll(0.0)
     assert states()[f"{array}_{1 - int(leader)}"] == "RUNNING"
     assert states()[f"{array}_{leader}"] != "RUNNING"
     testbed.run(["scancel", array])

@@ -46,7 +46,7 @@ def test_every_rank_runs_the_engine_of_its_snapshot(
 
 @pytest.mark.slow
 def test_an_update_while_a_job_waits_changes_nothing_of_it(login: Login, shared_dir: Path) -> None:
-    project = projects.copy(shared_dir)
+    project = projects.copy_project(shared_dir)
     other = Login(login.testbed, login.folder, project)
     job, run = other.submit(
         "cluster=slurm", *SMALL, "trainer.nodes=2", "trainer.devices=2", 'cluster.extra=["--hold"]'

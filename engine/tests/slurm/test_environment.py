@@ -126,16 +126,30 @@ def test_a_job_of_a_shell_of_an_earlier_allocation_trains(
             st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", min_size=1),
         ).map("".join)
         | st.sampled_from(
-            [*clean_environment.KEPT, "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "PATH", "SLURMISH"]
+            [
+                *clean_environment.CLUSTER_VARIABLES,
+                "SBATCH_ACCOUNT",
+                "SBATCH_PARTITION",
+                "SBATCH_QOS",
+                "PATH",
+                "SLURMISH",
+            ]
         ),
         st.text(min_size=1),
     )
 )
 def test_only_what_names_the_cluster_and_the_user_s_project_reaches_sbatch(environ: dict[str, str]) -> None:
-    reaches = clean_environment.for_submission(SCRIPT, environ)
-    left = clean_environment.left_out(SCRIPT, environ)
+    reaches = clean_environment.submission_environment(SCRIPT, environ)
+    left = clean_environment.dropped_variables(SCRIPT, environ)
     assert {*reaches} | {*left} == {*environ} and not {*reaches} & {*left}
-    kept = {*clean_environment.KEPT, "SBATCH_ACCOUNT", "SBATCH_QOS", "SBATCH_RESERVATION", "PATH", "SLURMISH"}
+    kept = {
+        *clean_environment.CLUSTER_VARIABLES,
+        "SBATCH_ACCOUNT",
+        "SBATCH_QOS",
+        "SBATCH_RESERVATION",
+        "PATH",
+        "SLURMISH",
+    }
     if environ.get("SBATCH_PARTITION") == "main":
         kept.add("SBATCH_PARTITION")
     assert {*reaches} == {*environ} & kept
@@ -143,11 +157,11 @@ def test_only_what_names_the_cluster_and_the_user_s_project_reaches_sbatch(envir
 
 
 def test_a_script_says_what_the_shell_of_its_submission_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for option in clean_environment.OF_THE_USER:
+    for option in clean_environment.USER_OPTIONS:
         monkeypatch.setenv(f"SBATCH_{option.upper()}", f"my-{option}")
     script = render(make_job(load(composed("cluster=slurm", "cluster.qos=long")), "/run", "/code"))
     for line in ("account=my-account", "partition=my-partition", "qos=long", "reservation=my-reservation"):
         assert f"#SBATCH --{line}\n" in script
-    assert clean_environment.left_out(script, os.environ) == ["SBATCH_QOS"]
+    assert clean_environment.dropped_variables(script, os.environ) == ["SBATCH_QOS"]
     monkeypatch.setenv("SBATCH_ACCOUNT", "a\nrm -rf x")
     assert "rm -rf" not in render(make_job(load(composed("cluster=slurm")), "/run", "/code"))

@@ -13,7 +13,7 @@ from engine.tests.slurm.login import SMALL, Login, log
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.submission.evaluation import claim, free_place
+from train_anywhere.slurm.submission.evaluation import claim, next_place
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
@@ -91,10 +91,10 @@ def test_what_is_refused_or_shown_leaves_nothing(trained: Path, tmp_path: Path) 
 
 def test_of_two_submissions_at_once_one_is_refused(tmp_path: Path) -> None:
     """The folder of the other one stays as it is."""
-    first = free_place(RunDir(tmp_path))
+    first = next_place(RunDir(tmp_path))
     claim(first)
     (first.path / "job.sbatch").write_text("theirs")
-    with pytest.raises(SubmitError, match="job-1 has just been made by another submission"):
+    with pytest.raises(SubmitError, match="job-1 was just created by another submission"):
         claim(first)
     assert (first.path / "job.sbatch").read_text() == "theirs"
-    assert free_place(RunDir(tmp_path)).path.name == "job-2"
+    assert next_place(RunDir(tmp_path)).path.name == "job-2"

@@ -11,7 +11,7 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.slurm.submission import snapshot
-from train_anywhere.testing.projects import add_submodule, commit, files, git, modify, take
+from train_anywhere.testing.projects import add_submodule, commit, git, list_files, modify, take_snapshot
 
 pytestmark = pytest.mark.git
 
@@ -23,7 +23,7 @@ def status(root: Path) -> str:
 
 def test_a_clean_tree_is_not_dirty(project: Path) -> None:
     commit(project)
-    assert not take(project)[0].dirty
+    assert not take_snapshot(project)[0].dirty
 
 
 def replace_by_a_link(root: Path) -> None:
@@ -134,14 +134,14 @@ def test_dirty_is_what_git_status_says(project: Path, change: Callable[[Path], o
     (project / "link").symlink_to("src/a.py")
     commit(project)
     change(project)
-    taken, _ = take(project)
+    taken, _ = take_snapshot(project)
     assert taken.dirty == bool(status(project)) == (change in DIRTY)
 
 
 def test_a_repository_with_sha256_names(project: Path) -> None:
     git(project, "init", "-q", "--object-format=sha256")
     head = commit(project)
-    assert take(project)[0] == snapshot.Snapshot(head, False, ())
+    assert take_snapshot(project)[0] == snapshot.Snapshot(head, False, ())
 
 
 def test_git_changes_nothing_in_the_repository_and_runs_no_program_that_its_configuration_names(
@@ -157,8 +157,8 @@ def test_git_changes_nothing_in_the_repository_and_runs_no_program_that_its_conf
     git(project, "config", "core.fsmonitor", str(program))
     os.utime(project / "src" / "a.py", (0, 0))  # git would note in its index that the file is the same
     index = (project / ".git" / "index").read_bytes()
-    taken, code = take(project)
-    assert not taken.dirty and files(code) == {".gitignore", "run.sh", "src/a.py"}
+    taken, code = take_snapshot(project)
+    assert not taken.dirty and list_files(code) == {".gitignore", "run.sh", "src/a.py"}
     assert (project / ".git" / "index").read_bytes() == index
     assert not (project.parent / "ran").exists()
 
@@ -173,19 +173,19 @@ def test_how_git_is_configured_to_print_changes_nothing(project: Path, key: str,
     git(project, "config", key, value)
     (project / "é.py").touch()
     git(project, "mv", "src/a.py", "src/ü b.py")
-    taken, code = take(project)
+    taken, code = take_snapshot(project)
     assert (taken.commit, taken.dirty) == (head, True)
-    assert files(code) == {".gitignore", "run.sh", "src/ü b.py", "é.py"}
+    assert list_files(code) == {".gitignore", "run.sh", "src/ü b.py", "é.py"}
 
 
 def test_a_change_elsewhere_in_a_larger_repository_is_none_of_the_project(project: Path) -> None:
     (project.parent / "other.txt").write_text("1")
     head = commit(project.parent)
     (project.parent / "other.txt").write_text("2")
-    assert take(project)[0] == snapshot.Snapshot(head, False, ())
+    assert take_snapshot(project)[0] == snapshot.Snapshot(head, False, ())
     modify(project)
     shutil.rmtree(project.parent / "code")
-    assert take(project)[0].dirty
+    assert take_snapshot(project)[0].dirty
 
 
 def put_first_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
@@ -201,7 +201,7 @@ def test_a_git_that_hangs_is_ended(project: Path, monkeypatch: pytest.MonkeyPatc
     put_first_on_path(monkeypatch, project.parent, f"echo $$ > {project.parent}/pid; sleep 60 & sleep 60")
     monkeypatch.setattr(snapshot.git, "TIMEOUT_S", 0.5)
     with pytest.raises(SubmitError, match=r"^git did not answer within 0.5 s, .* `git -C .*project status`"):
-        take(project)
+        take_snapshot(project)
     assert not psutil.pid_exists(int((project.parent / "pid").read_text()))
 
 
@@ -210,21 +210,21 @@ def test_without_a_git_that_can_be_started_the_project_is_not_under_git(
 ) -> None:
     commit(project)
     monkeypatch.setenv("PATH", str(project))
-    taken, code = take(project)
+    taken, code = take_snapshot(project)
     assert (taken.commit, taken.dirty) == (None, False)
-    assert "not under git" in taken.notes[0] and "src/a.py" in files(code)
+    assert "not under git" in taken.notes[0] and "src/a.py" in list_files(code)
 
 
 def test_before_the_first_commit(project: Path) -> None:
     git(project, "init", "-q")
-    taken, code = take(project)
+    taken, code = take_snapshot(project)
     assert (taken.commit, taken.dirty) == (None, True)
-    assert "src/a.py" in files(code)
+    assert "src/a.py" in list_files(code)
 
 
 def test_a_project_in_a_folder_of_a_larger_repository(project: Path) -> None:
     (project.parent / "other.txt").touch()
     commit(project.parent)
-    _, code = take(project)
-    assert "src/a.py" in files(code)
-    assert "other.txt" not in files(code)
+    _, code = take_snapshot(project)
+    assert "src/a.py" in list_files(code)
+    assert "other.txt" not in list_files(code)

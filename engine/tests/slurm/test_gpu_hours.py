@@ -37,9 +37,9 @@ def test_gpus_times_hours_times_jobs(job: Callable[..., Job]) -> None:
 
 
 def test_in_words(job: Callable[..., Job]) -> None:
-    said = gpu_hours.in_words(job("cluster=slurm cluster.time=30 cluster.requeue=false", 12))
+    said = gpu_hours.describe(job("cluster=slurm cluster.time=30 cluster.requeue=false", 12))
     assert said == "up to 6 (1 GPU x 0:30:00 x 12 jobs)"
-    requeued = gpu_hours.in_words(job("cluster=slurm cluster.time=1 trainer.devices=2"))
-    assert requeued == "up to 0.033 (2 GPUs x 0:01:00), and as much after each requeue"
-    assert gpu_hours.in_words(job("cluster=slurm")) == "not known: cluster.time is not set"
-    assert gpu_hours.in_words(job("cluster=slurm trainer.accelerator=cpu")) == ""
+    requeued = gpu_hours.describe(job("cluster=slurm cluster.time=1 trainer.devices=2"))
+    assert requeued == "up to 0.033 (2 GPUs x 0:01:00), and the same after each requeue"
+    assert gpu_hours.describe(job("cluster=slurm")) == "not known: cluster.time is not set"
+    assert gpu_hours.describe(job("cluster=slurm trainer.accelerator=cpu")) == ""

@@ -10,7 +10,7 @@ import pytest
 
 from engine.tests.slurm.login import SMALL, log
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.projects import copy
+from train_anywhere.testing.projects import copy_project
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -33,7 +33,7 @@ def project(testbed_for: Callable[..., Testbed], shared_dir: Path) -> Path:
     (shared_dir / "export" / "u").mkdir(parents=True)
     (shared_dir / "homes").mkdir()
     (shared_dir / "homes" / "u").symlink_to("../export/u")
-    copy(shared_dir / "export" / "u")
+    copy_project(shared_dir / "export" / "u")
     for node in testbed.nodes:
         done = testbed.run(["bash", "-ec", MOUNT, "-", str(shared_dir)], node=node)
         assert done.returncode == 0, done.stderr

@@ -2,11 +2,11 @@ from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.command.compose import quoted
+from train_anywhere.config.command.compose import quote_value
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.script.job import Job, constraint, make_job
+from train_anywhere.slurm.script.job import Job, join_constraints, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.submission import dry_run
 
@@ -63,7 +63,7 @@ def test_the_node_that_has_enough_gpus_of_the_type_is_taken(job: Callable[..., J
     [("v100", "v100"), ("[v100,ib]", "v100&ib"), ("[a|b,c]", "(a|b)&c"), ("[x,x]", "x"), ("null", None)],
 )
 def test_constraints_are_joined(make_config: MakeConfig, given: str, expected: str | None) -> None:
-    assert constraint(make_config("cluster=slurm", f"cluster.constraint={given}").cluster) == expected
+    assert join_constraints(make_config("cluster=slurm", f"cluster.constraint={given}").cluster) == expected
 
 
 def test_all_unreadable_numbers_at_once(job: Callable[..., Job]) -> None:
@@ -91,7 +91,7 @@ def test_nothing_but_null_is_left_to_the_scheduler(make_config: MakeConfig, job:
         "cluster.time=0": "#SBATCH --time=0:00:00\n",
     }.items():
         assert line in render(job("cluster=slurm", key))
-    unlimited = dry_run.table(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
+    unlimited = dry_run.format_job(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
     assert "memory      all of each node" in unlimited and "time        no limit" in unlimited
     left = render(job("cluster=slurm"))
     assert "#SBATCH --mem" not in left and "#SBATCH --time" not in left
@@ -109,7 +109,7 @@ def test_environments_are_found_from_the_job_s_folder(
         "conda=base": "conda activate base",
         "local_disk=~/x/$USER": 'export TRAIN_LOCAL_DISK="/home/me/x/$USER"',
     }.items():
-        assert line in render(job("cluster=slurm", quoted(f"cluster.{given}"))).splitlines()
+        assert line in render(job("cluster=slurm", quote_value(f"cluster.{given}"))).splitlines()
 
 
 def test_a_job_that_wants_nothing_beside_its_ranks_starts_nothing(job: Callable[..., Job]) -> None:

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from train_anywhere.commands import new_cluster
-from train_anywhere.commands.new_cluster import Row, preset, rows
+from train_anywhere.commands.new_cluster import Row, make_preset, parse_rows
 from train_anywhere.errors import SubmitError
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
@@ -18,7 +18,7 @@ old|gpu:8|20+|128000|infinite|1
 
 
 def test_rows_of_nodes_with_gpus() -> None:
-    assert rows(SINFO) == [
+    assert parse_rows(SINFO) == [
         Row("gpu", "a100", 4, 128, 515000, "3-00:00:00", 20),
         Row("gpu", "v100", 2, 40, 190000, "3-00:00:00", 5),
         Row("old", None, 8, 20, 128000, "infinite", 1),
@@ -26,7 +26,7 @@ def test_rows_of_nodes_with_gpus() -> None:
 
 
 def test_the_preset_is_read_back() -> None:
-    tree = yaml.safe_load(preset("mine", rows(SINFO), None, "login03.example.org"))
+    tree = yaml.safe_load(make_preset("mine", parse_rows(SINFO), None, "login03.example.org"))
     assert tree["cluster"]["partition"] == "gpu"
     assert tree["cluster"]["gpu_type"] == "a100"
     assert tree["cluster"]["site"]["hosts"] == ["login*"]
@@ -41,17 +41,17 @@ def test_the_preset_is_read_back() -> None:
 
 
 def test_another_partition() -> None:
-    tree = yaml.safe_load(preset("mine", rows(SINFO), "old", "login"))
+    tree = yaml.safe_load(make_preset("mine", parse_rows(SINFO), "old", "login"))
     assert (tree["cluster"]["partition"], "gpu_type" in tree["cluster"]) == ("old", False)
     with pytest.raises(SubmitError, match="those with GPUs: gpu, old"):
-        preset("mine", rows(SINFO), "cpu", "login")
+        make_preset("mine", parse_rows(SINFO), "cpu", "login")
 
 
 def test_no_gpus_and_bad_names() -> None:
     with pytest.raises(SubmitError, match="no node with GPUs"):
-        preset("mine", rows("cpu|(null)|64|256000|infinite|1\n"), None, "login")
+        make_preset("mine", parse_rows("cpu|(null)|64|256000|infinite|1\n"), None, "login")
     with pytest.raises(SubmitError, match="can't name a preset"):
-        preset("../x", rows(SINFO), None, "login")
+        make_preset("../x", parse_rows(SINFO), None, "login")
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,18 @@ def test_no_gpus_and_bad_names() -> None:
 )
 def test_an_odd_answer_of_sinfo(answer: str) -> None:
     with pytest.raises(SubmitError, match=r"^sinfo answered .*, which is not of the form %R"):
-        rows(answer)
+        parse_rows(answer)
 
 
 def test_odd_words_of_slurm_stay_words_in_the_preset() -> None:
-    assert rows("gpu|gpu:0,gpu:a100:0|4|1000|1:00|1\n\n") == []
-    tree = yaml.safe_load(preset("mine", rows("on|gpu:1g.5gb:7(S:0)|4|1000|UNLIMITED|1"), None, "007"))
+    assert parse_rows("gpu|gpu:0,gpu:a100:0|4|1000|1:00|1\n\n") == []
+    tree = yaml.safe_load(
+        make_preset("mine", parse_rows("on|gpu:1g.5gb:7(S:0)|4|1000|UNLIMITED|1"), None, "007")
+    )
     assert (tree["cluster"]["partition"], tree["cluster"]["gpu_type"]) == ("on", "1g.5gb")
     assert tree["cluster"]["site"]["hosts"] == ["007"]  # not every machine
     assert "max_time" not in tree["cluster"]["site"]
-    tree = yaml.safe_load(preset("mine", rows('a: "b|gpu:x{:2|4|1000|n/a|1'), None, "login"))
+    tree = yaml.safe_load(make_preset("mine", parse_rows('a: "b|gpu:x{:2|4|1000|n/a|1'), None, "login"))
     assert tree["cluster"]["site"]["nodes"][0]["gpu_type"] == "x{"
 
 

@@ -80,7 +80,7 @@ def test_a_job_from_elsewhere_is_not_cancelled(
         f"was cancelled; if you mean that job, use `scancel {job}`.\n"
     )
     assert queue.job_states(job) == ["PENDING"]
-    assert foreign.info()["state"] == "queued"
+    assert foreign.read_info()["state"] == "queued"
     assert jobs.main(["cancel", str(mine.path)]) == 0
 
 
@@ -107,5 +107,5 @@ def test_a_search_stops_only_trials_of_its_own(shared_dir: Path) -> None:
     mine, foreign = make(shared_dir / "mine" / "run"), make(shared_dir / "theirs" / "run")
     foreign.jobs.write_text(submitted(mine) + "\n")
     with pytest.raises(SubmitError, match="was not submitted from that folder"):
-        trials.cancel(foreign)
-    trials.cancel(mine)
+        trials.cancel_trial(foreign)
+    trials.cancel_trial(mine)

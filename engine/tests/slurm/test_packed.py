@@ -17,7 +17,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import SubmitError
 from train_anywhere.features.pack_env import archive, unpack, virtual_env
 from train_anywhere.files import ROOT
-from train_anywhere.files.marked import MARKER
+from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 

@@ -4,32 +4,34 @@ import pytest
 
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm import presets
-from train_anywhere.slurm.presets import name_current, patterns
+from train_anywhere.slurm.presets import read_host_patterns, resolve_current
 
 
 @pytest.mark.parametrize(
     ("host", "preset"), [("narval3", "narval"), ("glogin01", "neuron"), ("alvis2.c3se", "alvis")]
 )
 def test_the_preset_of_a_login_node(host: str, preset: str) -> None:
-    assert name_current(["cluster=current", "seed=1"], [host]) == [f"cluster={preset}", "seed=1"]
+    assert resolve_current(["cluster=current", "seed=1"], [host]) == [f"cluster={preset}", "seed=1"]
 
 
 def test_an_unknown_machine_is_refused_with_the_presets() -> None:
     with pytest.raises(ConfigError, match=r"laptop.*is not a login node.*narval"):
-        name_current(["cluster=current"], ["laptop"])
+        resolve_current(["cluster=current"], ["laptop"])
 
 
 def test_no_two_presets_share_a_login_node() -> None:
-    examples = [p.replace("*", "1").replace("?", "1") for wanted in patterns()[0].values() for p in wanted]
-    assert all(name_current(["cluster=current"], [host]) for host in examples)
+    examples = [
+        p.replace("*", "1").replace("?", "1") for wanted in read_host_patterns()[0].values() for p in wanted
+    ]
+    assert all(resolve_current(["cluster=current"], [host]) for host in examples)
 
 
 BROKEN = {
     "a tab": (b"cluster:\n\tname: x\n", "is not valid YAML"),
     "empty": (b"", "it is empty"),
     "a comment": (b"# later\n", "it is empty"),
-    "a list": (b"- a\n", "no section of keys where `cluster` belongs"),
-    "cluster is a word": (b"cluster: neuron\n", "no section of keys where `site` belongs"),
+    "a list": (b"- a\n", "no section where `cluster` belongs"),
+    "cluster is a word": (b"cluster: neuron\n", "no section where `site` belongs"),
     "hosts is a word": (b"cluster: {site: {hosts: login}}\n", "cluster.site.hosts is not a list of strings"),
     "hosts are numbers": (b"cluster: {site: {hosts: [1]}}\n", "cluster.site.hosts is not a list of strings"),
     "no text": (b"\xff\xfe\x00", "it is not UTF-8"),
@@ -47,19 +49,19 @@ def test_a_broken_preset_is_passed_over_for_those_who_use_another(
     presets.print_note.cache_clear()
     (tmp_path / "bad.yaml").write_bytes(content)
     (tmp_path / "good.yaml").write_text("cluster: {site: {hosts: [gate*]}}\n")
-    monkeypatch.setattr(presets, "patterns", lambda: patterns(tmp_path))
+    monkeypatch.setattr(presets, "read_host_patterns", lambda: read_host_patterns(tmp_path))
     for _ in range(2):
-        assert name_current(["cluster=current"], ["gate1"]) == ["cluster=good"]
+        assert resolve_current(["cluster=current"], ["gate1"]) == ["cluster=good"]
     noted = capsys.readouterr().err
     assert noted.count("note:") == 1
     assert noted.startswith("note: configs/cluster/bad.yaml is ignored: ") and says in noted
     with pytest.raises(ConfigError, match=r"bad\.yaml is ignored"):
-        name_current(["cluster=current"], ["laptop"])
+        resolve_current(["cluster=current"], ["laptop"])
 
 
 def test_a_preset_that_is_a_folder_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").mkdir()
-    assert patterns(tmp_path) == (
+    assert read_host_patterns(tmp_path) == (
         {},
         ["configs/cluster/bad.yaml is ignored: it can't be read (Is a directory)."],
     )

@@ -20,16 +20,16 @@ def test_a_real_slurm_is_understood(
     script.write_text("#!/bin/bash\n#SBATCH --hold --output=/dev/null\nsleep 100\n")
     array, alone = submit_script("slurm", script, members="0-1"), submit_script("slurm", script)
     members = {f"{array}_0": "PENDING", f"{array}_1": "PENDING"}
-    assert queue.queued("slurm", [array, "99999"]) == queue.JobStates(members)
-    assert queue.states("slurm", [f"{array}_1"]).of([f"{array}_1"]) == {f"{array}_1": "PENDING"}
-    assert queue.jobs_of(str(script)) == {**members, alone: "PENDING"}
+    assert queue.query_queue("slurm", [array, "99999"]) == queue.JobStates(members)
+    assert queue.query_states("slurm", [f"{array}_1"]).select([f"{array}_1"]) == {f"{array}_1": "PENDING"}
+    assert queue.find_jobs_of_script(str(script)) == {**members, alone: "PENDING"}
     assert queue.cancel("slurm", [array, alone], patience=20) == {}
-    assert queue.states("slurm", [alone]).states == {alone: "CANCELLED"}
-    assert queue.queued("slurm", [array, alone]).living([array, alone]) == {}
+    assert queue.query_states("slurm", [alone]).states == {alone: "CANCELLED"}
+    assert queue.query_queue("slurm", [array, alone]).active([array, alone]) == {}
     # no job, and no accounting: both are answers
-    assert queue.states("slurm", ["99999"]) == queue.JobStates()
+    assert queue.query_states("slurm", ["99999"]) == queue.JobStates()
     with pytest.raises(SchedulerError, match=r"squeue failed with exit code 1: .*Invalid job id"):
-        queue.queued("slurm", ["abc"])
+        queue.query_queue("slurm", ["abc"])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_pbs_says(
     (tmp_path / "qstat").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     try:
-        said: dict[str, str] | str = queue.states("pbs", ["7[3].server"]).states
+        said: dict[str, str] | str = queue.query_states("pbs", ["7[3].server"]).states
     except SchedulerError as error:
         said = str(error)
     assert said == expected
@@ -58,5 +58,5 @@ def test_what_pbs_says(
 
 def test_a_state_that_nobody_knows_may_still_run() -> None:
     known = queue.JobStates({"7_0": "A_STATE_OF_SLURM_99", "7_1": "TIMEOUT", "70": "RUNNING"})
-    assert known.living(["7"]) == {"7_0": "A_STATE_OF_SLURM_99"}
+    assert known.active(["7"]) == {"7_0": "A_STATE_OF_SLURM_99"}
     assert known.missing(["7", "7_1", "7_2", "8"]) == ["7_2", "8"]

@@ -133,7 +133,7 @@ def test_a_stop_told_by_rank_0_is_75_whatever_the_launcher_says(
 
 
 RECORD_STOP = "RunDir(Path(sys.argv[-1])).update(state='preempted')"
-RECORD_START = "RunRecorder(RunDir(Path(sys.argv[-1]))).start(1)"
+RECORD_START = "RunRecorder(RunDir(Path(sys.argv[-1]))).record_start(1)"
 
 
 def _python(statement: str) -> str:
@@ -152,7 +152,7 @@ def test_a_killed_rank_0_leaves_a_failed_run(make_config: Callable[..., Config],
     assert _run(make_config, tmp_path, once).returncode == 137
     run = RunDir(tmp_path)
     assert json.loads(run.info_file.read_text())["state"] == "running"
-    assert (run.state_file.read_text(), run.info()["state"]) == ("failed\n", "failed")
+    assert (run.state_file.read_text(), run.read_info()["state"]) == ("failed\n", "failed")
     assert recover_leftovers(run) == 0
     assert json.loads(run.info_file.read_text())["state"] == "failed"
     assert run.state_file.read_text() == "failed 7\n"
@@ -165,7 +165,7 @@ def test_a_job_that_is_refused_says_nothing_of_the_one_that_trains(
     other = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; SLURM_JOB_ID=8 {_python(RECORD_START)}; exit 2'
     assert _run(make_config, tmp_path, other).returncode == 2
     assert (tmp_path / "state").read_text() == "running 8\n"
-    assert RunDir(tmp_path).info()["state"] == "running"
+    assert RunDir(tmp_path).read_info()["state"] == "running"
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_a_python_that_does_not_start_leaves_the_run_queued(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     assert _run(make_config, tmp_path, "exit 127", state="preempted").returncode == 127
-    assert RunDir(tmp_path).info()["state"] == "queued"
+    assert RunDir(tmp_path).read_info()["state"] == "queued"
 
 
 @pytest.mark.parametrize("content", [None, "", "\n", "nonsense"])
@@ -359,7 +359,7 @@ def test_the_example_of_the_page(make_config: Callable[..., Config], templates: 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("{# outline 2", "{# outline 1", "is an outline version 1, and this engine needs version 2"),
+        ("{# outline 2", "{# outline 1", "is an outline version 1, but this engine needs version 2"),
         ("{# outline 2", "{#", "is an outline without a version"),
         ('{% include "after_ranks.sh.j2" %}', "", 'lacks {% include "after_ranks.sh.j2" %}'),
         ('"at_end.sh.j2"', '"at_end.sh.j2" %}{% include "site.sh.j2"', "site.sh.j2 is included by"),

@@ -71,7 +71,7 @@ def test_a_cancelled_job_stays_away(login: Login) -> None:
     wait_for(lambda: login.testbed.job_states(job) == ["CANCELLED"], run, 30)
     time.sleep(2)
     assert login.testbed.job_states(job) == ["CANCELLED"]
-    assert "no job of it is queued or running" in login.jobs("cancel", str(run))
+    assert "has no queued or running job" in login.jobs("cancel", str(run))
 
 
 @pytest.mark.slow
@@ -135,13 +135,13 @@ import lightning.pytorch as pl
 class Lingering(pl.Callback):
     def on_fit_start(self, trainer, module):
         recorder = sys.modules["train_anywhere.runs.recorder"].RunRecorder
-        end = recorder.end  # only the first rank calls it
+        end = recorder.record_end  # only the first rank calls it
 
         def late(self, outcome, signal):
             time.sleep(15 if outcome.state == "preempted" else 0)
             return end(self, outcome, signal)
 
-        recorder.end = late
+        recorder.record_end = late
 """
 
 

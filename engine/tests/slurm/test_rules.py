@@ -41,7 +41,7 @@ REFUSED = {
     "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
     "features: chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
-    "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch knows no SOMETIMES; use some of BEGIN,END"),
+    "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch does not know SOMETIMES; use some of BEGIN,END"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
     "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is not an option"),
     "extra_options: comment": ("cluster=slurm 'cluster.extra=[\"--licenses=x#y\"]'", "has a # in it"),
@@ -57,7 +57,7 @@ REFUSED = {
     "extra_options: pbs resources": ("cluster=pbs 'cluster.extra=[\"-l select=9\"]'", "-l select itself"),
     "longest_job: none": ("cluster=neuron cluster.time=0", "no limit at all"),
     "one_line": ("cluster=slurm 'cluster.account=\"a\\\n#SBATCH --uid=0\"'", "line break"),
-    "local_disk": ("cluster=slurm cluster.local_disk=scratch", "a node's own disk has an absolute one"),
+    "local_disk": ("cluster=slurm cluster.local_disk=scratch", "a node's own disk needs an absolute one"),
     "launch": ("cluster=slurm launch=horovodrun trainer.devices=2 strategy=ddp", "use launch=srun|torchrun|mpirun"),
     "container: image": ("cluster=slurm container=pyxis", "use container.image=FILE"),
     "mounts": (
@@ -73,15 +73,15 @@ REFUSED = {
         "cluster=slurm cluster.pack_env=true container=apptainer container.image=/etc/hostname",
         "an image is one file already",
     ),
-    "features: pbs": ("cluster=pbs cluster.pack_env=true", "PBS has no srun"),
-    "features: conda": ("cluster=slurm cluster.pack_env=true cluster.conda=base", "let conda-pack pack it"),
+    "features: pbs": ("cluster=pbs cluster.pack_env=true", "needs srun, which PBS does not have"),
+    "features: conda": ("cluster=slurm cluster.pack_env=true cluster.conda=base", "pack it with conda-pack"),
     "features: environment": (
         "cluster=slurm cluster.pack_env=true cluster.venv=/etc cluster.setup=[:]",
-        "/etc is no virtual environment (it has no pyvenv.cfg), and virtual environments are packed",
+        "/etc is not a virtual environment (it has no pyvenv.cfg), and only virtual environments can be packed",
     ),
     "features: of the node": (
         "cluster=slurm cluster.pack_env=true cluster.venv=$SLURM_TMPDIR/env",
-        "is a folder of the job's node",
+        "is a folder on the job's node",
     ),
     "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is not an environment (it has no bin/activate)"),
     "environment: home": ("cluster=slurm cluster.venv='\"~/nope\"'", "cluster.venv=/"),
@@ -100,7 +100,7 @@ def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Req
 
 RULES = {
     r.__name__: r for m in (resources, site_limits, options, launch_rules, local_folders) for r in m.RULES
-} | {"features": rules.of_features}
+} | {"features": rules.feature_problems}
 
 
 def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeConfig) -> None:
@@ -161,7 +161,7 @@ def test_a_framework_that_is_not_installed_is_refused(
 ) -> None:
     monkeypatch.setitem(PACKAGES, FIRST, ("zzq_none",))
     [problem] = rules.problems(request(make_config, "cluster=slurm"))
-    assert f"`make setup FRAMEWORK={FIRST}` installs it" in problem
+    assert f"run `make setup FRAMEWORK={FIRST}`" in problem
     assert rules.problems(request(make_config, "cluster=slurm cluster.conda=base")) == []
 
 
@@ -274,7 +274,7 @@ def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig) -> None:
 
 
 NOTED = {
-    "unlisted": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
+    "unlisted_node_type": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
     "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
     "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
     "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
@@ -283,7 +283,7 @@ NOTED = {
         "the rule of thumb is 5 or 6, and the node has 12 per GPU",
     ),
     "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
-    "unread_targets": (
+    "unchecked_targets": (
         "cluster=slurm data._target_=math.sqrt",
         "its arguments are checked when the ranks start",
     ),

@@ -50,14 +50,14 @@ def test_on_a_cluster_that_loses_a_node(login: Login, slow_steps: str) -> None:
         time.sleep(0.2)
     first.send_signal(signal.SIGINT)
     assert first.wait(60) == 130
-    assert first.stderr and "go on as jobs. The same command goes on with" in first.stderr.read()
+    assert first.stderr and "continue as jobs. The same command resumes" in first.stderr.read()
     running = login.testbed.run(["squeue", "--noheader", "--states=RUNNING", "--format=%N"]).stdout.split()
     login.testbed.kill_node(running[0])
     second = subprocess.run(
         command, cwd=login.folder, env=environ, capture_output=True, text=True, timeout=500
     )
     assert second.returncode == 0, second.stdout + second.stderr
-    assert re.search(r"goes on: \d+ of 12 trials are done, \d were running", second.stdout), second.stdout
+    assert re.search(r"resumed: \d+ of 12 trials are done, \d were running", second.stdout), second.stdout
     rows = re.findall(r"^(\d+)  +(0\.\d+)  +\S+ +\[\d+\]$", second.stdout, re.M)
     assert sorted(int(n) for n, _ in rows) == [*range(12)], second.stdout
     values = [float(value) for _, value in rows]

@@ -6,15 +6,15 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.show_logs import Logs, rank_of, show
 
 
-def run(tmp_path: Path, name: str, text: str) -> Submitted:
+def run(tmp_path: Path, name: str, text: str) -> RunEntry:
     folder = tmp_path / name
     folder.mkdir()
     (folder / "slurm-7.out").write_text(text)
-    return Submitted(RunDir(folder), None, "slurm", None, ("7",))
+    return RunEntry(RunDir(folder), None, "slurm", None, ("7",))
 
 
 @pytest.mark.parametrize(
@@ -36,23 +36,25 @@ def test_the_lines_of_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str
     one = run(tmp_path, "a", "start\n[rank 1] hello\n[rank 10] no\n[rank 1] bye\n")
     show(one, heading=False, rank=1)
     assert capsys.readouterr().out == "[rank 1] hello\n[rank 1] bye\n"
-    assert Logs([one], rank=0).more() == "start\n"
-    with pytest.raises(SubmitError, match="--rank 2: no line is of that rank, they are of ranks 0 to 10"):
+    assert Logs([one], rank=0).read_new() == "start\n"
+    with pytest.raises(
+        SubmitError, match="--rank 2: the log has no line of that rank, only of ranks 0 to 10"
+    ):
         show(one, heading=False, rank=2)
 
 
 def test_members_are_merged_by_whole_lines(tmp_path: Path) -> None:
     a, b = run(tmp_path, "a", "one\ntw"), run(tmp_path, "b", "")
     logs = Logs([a, b])
-    assert logs.more() == "[a] one\n"
+    assert logs.read_new() == "[a] one\n"
     with open(a.logs()[0], "a") as file:
         file.write("o\nthree")
     b.logs()[0].write_text("[rank 1] x\n")
-    assert logs.more() == "[a] two\n[b] [rank 1] x\n"
-    assert logs.more() == ""
-    assert logs.more(last=True) == "[a] three\n"
+    assert logs.read_new() == "[a] two\n[b] [rank 1] x\n"
+    assert logs.read_new() == ""
+    assert logs.read_new(last=True) == "[a] three\n"
 
 
 def test_the_log_of_one_run_is_shown_as_it_grows(tmp_path: Path) -> None:
     """Whole or not: a bar or a question is seen at once."""
-    assert Logs([run(tmp_path, "a", "one\ntw")]).more() == "one\ntw"
+    assert Logs([run(tmp_path, "a", "one\ntw")]).read_new() == "one\ntw"

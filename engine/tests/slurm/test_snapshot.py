@@ -9,8 +9,8 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.submission import left_out, snapshot
-from train_anywhere.testing.projects import add_submodule, commit, files, git, take
+from train_anywhere.slurm.submission import exclusions, snapshot
+from train_anywhere.testing.projects import add_submodule, commit, git, list_files, take_snapshot
 
 pytestmark = pytest.mark.git
 
@@ -19,8 +19,8 @@ def test_tracked_and_new_files_but_not_ignored_ones(project: Path) -> None:
     head = commit(project)
     (project / "src" / "new.py").write_text("new = 1\n")
     (project / "src" / "a.py").write_text("a = 2\n")
-    taken, code = take(project)
-    assert files(code) == {".gitignore", "run.sh", "src/a.py", "src/new.py"}
+    taken, code = take_snapshot(project)
+    assert list_files(code) == {".gitignore", "run.sh", "src/a.py", "src/new.py"}
     assert (code / "src" / "a.py").read_text() == "a = 2\n"
     assert os.access(code / "run.sh", os.X_OK)
     assert (taken.commit, taken.dirty, taken.notes) == (head, True, ())
@@ -35,8 +35,8 @@ def test_the_tests_stay_behind(project: Path, under_git: bool) -> None:
         commit(project)
     (project / "tests" / "test_a.py").write_text("a = 2\n")
     (project / "tests" / "test_new.py").touch()
-    taken, code = take(project)
-    assert "src/a.py" in files(code) and not (code / "tests").exists()
+    taken, code = take_snapshot(project)
+    assert "src/a.py" in list_files(code) and not (code / "tests").exists()
     assert not taken.dirty
 
 
@@ -61,7 +61,7 @@ def test_the_engine_is_copied_from_where_it_was_imported(
         (project / "engine" / "tests" / "test_a.py").write_text("a = 1\n")
     for engine in (installed, project / "engine"):
         monkeypatch.setattr(snapshot, "ENGINE", engine)
-        taken, code = take(project)
+        taken, code = take_snapshot(project)
         assert not taken.dirty
         copied = sorted(str(p.relative_to(code)) for p in (code / "train_anywhere").rglob("*") if p.is_file())
         assert copied == ["train_anywhere/__init__.py", "train_anywhere/slurm/python"]
@@ -71,7 +71,7 @@ def test_the_engine_is_copied_from_where_it_was_imported(
         (project / "engine" / "train_anywhere" / "new.py").touch()
         (project / "engine" / "train_anywhere" / "server.pem").touch()
         shutil.rmtree(code)
-        taken, code = take(project)
+        taken, code = take_snapshot(project)
         has_new = (code / "train_anywhere" / "new.py").exists()
         assert taken.dirty == under_git and has_new == (engine == project / "engine")
         assert not (code / "train_anywhere" / "server.pem").exists()
@@ -89,7 +89,7 @@ def test_links_are_copied_with_what_they_lead_to(project: Path) -> None:
     (project / "lost").symlink_to("nowhere")
     (project / "loop").symlink_to("loop")
     git(project, "init", "-q")
-    taken, code = take(project)
+    taken, code = take_snapshot(project)
     assert (code / "b.py").read_text() == "a = 1\n"
     assert sorted(p.name for p in code.iterdir()) == [".gitignore", "b.py", "run.sh", "src", "train_anywhere"]
     assert not (code / "b.py").is_symlink()
@@ -102,8 +102,8 @@ def test_submodules_and_other_repositories_are_copied_without_their_history(proj
     (project / "mine").mkdir()
     (project / "mine" / "y.py").touch()
     commit(project / "mine")
-    _, code = take(project)
-    assert {"sub/x.py", "mine/y.py"} <= files(code)
+    _, code = take_snapshot(project)
+    assert {"sub/x.py", "mine/y.py"} <= list_files(code)
     assert not (code / "mine" / ".git").exists()
     assert not (code / "sub" / ".git").exists()
 
@@ -111,24 +111,24 @@ def test_submodules_and_other_repositories_are_copied_without_their_history(proj
 def test_names_that_git_would_quote(project: Path) -> None:
     commit(project)
     (project / "é \n'q'.py").write_text("")
-    _, code = take(project)
-    assert "é \n'q'.py" in files(code)
+    _, code = take_snapshot(project)
+    assert "é \n'q'.py" in list_files(code)
 
 
 def test_a_deleted_file_that_git_still_lists(project: Path) -> None:
     commit(project)
     (project / "src" / "a.py").unlink()
-    taken, code = take(project)
-    assert "src/a.py" not in files(code)
+    taken, code = take_snapshot(project)
+    assert "src/a.py" not in list_files(code)
     assert taken.dirty
 
 
 def test_untracked_data_is_left_out_and_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(project)
-    monkeypatch.setattr(left_out, "MAX_CODE", 10)
+    monkeypatch.setattr(exclusions, "MAX_CODE", 10)
     (project / "weights.bin").write_text("x" * 11)
-    taken, code = take(project)
-    assert "weights.bin" not in files(code)
+    taken, code = take_snapshot(project)
+    assert "weights.bin" not in list_files(code)
     assert "weights.bin was left out" in taken.notes[0]
 
 
@@ -137,7 +137,9 @@ def test_run_folders_are_never_copied(project: Path) -> None:
     (project / "results" / "run").mkdir(parents=True)
     (project / "results" / "run" / "config.yaml").write_text("")
     (project / "results_table.py").touch()
-    assert {f for f in files(take(project)[1]) if f.startswith("results")} == {"results_table.py"}
+    assert {f for f in list_files(take_snapshot(project)[1]) if f.startswith("results")} == {
+        "results_table.py"
+    }
 
 
 def test_without_git_all_but_data_and_hidden_folders(project: Path) -> None:
@@ -147,8 +149,8 @@ def test_without_git_all_but_data_and_hidden_folders(project: Path) -> None:
     (project / "env" / "pyvenv.cfg").touch()
     (project / "data").mkdir()
     (project / "data" / "images").touch()
-    taken, code = take(project)
-    assert files(code) == {"run.sh", "src/a.py", "ignored/big.bin"}
+    taken, code = take_snapshot(project)
+    assert list_files(code) == {"run.sh", "src/a.py", "ignored/big.bin"}
     assert taken.commit is None
     assert "not under git" in taken.notes[0]
 
@@ -177,8 +179,8 @@ def test_keys_and_passwords_are_left_out(project: Path, under_git: bool) -> None
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("TOKEN=1")
     (project / "link").symlink_to(".env")
-    taken, code = take(project)
-    assert {f for f in files(code) if f[0] != "."} - {"ignored/big.bin"} == {"run.sh", "src/a.py"}
+    taken, code = take_snapshot(project)
+    assert {f for f in list_files(code) if f[0] != "."} - {"ignored/big.bin"} == {"run.sh", "src/a.py"}
     seen = [name for name in (*KEYS, "link") if under_git or name[0] != "."]
     told = [f"{name} was left out of the snapshot: it may hold keys or passwords." for name in seen]
     assert sorted(n for n in taken.notes if "left out" in n) == sorted(told)
@@ -205,8 +207,8 @@ NO_SECRETS = [
 def test_other_keys_and_tokens_are_left_out_but_not_what_only_sounds_like_a_key() -> None:
     deep = [f"deep/{name}" for name in SECRETS if name != "auth.json"]
     secrets = [*SECRETS, *(name.upper() for name in SECRETS), *deep]
-    assert [name for name in secrets if not left_out.secret(name)] == []
-    assert [name for name in NO_SECRETS if left_out.secret(name)] == []
+    assert [name for name in secrets if not exclusions.may_hold_secrets(name)] == []
+    assert [name for name in NO_SECRETS if exclusions.may_hold_secrets(name)] == []
 
 
 @pytest.mark.parametrize("under_git", [True, False])
@@ -219,9 +221,9 @@ def test_untracked_files_that_the_group_can_t_read_are_left_out(project: Path, u
     for name in ("site.txt", "mine.py"):
         (project / name).chmod(0o600)
     (project / "own").chmod(0o700)
-    taken, code = take(project)
-    assert {"own/code.py", "mine.py", "open/a.txt"} <= files(code)
-    assert not {"site.txt", "own/site.txt"} & files(code)
+    taken, code = take_snapshot(project)
+    assert {"own/code.py", "mine.py", "open/a.txt"} <= list_files(code)
+    assert not {"site.txt", "own/site.txt"} & list_files(code)
     assert sorted(note for note in taken.notes if "left out" in note) == [
         "own/site.txt was left out of the snapshot: not tracked by git, and the group can't enter own (chmod g+x).",
         "site.txt was left out of the snapshot: not tracked by git, and the group can't read it (chmod g+r).",
@@ -244,10 +246,10 @@ def test_with_umask_077_all_is_copied(project: Path, under_git: bool, now: int) 
         (project / "new").mkdir(0o700)
         (project / "new" / "site.txt").write_text("1")
         (project / "new" / "site.txt").chmod(0o600)
-        taken, code = take(project)
+        taken, code = take_snapshot(project)
     finally:
         os.umask(before)
-    assert "new/site.txt" in files(code)
+    assert "new/site.txt" in list_files(code)
     assert not any("left out" in note for note in taken.notes)
     assert code.stat().st_mode & 0o777 == (code / "new").stat().st_mode & 0o777 == 0o700
 
@@ -256,14 +258,14 @@ def test_a_tracked_file_is_copied_whatever_its_permissions(project: Path) -> Non
     (project / "table.txt").write_text("1")
     (project / "table.txt").chmod(0o600)
     commit(project)
-    assert "table.txt" in files(take(project)[1])
+    assert "table.txt" in list_files(take_snapshot(project)[1])
 
 
 def test_of_many_paths_that_are_left_out_the_first_are_named(project: Path) -> None:
     commit(project)
     for number in range(100):
         (project / f"{number:02}.pem").touch()
-    notes = take(project)[0].notes
+    notes = take_snapshot(project)[0].notes
     assert len(notes) == 21 and notes[0].startswith("00.pem was left out")
     assert notes[-1] == "80 more paths were left out of the snapshot, such as 99.pem."
 
@@ -271,7 +273,7 @@ def test_of_many_paths_that_are_left_out_the_first_are_named(project: Path) -> N
 def test_what_git_tracks_is_code_whatever_its_name(project: Path) -> None:
     (project / ".env").write_text("PORT=1")
     commit(project)
-    taken, code = take(project)
+    taken, code = take_snapshot(project)
     assert (code / ".env").exists() and not taken.notes
 
 
@@ -282,8 +284,8 @@ def test_keys_in_another_repository_are_left_out_too(project: Path) -> None:
     (project / "mine" / ".env").touch()
     os.mkfifo(project / "mine" / "sub" / "pipe")
     commit(project / "mine")
-    taken, code = take(project)
-    assert "mine/sub/y.py" in files(code) and "mine/.env" not in files(code)
+    taken, code = take_snapshot(project)
+    assert "mine/sub/y.py" in list_files(code) and "mine/.env" not in list_files(code)
     assert set(taken.notes) == {
         "mine/.env was left out of the snapshot: it may hold keys or passwords.",
         "mine/sub/pipe was left out of the snapshot: it is a FIFO.",
@@ -305,7 +307,7 @@ def test_a_fifo_and_a_socket_are_left_out(
     with socket.socket(socket.AF_UNIX) as listener:
         (project / "run.sh").unlink()
         listener.bind("run.sh")
-        taken, _ = take(project)
+        taken, _ = take_snapshot(project)
     kinds = {"src/a.py" if under_git else "pipe": "it is a FIFO", "run.sh": "it is a socket"}
     told = {f"{name} was left out of the snapshot: {kind}." for name, kind in kinds.items()}
     assert told == {n for n in taken.notes if "left out" in n}
@@ -318,7 +320,7 @@ from train_anywhere.slurm.submission import snapshot
 from train_anywhere.errors import SubmitError
 root = Path(sys.argv[1])
 try:
-    print("\\n".join(snapshot.take(root, root.parent / "code", root / "results").notes))
+    print("\\n".join(snapshot.take_snapshot(root, root.parent / "code", root / "results").notes))
 except SubmitError as error:
     print(error)
 """
@@ -341,7 +343,7 @@ def test_an_unreadable_file_that_is_not_tracked_is_left_out(project: Path, under
     said = take_as_anyone(project)
     assert "mine.py was left out of the snapshot: it can't be read (Permission denied)." in said
     assert under_git or "closed was left out of the snapshot: it can't be read (Permission denied)." in said
-    assert "src/a.py" in files(project.parent / "code")
+    assert "src/a.py" in list_files(project.parent / "code")
 
 
 def test_an_unreadable_file_that_is_tracked_is_a_sentence(project: Path) -> None:
@@ -356,4 +358,4 @@ def test_an_unreadable_file_that_is_tracked_is_a_sentence(project: Path) -> None
 def test_a_full_disk_is_a_sentence(project: Path, small_disk: Path) -> None:
     (project / "src" / "b.py").write_bytes(bytes(2**21))
     with pytest.raises(SubmitError, match=r"can't be copied to .*/code: .*No space left on device"):
-        snapshot.take(project, small_disk / "code", project / "results")
+        snapshot.take_snapshot(project, small_disk / "code", project / "results")

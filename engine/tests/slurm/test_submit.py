@@ -58,10 +58,10 @@ def test_slurm_s_own_verdict(login: Login) -> None:
 
 @pytest.mark.slow
 def test_editing_the_code_of_a_queued_job_changes_nothing(testbed: Testbed, shared_dir: Path) -> None:
-    from train_anywhere.slurm.submission.snapshot import take
+    from train_anywhere.slurm.submission.snapshot import take_snapshot
 
     copy = shared_dir / "project"
-    take(ROOT, copy, ROOT / "results")
+    take_snapshot(ROOT, copy, ROOT / "results")
     edited = Login(testbed, shared_dir, copy)
     job, run = edited.submit("cluster=slurm", *SMALL, 'cluster.extra=["--hold"]')
     (copy / "src" / "rank.py").write_text("raise SystemExit('edited')\n")

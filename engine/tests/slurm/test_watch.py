@@ -69,9 +69,9 @@ def test_a_rank_that_never_comes_is_named_within_a_minute(login: Login, shared_d
     (shared_dir / "sitecustomize.py").write_text(NEVER_COMES)
     setup = f'cluster.setup=["export PYTHONPATH={shared_dir}"]'
     job, run = login.submit(*TWO, "launch=srun", "trainer.max_epochs=1", setup)
-    wait_for(lambda: "has not come" in log(run), run, 100)
+    wait_for(lambda: "has not started" in log(run), run, 100)
     said = re.search(
-        r"watch: rank 1 on (\S+) has not come, (\d+) s after the first rank; rank 0 waits.", log(run)
+        r"watch: rank 1 on (\S+) has not started, (\d+) s after the first rank; rank 0 waits.", log(run)
     )
     assert said and int(said[2]) < 60, log(run)
     assert said[1] != info(run)["hosts"][0]

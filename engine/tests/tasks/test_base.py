@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from train_anywhere import tasks as base
-from train_anywhere.config.command.compose import groups
+from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import read
@@ -20,7 +20,7 @@ def neutral(choice: str, make_config: MakeConfig) -> base.Task:
     return locate(bases[0], "task")()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("choice", sorted({*groups()["task"]} - {"custom"}))
+@pytest.mark.parametrize("choice", sorted({*list_groups()["task"]} - {"custom"}))
 @pytest.mark.quick("language_model", "classification")
 def test_what_is_read_from_the_source_is_so(choice: str, make_config: MakeConfig) -> None:
     config, task = make_config(f"task={choice}"), neutral(choice, make_config)
@@ -33,9 +33,9 @@ def test_what_is_read_from_the_source_is_so(choice: str, make_config: MakeConfig
     assert config.checkpoint.mode == task.metrics[task.headline]
 
 
-@pytest.mark.parametrize("choice", sorted({*groups()["task"]} - {"custom"}))
+@pytest.mark.parametrize("choice", sorted({*list_groups()["task"]} - {"custom"}))
 def test_every_metric_has_its_name(choice: str, make_config: MakeConfig) -> None:
     task = neutral(choice, make_config)
-    for part in base.PARTS:
+    for part in ("train", "val", "test"):
         assert list(task.report(part, [1.0] * len(task.sums))) == task.names(part)
         assert task.report(part, [0.0] * len(task.sums)) == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.testing.projects import copy, run
+from train_anywhere.testing.projects import copy_project, run_command
 
 FILES = ("engine/tests/slurm/test_units.py", "engine/tests/monitor/test_stragglers.py")
 
@@ -14,7 +14,7 @@ FILES = ("engine/tests/slurm/test_units.py", "engine/tests/monitor/test_straggle
 def passed(project: Path) -> set[str]:
     """Return the tests of `FILES` that ran, with the options of `make test`."""
     words = ["-v", "-n", "2", "--dist", "worksteal", "-m", "not slow", "--testmon-forceselect"]
-    done = run(project, sys.executable, "-m", "pytest", *words, *FILES)
+    done = run_command(project, sys.executable, "-m", "pytest", *words, *FILES)
     assert done.returncode == 0, done.stdout + done.stderr
     return {*re.findall(r"PASSED (\S+)", done.stdout)}
 
@@ -22,7 +22,7 @@ def passed(project: Path) -> set[str]:
 @pytest.mark.git
 @pytest.mark.slow
 def test_a_changed_function_selects_the_tests_that_call_it(tmp_path: Path) -> None:
-    project = copy(tmp_path)
+    project = copy_project(tmp_path)
     first = passed(project)
     assert {name.partition("::")[0] for name in first} == {*FILES}
     units = project / "engine" / "train_anywhere" / "slurm" / "units.py"
@@ -32,5 +32,6 @@ def test_a_changed_function_selects_the_tests_that_call_it(tmp_path: Path) -> No
     assert passed(project) == {"engine/tests/slurm/test_units.py::test_clock_is_read_back"}
     assert passed(project) == set()
     assert (
-        run(project, "git", "status", "--short").stdout == " M engine/train_anywhere/slurm/script/units.py\n"
+        run_command(project, "git", "status", "--short").stdout
+        == " M engine/train_anywhere/slurm/script/units.py\n"
     )

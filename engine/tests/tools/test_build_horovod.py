@@ -10,15 +10,15 @@ import pytest
 from train_anywhere.distributed.horovod import build, corrections
 from train_anywhere.distributed.horovod.build import (
     Plan,
-    cached_wheel,
     explain_failure,
+    find_cached_wheel,
     find_mpi,
     find_nccl,
     has_cuda,
     make_plan,
     wheel_cache,
 )
-from train_anywhere.distributed.horovod.corrections import CORRECTIONS, BuildError, correct, digest
+from train_anywhere.distributed.horovod.corrections import CORRECTIONS, BuildError, apply_corrections, digest
 from train_anywhere.distributed.horovod.installation import horovod_problem, installed_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,7 +35,7 @@ def sources(tmp_path):
 
 
 def test_every_correction_is_made(sources):
-    correct(sources)
+    apply_corrections(sources)
     for c in CORRECTIONS:
         assert c.new in (sources / c.path).read_text()
 
@@ -44,20 +44,20 @@ def test_every_correction_is_made(sources):
 @pytest.mark.parametrize("found", [0, 2])
 def test_correction_that_does_not_fit_once_is_an_error(sources, c, found):
     (sources / c.path).write_text(f"//\n{c.old}\n//\n" * found)
-    with pytest.raises(BuildError, match=f"fits {found} places of {c.path}"):
-        correct(sources)
+    with pytest.raises(BuildError, match=f"matches {found} times in {c.path}"):
+        apply_corrections(sources)
 
 
 def test_missing_file_is_an_error(sources):
     (sources / CORRECTIONS[-1].path).unlink()
     with pytest.raises(BuildError, match="another version"):
-        correct(sources)
+        apply_corrections(sources)
 
 
 def test_corrected_sources_are_not_corrected_again(sources):
-    correct(sources)
+    apply_corrections(sources)
     with pytest.raises(BuildError, match="changed already"):
-        correct(sources)
+        apply_corrections(sources)
 
 
 def test_plan_tells_setup_py_what_to_build():
@@ -143,10 +143,10 @@ def test_wheel_of_other_versions_is_not_taken(tmp_path):
     ):
         (tmp_path / f"horovod-{version}-{tag}-{tag}-linux_{machine}.whl").touch()
     (tmp_path / f"horovod-{plan.version}-cp27-cp27-linux_{machine}.whl").touch()
-    assert cached_wheel(plan.version, tmp_path) is None
+    assert find_cached_wheel(plan.version, tmp_path) is None
     wheel = tmp_path / f"horovod-{plan.version}-{tag}-{tag}-linux_{machine}.whl"
     wheel.touch()
-    assert cached_wheel(plan.version, tmp_path) == wheel
+    assert find_cached_wheel(plan.version, tmp_path) == wheel
 
 
 @pytest.mark.horovod
@@ -169,6 +169,6 @@ def test_wheel_built_with_other_corrections_is_not_taken(monkeypatch):
 @pytest.mark.horovod
 def test_cached_wheel_is_not_built_again(require):
     """`make test` has built it where the cache did not have it: in CI, on a clean machine, from nothing."""
-    require(cached_wheel(make_plan().version, wheel_cache()), "run `make horovod`")
+    require(find_cached_wheel(make_plan().version, wheel_cache()), "run `make horovod`")
     run = subprocess.run([*SCRIPT, "--wheel-only"], capture_output=True, text=True, check=True)
     assert "is built" in run.stdout and "built in" not in run.stdout

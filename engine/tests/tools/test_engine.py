@@ -13,7 +13,7 @@ import pytest
 
 from tools import engine
 from train_anywhere.files import ROOT
-from train_anywhere.testing.projects import copy, git, run
+from train_anywhere.testing.projects import copy_project, git, run_command
 
 pytestmark = pytest.mark.git
 
@@ -23,7 +23,7 @@ NEXT = "0.1.1.dev7"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy whose environment sees the packages of this one, and installs into its own folder."""
-    made = copy(tmp_path)
+    made = copy_project(tmp_path)
     sums = [sys.executable, "tools/engine.py", "checksums"]  # those of a tree that is being edited may be old
     subprocess.run(sums, cwd=made, check=True)
     git(made, "commit", "-q", "--allow-empty", "-am", "sums")
@@ -53,7 +53,7 @@ def call(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_checksums_are_those_of_the_files() -> None:
-    assert engine.differing(ROOT / "engine") == [], "after a change of the engine: make format"
+    assert engine.edited_files(ROOT / "engine") == [], "after a change of the engine: make format"
 
 
 def test_an_edited_engine_is_not_replaced(project: Path, newer: Path) -> None:
@@ -72,16 +72,16 @@ def test_an_engine_in_the_project_is_replaced(project: Path, newer: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert f"-> {NEXT}" in done.stdout and "- Steps are faster." in done.stdout
     assert "a package of its own" not in done.stdout  # this version's own section
-    assert engine.digests(project / "engine") == engine.digests(newer / "engine")
+    assert engine.file_digests(project / "engine") == engine.file_digests(newer / "engine")
     assert not [*project.glob(".engine-*")]
-    assert engine.differing(project / "engine") == []  # whatever CHECKSUMS came with it
+    assert engine.edited_files(project / "engine") == []  # whatever CHECKSUMS came with it
 
 
 REFUSED = {
     "update": "name the new engine",
     "update nowhere": "FROM=nowhere is not an engine",
-    "update a.whl": "is a wheel, and engine/ needs the sources",
-    "attach": "engine/ is here already",
+    "update a.whl": "is a wheel, but engine/ needs the sources",
+    "attach": "engine/ is already here",
     "detach nowhere.whl": "FROM=nowhere.whl is not a wheel",
 }
 
@@ -117,10 +117,10 @@ def test_detached_updated_attached(project: Path, newer: Path, tmp_path: Path) -
         assert done.returncode == 0, done.stderr
     done = call(project, "-m", "pytest", "-q", "-m", "not slow", "-n", "2", "tests")
     assert done.returncode == 0, done.stdout
-    done = run(project, sys.executable, "-m", "ruff", "check", "--no-cache", ".")
+    done = run_command(project, sys.executable, "-m", "ruff", "check", "--no-cache", ".")
     assert done.returncode == 0, done.stdout
-    done = run(project, "make", "test-engine")
-    assert done.returncode and "to bring them back: make attach" in done.stderr
+    done = run_command(project, "make", "test-engine")
+    assert done.returncode and "to bring engine/ back: make attach" in done.stderr
     git(project, "add", "-A")
     code = git(project, "ls-files", "*.py", "*.yaml", "*.j2", "*.sh", "Makefile").splitlines()
     assert sum((project / name).read_text().count("\n") for name in code) < 6000
@@ -134,7 +134,7 @@ def test_detached_updated_attached(project: Path, newer: Path, tmp_path: Path) -
 
     done = call(project, "tools/engine.py", "attach")
     assert done.returncode == 0, done.stderr
-    assert engine.digests(project / "engine") == engine.digests(newer / "engine")
+    assert engine.file_digests(project / "engine") == engine.file_digests(newer / "engine")
     assert not (project / "requirements/engine.txt").exists() and not (project / "wheels").exists()
     done = call(
         project,
@@ -149,4 +149,4 @@ def test_this_python_is_one_of_the_project() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", ROOT / "tools/engine.py", "attach"], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (2, "error: engine/ is here already.\n")
+    assert (done.returncode, done.stderr) == (2, "error: engine/ is already here.\n")

@@ -74,7 +74,7 @@ def test_one_that_lacks_a_package_or_a_version_is_not(project: Path, prefix: Pat
     (there / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
     done = make(project, "-n", "train", CONDA_PREFIX=str(prefix))
     assert ".venv/bin/python src/train.py" in done.stdout
-    assert done.stderr == f"the active environment {prefix} lacks {pin}: .venv is made and used instead\n"
+    assert done.stderr == f"the active environment {prefix} lacks {pin}: using .venv instead\n"
 
 
 @pytest.mark.skipif(len(FRAMEWORKS) == 1, reason="one framework alone is left")

@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from engine.tests.tools.test_environment import project  # noqa: F401 - a fixture
-from tools.environment import normal, pins
-from tools.lock import LISTS, LOCKS, head
+from tools.environment import normalize, pins
+from tools.lock import LISTS, LOCKS, header
 
 from tools.lock import CPU_WHEELS  # isort: skip
 
@@ -31,7 +31,7 @@ def locked(lock: Path) -> dict[str, set[str]]:
     """Names and versions, without what says how a version was built."""
     found: dict[str, set[str]] = {}
     for name, version in re.findall(r"^([\w.-]+)(?:\[.*\])?==([\w.]+)", lock.read_text(), re.MULTILINE):
-        found.setdefault(normal(name), set()).add(version)
+        found.setdefault(normalize(name), set()).add(version)
     return found
 
 
@@ -42,7 +42,7 @@ def needs(package: str) -> set[str]:
     except metadata.PackageNotFoundError:
         return set()
     found = map(Requirement, required)
-    return {normal(r.name) for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
+    return {normalize(r.name) for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,8 +52,8 @@ def test_a_lock_has_what_its_list_asks_for(name: str) -> None:
     for lock in locks_of(name):
         there = earlier | locked(lock)
         asked = [re.sub(r"\[.*\]", "", pin).split("==") for pin in pins(name)]
-        assert [pin for pin in asked if there.get(normal(pin[0])) != {pin[1]}] == []
-        assert lock.read_text().startswith(head(LISTS / f"{name}.txt"))
+        assert [pin for pin in asked if there.get(normalize(pin[0])) != {pin[1]}] == []
+        assert lock.read_text().startswith(header(LISTS / f"{name}.txt"))
 
 
 def test_each_package_has_checksums_and_the_same_versions_in_all_locks() -> None:
@@ -70,7 +70,7 @@ def test_the_locks_have_what_their_packages_need() -> None:
     locks = [lock for name in NAMES for lock in locks_of(name) if not lock.stem.endswith("-gpu")]
     entries = re.findall(r"^([\w.-]+.*?) \\$", "".join(lock.read_text() for lock in locks), re.MULTILINE)
     asked = [Requirement(entry) for entry in entries]
-    here = {normal(entry.name) for entry in asked if entry.marker is None or entry.marker.evaluate()}
+    here = {normalize(entry.name) for entry in asked if entry.marker is None or entry.marker.evaluate()}
     assert {name: lacks for name in here if (lacks := needs(name) - here)} == {}
 
 
@@ -119,7 +119,7 @@ def test_the_lists_ask_for_what_is_locked(machine: tuple[str, str], monkeypatch:
             *(LOCKS / f"{first}.txt" for first in ("common", "dev") if lock.stem not in (first, "docs")),
         ]
         there = entries(machine, dict.fromkeys(locks))
-        wanted = {normal(re.split(r"[\[=]", pin)[0]) for pin in pins(name)}
+        wanted = {normalize(re.split(r"[\[=]", pin)[0]) for pin in pins(name)}
         assert wanted <= there.keys(), name
 
 

@@ -82,7 +82,7 @@ def test_its_test_passes(project: Path) -> None:
         ("Mine", "small letters"),
         ("class", "small letters"),
         ("../x", "small letters"),
-        ("regression", "exists already"),
+        ("regression", "exist already"),
     ],
 )
 def test_a_name_that_can_not_be_one(project: Path, name: str, says: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.lock import CPU_WHEELS, LOCKS, get_uv, which
+from tools.lock import CPU_WHEELS, LOCKS, install_uv, which
 
 PLATFORMS = {
     "Linux x86_64, CPU": ("x86_64-unknown-linux-gnu", "cpu"),
@@ -24,7 +24,7 @@ APART = re.compile(r"^(?:torch==\S+\+cpu|antlr4-python3-runtime==).*\n(?:    .*\
 
 @pytest.fixture(scope="module")
 def uv(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return which("uv") or get_uv(tmp_path_factory.mktemp("uv"))
+    return which("uv") or install_uv(tmp_path_factory.mktemp("uv"))
 
 
 def locked(framework: str, wheels: str) -> str:

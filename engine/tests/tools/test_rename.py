@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.testing.projects import copy, run
+from train_anywhere.testing.projects import copy_project, run_command
 
 pytestmark = pytest.mark.git
 
@@ -18,12 +18,12 @@ OLD = re.compile(rf"{TITLE}|my-training")
 
 def rename(project: Path, name: str) -> subprocess.CompletedProcess[str]:
     command = ("make", "--no-print-directory", "rename", f"NAME={name}", f"PYTHON={sys.executable}")
-    return run(project, *command)
+    return run_command(project, *command)
 
 
 def naming(project: Path, name: re.Pattern[str]) -> list[str]:
     """Return the fork's files that contain the name: those of the engine keep theirs."""
-    files = run(
+    files = run_command(
         project, "git", "ls-files", ":!engine", f":!{Path(__file__).relative_to(ROOT)}"
     ).stdout.split()
     return [file for file in files if name.search((project / file).read_text(errors="ignore"))]
@@ -34,7 +34,7 @@ def head(path: Path) -> str:
 
 
 def test_nothing_keeps_the_old_name_and_a_second_name_replaces_the_first(tmp_path: Path) -> None:
-    project = copy(tmp_path)
+    project = copy_project(tmp_path)
     places = naming(project, OLD)
     first = " ".join(("Protein", "folds"))  # in two parts: this file is in the copy too
     assert rename(project, first).returncode == 0
@@ -44,7 +44,7 @@ def test_nothing_keeps_the_old_name_and_a_second_name_replaces_the_first(tmp_pat
     done = rename(project, "Grid_2")
     assert done.returncode == 0 and "called Grid_2 (grid-2)" in done.stdout
     assert naming(project, re.compile(first.replace(" ", "."), re.IGNORECASE)) == []
-    assert run(project, "git", "status", "--short").stdout.split()[1::2] == places
+    assert run_command(project, "git", "status", "--short").stdout.split()[1::2] == places
     assert rename(project, "Grid_2").stdout.startswith("\nThe project is called")  # no file changed
 
 

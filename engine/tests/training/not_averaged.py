@@ -9,10 +9,10 @@ from pathlib import Path
 
 sys.path[:1] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).resolve().parents[3] / "engine")]
 
-from train_anywhere.launch.rank import frozen, run_rank
+from train_anywhere.launch.rank import load_frozen, run_rank
 from train_anywhere.runs.folder import open_run
 
-config = frozen(open_run(sys.argv[1]))
+config = load_frozen(open_run(sys.argv[1]))
 match config.framework, config.strategy.name:
     case "lightning", "ddp":
         from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
@@ -31,9 +31,9 @@ match config.framework, config.strategy.name:
 
         HorovodStrategy.average = lambda self, gradients, *name: gradients
     case "keras", "mirrored" | "multiworker_mirrored":
-        from train_anywhere.training.keras.strategies.tf_distribute import Distributed
+        from train_anywhere.training.keras.strategies.tf_distribute import TfDistribute
 
-        Distributed.average = lambda self, gradients, *name: gradients
+        TfDistribute.average = lambda self, gradients, *name: gradients
     case other:
         sys.exit(f"nothing to break in {other}")
 sys.exit(run_rank(sys.argv[1]))

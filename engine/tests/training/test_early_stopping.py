@@ -21,23 +21,23 @@ def test_validations_without_gain_are_counted(
     overrides = [f"trainer.early_stopping.{o}" for o in (f"mode={mode}", "min_delta=0.01", "patience=2")]
     rule, patience = make_config(*overrides).trainer.early_stopping, Patience()
     for value in values:
-        patience.judge(value, rule)
+        patience.update(value, rule)
     assert patience.waited == waited
-    assert patience.over(rule) == (waited == 2)
+    assert patience.should_stop(rule) == (waited == 2)
 
 
 def test_the_same_value_again_is_no_gain(make_config) -> None:
     overrides = [f"trainer.early_stopping.{o}" for o in ("mode=max", "min_delta=0", "patience=2")]
     rule, patience = make_config(*overrides).trainer.early_stopping, Patience()
     for _ in range(3):
-        patience.judge(0.5, rule)
+        patience.update(0.5, rule)
     assert patience.waited == 2
 
 
 def test_a_value_that_is_not_a_number_is_never_the_best(make_config) -> None:
     rule, patience = make_config("trainer.early_stopping.patience=3").trainer.early_stopping, Patience()
     for value in (float("nan"), 0.5, float("nan"), 0.4, float("inf"), float("-inf")):
-        patience.judge(value, rule)
+        patience.update(value, rule)
     assert (patience.best, patience.waited) == (0.4, 2)
 
 
@@ -47,4 +47,4 @@ def test_a_value_that_is_not_a_number_is_never_the_best(make_config) -> None:
 def test_patience(make_config, patience: str, over: list[bool]) -> None:
     """None never ends a run, and 0 is taken as 1."""
     rule = make_config(f"trainer.early_stopping.patience={patience}").trainer.early_stopping
-    assert [Patience(0.5, waited).over(rule) for waited in range(3)] == over
+    assert [Patience(0.5, waited).should_stop(rule) for waited in range(3)] == over

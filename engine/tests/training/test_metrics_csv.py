@@ -124,10 +124,10 @@ def test_what_was_logged_is_known_before_it_is_cut_back(tmp_path: Path) -> None:
     with open(log.path, "a") as file:
         file.write("30,2,0.0")  # killed while writing
     again = CsvLog(tmp_path / "metrics.csv")
-    assert again.held(11) == {("val/loss", 20), ("test/loss", 20)}
-    assert again.held() == again.held(11) | {("train/loss", 10), ("lr", 10)}
+    assert again.logged_points(11) == {("val/loss", 20), ("test/loss", 20)}
+    assert again.logged_points() == again.logged_points(11) | {("train/loss", 10), ("lr", 10)}
     again.resume(10)
-    assert again.held() == {("train/loss", 10), ("lr", 10)}
+    assert again.logged_points() == {("train/loss", 10), ("lr", 10)}
 
 
 def full(*_: object, **__: object) -> None:
@@ -161,7 +161,7 @@ def test_a_resumed_file_that_can_not_be_cut_back_is_cut_back_later(
         patch.setattr(metrics_csv, "write_atomic", full)
         log = CsvLog(path, ["a"])
         log.resume(1)
-        assert log.held() == {("a", 1)}
+        assert log.logged_points() == {("a", 1)}
     log.write(2, 1, {"a": 7.0})
     assert path.read_text() == "step,epoch,lr,a\n1,1,,1\n2,1,,7\n"
 

@@ -12,8 +12,8 @@ import pytest
 from train_anywhere.errors import NotFiniteError
 from train_anywhere.features.nan_watch.nan_watch import NanWatch
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.runs.summary import not_finite
-from train_anywhere.training.monitored import judged
+from train_anywhere.runs.summary import find_nonfinite_loss
+from train_anywhere.training.monitored_metric import checkpoint_score
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -25,7 +25,7 @@ def test_it_warns_once_with_the_step_and_what_to_try(capsys: pytest.CaptureFixtu
     for step in (40, 60):
         watch.after_validation(step, {"train/loss": math.nan})
     assert capsys.readouterr().err == (
-        "warning: train/loss is nan at step 40: training continues, but can't recover from that; try a lower "
+        "warning: train/loss is nan at step 40: training continues, but can't recover; try a lower "
         "optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed.\n"
     )
 
@@ -41,10 +41,10 @@ def test_it_stops_where_it_should(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_weights_with_such_a_loss_are_not_the_best() -> None:
-    assert judged({"train/loss": 1.0, "val/acc": 0.5}, "val/acc") == 0.5
-    assert judged({"train/loss": math.nan, "val/acc": 0.9}, "val/acc") is None
-    assert judged({"train/loss": 1.0}, "val/acc") is None
-    assert not_finite({"test/loss": None}) == "test/loss"
+    assert checkpoint_score({"train/loss": 1.0, "val/acc": 0.5}, "val/acc") == 0.5
+    assert checkpoint_score({"train/loss": math.nan, "val/acc": 0.9}, "val/acc") is None
+    assert checkpoint_score({"train/loss": 1.0}, "val/acc") is None
+    assert find_nonfinite_loss({"test/loss": None}) == "test/loss"
 
 
 def strict(text: str) -> Any:

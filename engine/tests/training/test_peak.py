@@ -3,7 +3,7 @@
 import pytest
 
 from src.models.gpt import flops_per_token
-from train_anywhere.training.reporting.peak import peak
+from train_anywhere.training.reporting.peak import peak_flops
 from train_anywhere.training.reporting.throughput import MIN_MEASURED_S, Throughput
 
 PEAKS = {
@@ -29,20 +29,20 @@ PEAKS = {
 
 
 def test_chips_by_their_names() -> None:
-    assert {known: peak(*known) for known in PEAKS} == PEAKS
+    assert {known: peak_flops(*known) for known in PEAKS} == PEAKS
 
 
 def test_a_share_of_the_peak_of_each_chip() -> None:
     """GPT-2's size in rows of 1024: 6 * 123.5 M weights and 12 * 12 * 768 * 1024 of attention; 100,000 tokens/s on 2 A100."""
     needed = flops_per_token(50257, 1024, layers=12, heads=12, kv_heads=12, width=768)
     assert needed == pytest.approx(6 * 123.55e6 + 113.2e6, rel=1e-3)
-    most = peak("NVIDIA A100-SXM4-80GB", "bf16-mixed")
+    most = peak_flops("NVIDIA A100-SXM4-80GB", "bf16-mixed")
     assert most
-    meter = Throughput(rows=8, world_size=2, unit="tokens", least=needed / most)
-    assert meter.share(100_000) == ", 13.7 % of the chip's peak"
+    meter = Throughput(rows=8, world_size=2, unit="tokens", min_seconds=needed / most)
+    assert meter.peak_share(100_000) == ", 13.7 % of the chip's peak"
     meter.rates, meter.seconds = [100_000.0, 100_000.0], MIN_MEASURED_S
-    assert (meter.summary() or "").endswith("on 2 in 2 intervals, 13.7 % of the chip's peak")
+    assert (meter.summary() or "").endswith("in total (2 intervals), 13.7 % of the chip's peak")
 
 
 def test_nothing_is_said_where_no_peak_is_known() -> None:
-    assert Throughput(rows=8, world_size=2, unit="tokens").share(100_000) == ""
+    assert Throughput(rows=8, world_size=2, unit="tokens").peak_share(100_000) == ""

@@ -6,7 +6,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.plan import limited, make_plan, validation_due
+from train_anywhere.training.plan import limit_batches, make_plan, validation_due
 
 Make = Callable[..., Config]
 
@@ -36,7 +36,7 @@ def test_fast_dev_run_is_one_batch_of_each(make_config: Make) -> None:
 
 def test_limits() -> None:
     limits: list[float] = [1.0, 0.25, 0.01, 0.0, 3, 30, 0, 1]
-    assert [limited(10, limit, fast_dev_run=False) for limit in limits] == [10, 2, 1, 0, 3, 10, 0, 1]
+    assert [limit_batches(10, limit, fast_dev_run=False) for limit in limits] == [10, 2, 1, 0, 3, 10, 0, 1]
 
 
 def test_refusals_come_together(make_config: Make) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting import progress as module
 from train_anywhere.training.reporting.progress import Progress
@@ -44,9 +44,9 @@ def epoch(progress: Progress, number: int, clock: Clock, seconds: float = 0.1) -
     """Ten batches; the last one has metrics."""
     for batch in range(PLAN.train_batches):
         clock.now += seconds
-        progress.batch(number, batch, {"train/loss": 0.5, "lr": 0.01} if batch == 9 else None)
+        progress.add_batches(number, batch, {"train/loss": 0.5, "lr": 0.01} if batch == 9 else None)
     clock.now += 100  # a long validation
-    progress.validated(number, {"train/loss": 0.5, "lr": 0.01, "val/loss": 0.25})
+    progress.end_epoch(number, {"train/loss": 0.5, "lr": 0.01, "val/loss": 0.25})
 
 
 def test_a_plain_line_for_an_epoch(
@@ -69,16 +69,18 @@ def test_units_that_rows_hold_several_of(
 ) -> None:
     """Tokens are known where metrics are read: 5,000 of 10 batches in a second; before that there is no speed."""
     clock = Clock(monkeypatch)
-    with Progress("plain", PLAN, unit="tokens", counted=True) as progress:
+    with Progress("plain", PLAN, unit="tokens", counts_units=True) as progress:
         clock.now += 10
-        progress.batch(0, 0)
-        progress.validated(0, {})
+        progress.add_batches(0, 0)
+        progress.end_epoch(0, {})
         for batch in range(9):
             clock.now += 0.1
-            progress.batch(1, batch)
+            progress.add_batches(1, batch)
         clock.now += 0.1
-        progress.batch(1, 9, {"train/loss": 0.5}, 11 * 500.0)  # since the last report, which there was none
-        progress.validated(1, {})
+        progress.add_batches(
+            1, 9, {"train/loss": 0.5}, 11 * 500.0
+        )  # since the last report, which there was none
+        progress.end_epoch(1, {})
     first, _, last = capsys.readouterr().out.splitlines()
     assert first == "epoch 1/3  step 0/15"
     assert last == "epoch 2/3  step 10/15  train/loss 0.5  5000 tokens/s"
@@ -99,12 +101,12 @@ def test_batches_may_be_told_several_at_once(
 ) -> None:
     clock, said = Clock(monkeypatch), []
     for count in (1, 5):
-        with Progress("plain", PLAN, counted=True) as progress:
+        with Progress("plain", PLAN, counts_units=True) as progress:
             for batch in range(count - 1, 10, count):
                 clock.now += 0.1 * count
                 fresh = {"train/loss": 0.5} if batch == 9 else None
-                progress.batch(0, batch, fresh, 700.0 if fresh else None, count)
-            progress.validated(0, {})
+                progress.add_batches(0, batch, fresh, 700.0 if fresh else None, count)
+            progress.end_epoch(0, {})
         said.append((capsys.readouterr().out, progress.throughput.rows))
     assert said[0] == said[1] and "700 samples/s" in said[0][0]
 
@@ -135,8 +137,8 @@ plan = {PLAN!r}
 with Progress("auto", plan) as progress:
     progress.note("resuming at step 0")
     for batch in range(10):
-        progress.batch(0, batch, {{"train/loss": 0.5}})
-    progress.validated(0, {{"val/acc": 0.75}})
+        progress.add_batches(0, batch, {{"train/loss": 0.5}})
+    progress.end_epoch(0, {{"val/acc": 0.75}})
 """
 
 
@@ -176,19 +178,20 @@ def test_what_is_told_to_who_asks_from_outside(
 ) -> None:
     """Also where nothing is shown. 10 batches in 1 s, each of which waited 0.04 s for its data; 100 s of validation."""
     clock = Clock(monkeypatch)
+    heartbeat = Heartbeat()
     heartbeat.enter("start")
-    with Progress("none", PLAN, unit="images", live=tmp_path) as progress:
+    with Progress("none", PLAN, unit="images", live=tmp_path, heartbeat=heartbeat) as progress:
         assert progress.state()["section"] == "start"
         assert progress.state()["step"] is None
         clock.now += 50  # a slow start is no training
         heartbeat.enter("step", "data")
-        progress.begin()
+        progress.start_training()
         for batch in range(10):
             clock.now += 0.04
             heartbeat.fetched()
             clock.now += 0.06
             heartbeat.trained_batch(batch // 2)
-            progress.batch(0, batch, {"train/loss": float("inf")} if batch == 9 else None)
+            progress.add_batches(0, batch, {"train/loss": float("inf")} if batch == 9 else None)
         told = progress.state()
         assert (told["epoch"], told["epochs"], told["step"], told["steps"]) == (1, 3, 5, 15)
         assert (told["rate"], told["unit"], told["data_wait"]) == (320.0, "images", 0.4)
@@ -196,7 +199,7 @@ def test_what_is_told_to_who_asks_from_outside(
         with heartbeat.within("validation"):
             assert progress.state()["section"] == "validation"
             clock.now += 100
-        progress.validated(0, {"val/loss": 0.25})
+        progress.end_epoch(0, {"val/loss": 0.25})
         told = progress.state()
         assert told["section"] == "train"
         assert told["metrics"] == {"train/loss": float("inf"), "val/loss": 0.25}
@@ -217,7 +220,7 @@ def test_what_is_told_to_who_asks_from_outside(
 def test_a_rank_that_nobody_asks_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Progress("none", PLAN) as progress:
-        progress.batch(0, 3)
+        progress.add_batches(0, 3)
         assert progress.live is None
         assert progress.state()["step"] is None
     assert [*tmp_path.iterdir()] == []

@@ -49,14 +49,14 @@ def test_what_is_recorded(tmp_path: Path) -> None:
     run.update(**{ATTEMPTS: [{"started": "a"}]})
     bad_loss.record(run, BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",)))
     assert ReplayNan().resume_until(run) == 31
-    run.update(**{ATTEMPTS: [*run.info()[ATTEMPTS], {"started": "b"}]})
+    run.update(**{ATTEMPTS: [*run.read_info()[ATTEMPTS], {"started": "b"}]})
     found = bad_loss.pending(run)
-    assert found and found.where == "rank 1 on node2"
-    bad_loss.judge(run, "machine")
+    assert found and found.ranks_and_hosts == "rank 1 on node2"
+    bad_loss.record_verdict(run, "machine")
     assert bad_loss.pending(run) is None
-    assert [found.verdict for found in bad_loss.history(run.info())] == ["machine"]
+    assert [found.verdict for found in bad_loss.history(run.read_info())] == ["machine"]
     run.update(**{ATTEMPTS: [{"nan": {"step": "x"}}, {"nan": 3}, {"nan": None}]})
-    assert bad_loss.history(run.info()) == []
+    assert bad_loss.history(run.read_info()) == []
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_another_result_is_the_machine_s(train: Train, tmp_path: Path, framework
     done = train(*words, f"+data.once={tmp_path / 'read'}", f"paths.results={tmp_path / 'a'}")
     assert done.returncode == 0, done.stderr
     said = f"train/loss was nan or inf in step {STEP}, first on rank {ranks - 1} on "
-    assert said in done.stderr and "that was the machine" in done.stderr, done.stderr
+    assert said in done.stderr and "the cause is the machine" in done.stderr, done.stderr
     first, second = of(tmp_path / "a" / "latest")
     assert (first["ended_by"], first["nan"]["verdict"], second["ended_by"]) == (
         "failed",

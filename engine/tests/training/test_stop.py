@@ -16,7 +16,7 @@ stop = Stop().install()
 if sys.argv[1] == "taken":
     import ctypes, signal
     ctypes.CDLL(None).signal(int(signal.SIGTERM), ctypes.c_void_p(1))  # SIG_IGN, as Python never hears
-    stop.take_back()
+    stop.reinstall()
 print("ready", flush=True)
 for _ in range(200):
     time.sleep(0.05)
@@ -54,7 +54,7 @@ def test_a_signal_that_a_library_took_is_taken_back() -> None:
 
 def test_what_was_never_installed_is_not_taken() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    Stop().take_back()
+    Stop().reinstall()
     assert signal.getsignal(signal.SIGTERM) is before
 
 

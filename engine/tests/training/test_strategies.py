@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train_anywhere.config.checks.strategy_table import SHARDED, SUPPORTED
+from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES, SUPPORTED
 from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
@@ -77,7 +77,7 @@ def test_two_devices_train_as_one(framework, strategy, train, single, require, t
     ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
     assert done.stdout.count("started by") == ranks
     # ranks that share one state have no whole weights
-    assert len(fingerprints(done.stdout)) == (0 if strategy in SHARDED else 1)
+    assert len(fingerprints(done.stdout)) == (0 if strategy in SHARDED_STRATEGIES else 1)
     assert largest_difference(final_weights(tmp_path / "latest"), single(framework)) < 1e-6
 
 
@@ -90,9 +90,9 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
     options = (f"framework={framework}", f"strategy={strategy}", "trainer.devices=2")
     _, run = make_run(*SAME, *options)
     ranks = 2 if SUPPORTED[framework][strategy].ranks else 1
-    output = start_broken(run, ranks, noticed=strategy not in SHARDED)
+    output = start_broken(run, ranks, noticed=strategy not in SHARDED_STRATEGIES)
     assert largest_difference(final_weights(run.path), single(framework)) > 1e-3
-    if ranks > 1 and strategy not in SHARDED:
+    if ranks > 1 and strategy not in SHARDED_STRATEGIES:
         assert len(fingerprints(output)) == 2  # ranks see different data, so their weights part
 
 

@@ -1,20 +1,20 @@
-"""Checkpoints: the node's own disk first, then the run folder; the same for both frameworks, which this package does not know.
+"""Checkpoints, written first to the node's local disk and then to the run folder. This package imports neither framework.
 
-One save, in order:
+The steps of a save:
 
-1. `features.interval` says that a checkpoint is due (or the loop does: end of an epoch, of the run, a signal).
+1. A checkpoint is due: by `features.interval`, or at the end of an epoch, at the end of the run, or after a signal.
 2. The training thread waits until the buffers are free and copies its state into them (`checkpointer.wait`).
 3. `checkpointer.save` submits the buffers with a `CheckpointInfo`, and training continues.
-4. The worker thread (`writer`) writes them to the node's disk (`disk.staging`): a hidden folder with sizes in its manifest, then one
-   rename. The buffers are free, and a crash of the training loses nothing.
-5. The worker copies the files to a hidden folder in the run folder (`store`), checksums them on the way (`disk.manifest`) and
+4. The worker thread (`writer`) writes them to a hidden folder on the node's disk (`disk.staging`), with file sizes in its manifest, and
+   renames it. The buffers are free again, and a crash of the training no longer loses this state.
+5. The worker copies the files to a hidden folder in the run folder (`store`), computes checksums on the way (`disk.manifest`) and
    flushes them.
-6. One rename gives the folder its final name: what has that name is complete.
-7. All of it is read back from the disk and its checksums are compared.
-8. Only then the pointers and the index are renewed, and older checkpoints are removed as `retention` says, in the run folder
+6. One rename gives the folder its final name, so a folder with a final name is complete.
+7. All files are read back from the disk and their checksums are compared.
+8. Only then the pointers and the index are rewritten, and older checkpoints are removed by the rule of `retention`, in the run folder
    and on the node's disk.
 
 `disk.event_files` syncs TensorBoard's files over the same two disks. `recovery` opens the checkpointer of a new or resumed run, and
-publishes what a killed one left on the node's disk. `usable` refuses a run that has lost all its checkpoints. `choice` picks a
-checkpoint to read; `init_run` reads the weights of another run (`init=RUN`).
+publishes checkpoints that a killed run left on the node's disk. `resume_check` refuses a run that has lost all its checkpoints.
+`choice` picks a checkpoint to read; `init_run` checks and selects the weights of another run (`init=RUN`).
 """

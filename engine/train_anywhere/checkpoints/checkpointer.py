@@ -1,8 +1,8 @@
-"""Asynchronous checkpointing: the node's own disk first, then the run folder.
+"""Asynchronous checkpointing, first to the node's local disk, then to the run folder.
 
-The training thread copies its state into buffers that are kept from one checkpoint to the next, and continues. A worker
-thread writes the buffers to the node's disk, which frees them, and then copies the files into the run folder. It holds
-no copy of its own. TensorBoard's files travel beside the checkpoints, see `checkpoints/disk/event_files.py`.
+The training thread copies its state into buffers that all checkpoints reuse, and continues. A worker thread writes the buffers to the
+node's disk, which frees them, and then copies the files to the run folder. It makes no second copy in memory. TensorBoard's files take
+the same way, see `checkpoints/disk/event_files.py`.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Self
 
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.staging import Staging, Write
-from train_anywhere.checkpoints.disk.writes import say
+from train_anywhere.checkpoints.disk.writes import print_line
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.checkpoints.writer import Worker, WriteRequest
@@ -19,17 +19,17 @@ from train_anywhere.errors import CheckpointError
 
 
 class AsyncCheckpointer:
-    """Writes one run's checkpoints in the background; a context manager that ends with `close`.
+    """Background writer of one run's checkpoints, and a context manager that calls `close` at its end.
 
-    All methods are for the training thread. A disk error does not stop training: it is reported once and retried. Any
-    other error of the worker is raised by the next `check`.
+    Only the training thread may call its methods. A disk error does not stop training: it is reported once and the write is retried.
+    Any other error of the worker is raised by the next `check`.
 
     Args:
-        store: of the run folder.
-        staging: on the node's disk; None: write straight into the run folder.
-        events: syncs TensorBoard's files from a staging folder, the same if there are both; closed with the checkpointer,
-            which then removes that folder.
-        tell: prints a line; called from the worker.
+        store: checkpoints in the run folder.
+        staging: checkpoints on the node's disk; None: write directly to the run folder.
+        events: syncs TensorBoard's files from a staging folder, which is `staging` unless that is None. The checkpointer closes it and
+            then removes the staging folder.
+        report: prints a line; called from the worker.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class AsyncCheckpointer:
         store: CheckpointStore,
         staging: Staging | None,
         events: EventFileSync,
-        tell: Callable[[str], None] = say,
+        report: Callable[[str], None] = print_line,
     ) -> None:
-        self.store, self.staging, self.events, self.tell = store, staging, events, tell
-        self.worker = Worker(store, staging, tell)
+        self.store, self.staging, self.events, self.report = store, staging, events, report
+        self.worker = Worker(store, staging, report)
 
     @property
     def newest(self) -> SavedCheckpoint | None:
@@ -56,10 +56,10 @@ class AsyncCheckpointer:
         return self.store.best()
 
     def check(self) -> None:
-        """Costs nothing; call it at each step.
+        """Raise the error of the worker, if any; cheap enough to call at each step.
 
         Raises:
-            CheckpointError: chained to the worker's error, if there was one.
+            CheckpointError: chained to the worker's error.
         """
         if self.worker.error:
             raise CheckpointError(
@@ -67,7 +67,7 @@ class AsyncCheckpointer:
             ) from self.worker.error
 
     def wait(self) -> None:
-        """Return when the buffers may be filled. A state in them that no disk has accepted yet is dropped.
+        """Wait until the buffers may be filled. A state in them that could not be written to any disk is dropped.
 
         Raises:
             CheckpointError: as `check`.
@@ -76,34 +76,34 @@ class AsyncCheckpointer:
         self.check()
 
     def save(self, write: Write, info: CheckpointInfo) -> None:
-        """Submit the buffers, filled after `wait`; returns at once.
+        """Submit the buffers, which were filled after `wait`, and return at once.
 
         Args:
-            write: writes the files of the checkpoint into a folder, from the buffers; called by the worker.
-            info: where the training stands.
+            write: writes the files of the checkpoint from the buffers into a folder; called by the worker.
+            info: position and metrics of the training.
         """
         self.worker.submit(WriteRequest(write, info))
         self.events.sync_soon()
 
     def finish(self) -> None:
-        """Wait until all checkpoints are in the run folder, and end the worker; event files are still synced.
+        """Wait until all checkpoints are in the run folder, and stop the worker; event files are still synced.
 
         Raises:
-            CheckpointError: as `check`; or the newest state could not be published: it names the local copy.
+            CheckpointError: as `check`; or the newest state could not be published, and the message names the local copy.
         """
         self.worker.finish()
         self.check()
         if self.worker.trouble:
-            raise CheckpointError(self._unpublished(self.worker.trouble)) from self.worker.trouble
+            raise CheckpointError(self._unpublished_message(self.worker.trouble)) from self.worker.trouble
 
     def write_again(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:
-        """Write a checkpoint here and now, after `finish`, in the place of one of the same step. Raises OSError."""
-        write(temporary := self.store.begin(info.step))
+        """Write a checkpoint synchronously, after `finish`; it replaces one of the same step. Raises OSError."""
+        write(temporary := self.store.make_temporary(info.step))
         self.worker.newest = saved = self.store.commit(temporary, info)
         return saved
 
     def close(self) -> None:
-        """Wait until everything is in the run folder, and leave nothing on the node's disk.
+        """Wait until everything is in the run folder, and remove the files on the node's disk.
 
         Raises:
             CheckpointError: as `finish`.
@@ -121,7 +121,7 @@ class AsyncCheckpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Publishes what was submitted, also after an error; only a second Ctrl-C does not wait for it."""
+        """Publish the submitted checkpoint, also after an error; only after a second Ctrl-C do not wait for it."""
         if isinstance(error, KeyboardInterrupt):
             return
         try:
@@ -129,11 +129,11 @@ class AsyncCheckpointer:
         except CheckpointError as problem:
             if error is None:
                 raise
-            if str(problem) != str(error):  # which is printed when the process ends
-                self.tell(str(problem))
+            if str(problem) != str(error):  # `error` itself is printed when the process exits
+                self.report(str(problem))
 
-    def _unpublished(self, trouble: OSError) -> str:
-        left = self.staging.complete() if self.staging else []
+    def _unpublished_message(self, trouble: OSError) -> str:
+        left = self.staging.list_complete() if self.staging else []
         where = f"it is in {left[-1].path} on this node" if left else "it is lost"
         remedy = f"make room there, then resume{' on this node' if left else ''}"
         why = trouble.strerror or trouble

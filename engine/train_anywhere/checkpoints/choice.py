@@ -1,9 +1,9 @@
-"""Choose a checkpoint of a run to read its weights. Nothing is written or locked: the run may be training meanwhile."""
+"""Choice of a checkpoint whose weights are read. Nothing is written or locked, so the run may be training at the same time."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from train_anywhere.checkpoints.disk.manifest import damage_of, load_manifest, name_of
+from train_anywhere.checkpoints.disk.manifest import find_damage, folder_name, load_manifest
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
@@ -11,48 +11,49 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 
 T = TypeVar("T")
-TRIES = 3
-"""How often another checkpoint is chosen where the run has removed the one that was being read."""
+MAX_TRIES = 3
+"""Maximum number of tries, if a training run removes the checkpoint that is being read."""
 
 
 def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckpoint:
-    """One checkpoint of the run.
+    """Return one checkpoint of the run.
 
     Args:
-        which: "best" by `checkpoint.monitor`, or the newest where none was measured; "newest"; or a step.
-        checksums: False compares sizes alone, which is quick.
+        run: the run folder.
+        which: "best" by `checkpoint.monitor`, or the newest if it was never measured; "newest"; or a step.
+        checksums: False compares only file sizes, which is fast.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
     try:
-        return _chosen(run, which, checksums)
+        return _find(run, which, checksums)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoints in {run.checkpoints} can't be read ({error.strerror or error})."
         ) from error
 
 
-def _chosen(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
+def _find(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
     store = _store(run)
     if isinstance(which, int) or which.isdigit():
-        return _of_step(run, store, int(which), checksums)
+        return _find_step(run, store, int(which), checksums)
     if checksums:
         found = (store.best() if which == "best" else None) or store.newest_good()
     else:
-        found = next((s for s in reversed(store.all()) if damage_of(s.path, checksums=False) is None), None)
+        found = next((s for s in reversed(store.all()) if find_damage(s.path, checksums=False) is None), None)
     if found is None:
-        raise CheckpointError(_none(run))
+        raise CheckpointError(_none_message(run))
     return found
 
 
 def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint], T]) -> T:
-    """What `read` makes of the chosen checkpoint; of another one where a running training has just removed that.
+    """Return the result of `read` for the chosen checkpoint. If the run has just removed that one, choose again.
 
     Raises:
         CheckpointError: as `choose` and `read`.
     """
-    for _ in range(TRIES - 1):
+    for _ in range(MAX_TRIES - 1):
         saved = choose(run, which)
         try:
             return read(saved)
@@ -68,19 +69,19 @@ def _store(run: RunDir) -> CheckpointStore:
     return CheckpointStore(run.checkpoints, "max" if mode == "max" else "min", keep_last=1)
 
 
-def _of_step(run: RunDir, store: CheckpointStore, step: int, checksums: bool) -> SavedCheckpoint:
-    folder = run.checkpoints / name_of(step)
+def _find_step(run: RunDir, store: CheckpointStore, step: int, checksums: bool) -> SavedCheckpoint:
+    folder = run.checkpoints / folder_name(step)
     if not folder.is_dir():
         known = ", ".join(str(s.step) for s in store.all())
         raise CheckpointError(
-            f"{run.path} has no checkpoint of step {step}; it has {known}." if known else _none(run)
+            f"{run.path} has no checkpoint of step {step}; it has {known}." if known else _none_message(run)
         )
-    if damage := damage_of(folder, checksums):
+    if damage := find_damage(folder, checksums):
         raise CheckpointError(f"{folder} is damaged ({damage}); name another step, best or newest.")
     return load_manifest(folder)
 
 
-def _none(run: RunDir) -> str:
-    state = run.info().get("state")
+def _none_message(run: RunDir) -> str:
+    state = run.read_info().get("state")
     then = "; wait for its first one" if state in ("queued", "running") else ""
     return f"{run.path} has no checkpoint that can be read{then}."

@@ -1,4 +1,4 @@
-"""What is known of a checkpoint beside its files."""
+"""Description of a checkpoint: position, metrics and folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """Where the training stands when it is saved.
+    """Position and metrics of the training when it is saved.
 
     Attributes:
-        step: optimizer steps done.
-        epoch, batch: position; the next batch to train is number `batch` of epoch `epoch`, both from 0.
-        metrics: flat, the newest values when it was written.
-        value: of `checkpoint.monitor`, None if it was not measured at this step.
+        step: number of optimizer steps done.
+        epoch, batch: the next batch to train is number `batch` of epoch `epoch`, both counted from 0.
+        metrics: the newest values by name.
+        value: value of `checkpoint.monitor`; None if it was not measured at this step.
         framework: the framework that wrote it.
     """
 
@@ -36,4 +36,4 @@ class SavedCheckpoint(CheckpointInfo):
 
 
 INFO_FIELDS = tuple(CheckpointInfo.__dataclass_fields__)
-"""The names of the fields, as a manifest has them."""
+"""Names of the fields in a manifest."""

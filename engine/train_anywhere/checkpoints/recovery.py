@@ -1,6 +1,8 @@
-"""Open a run's checkpointer; first recover the checkpoints that an earlier process left on this node's disk.
+"""Open a run's checkpointer, after recovering the checkpoints that an earlier process left on this node's disk.
 
-PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN      after a crash: publish what is complete on this node's disk
+After a crash, this command publishes the complete checkpoints on this node's disk:
+
+    PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN
 """
 
 import sys
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.staging import open_staging, read_record, write_record
-from train_anywhere.checkpoints.disk.writes import say
+from train_anywhere.checkpoints.disk.writes import print_line
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
@@ -21,11 +23,10 @@ if TYPE_CHECKING:
     from train_anywhere.config.schema import Checkpoint
 
 
-def open_checkpointer(config: "Checkpoint", run: RunDir, in_parts: bool = False) -> AsyncCheckpointer:
-    """The checkpointer of a new or resumed run, after `recover`.
+def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
+    """Call `recover`, and return the checkpointer of a new or resumed run.
 
-    Args:
-        in_parts: the ranks bring their parts of each checkpoint to the run folder themselves; only event files are staged here.
+    With `sharded` the ranks write their shards of each checkpoint to the run folder themselves, and only event files are staged.
 
     Raises:
         CheckpointError: see `recover`.
@@ -35,23 +36,25 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, in_parts: bool = False)
         run.checkpoints, config.mode or "min", config.keep_last, config.keep_every_n_epochs
     )
     staging = open_staging(run, config.local)
-    if staging and (problem := staging.problem()):
-        say(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
+    if staging and (problem := staging.find_problem()):
+        print_line(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
         staging = None
     if staging:
-        with suppress(OSError):  # without it, what a crash leaves waits until the run resumes on this node
+        with suppress(
+            OSError
+        ):  # without the record, checkpoints left by a crash are published when the run resumes here
             write_record(run, staging, store.rule)
-    return AsyncCheckpointer(store, None if in_parts else staging, EventFileSync(staging, run.tensorboard))
+    return AsyncCheckpointer(store, None if sharded else staging, EventFileSync(staging, run.tensorboard))
 
 
 def recover(run: RunDir) -> SavedCheckpoint | None:
-    """Publish what an ended process of the run left on this node's disk; returns its newest checkpoint.
+    """Publish the checkpoints that an earlier process of the run left on this node's disk; return the newest one.
 
     Raises:
-        CheckpointError: the run folder's disk does not take it.
+        CheckpointError: the run folder can't be written.
     """
     record = read_record(run)
-    if not record or not record[0].owned():
+    if not record or not record[0].is_owned():
         return None
     staging, rule = record
     store = CheckpointStore(run.checkpoints, rule.mode, rule.keep_last, rule.keep_every_n_epochs)
@@ -61,17 +64,17 @@ def recover(run: RunDir) -> SavedCheckpoint | None:
 
 
 def recover_leftovers(run: RunDir) -> int:
-    """`recover`, for a process that outlives the ranks; returns an exit code. There may be nothing to do."""
+    """Call `recover` in a process that runs after the ranks; return an exit code."""
     try:
         with RunLock(run):
             saved = recover(run)
-            if run.info():
-                run.update()  # run.json takes over what the batch script recorded in the file `state`
+            if run.read_info():
+                run.update()  # run.json takes over the state that the batch script wrote to the file `state`
     except (CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if saved:
-        say(f"published the checkpoint of step {saved.step} that the ended ranks had left on this node.")
+        print_line(f"published the checkpoint of step {saved.step} that the ranks had left on this node.")
     return 0
 
 

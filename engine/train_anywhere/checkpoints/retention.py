@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and why."""
+"""The rule by which checkpoints are kept."""
 
 import math
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from train_anywhere.checkpoints.info import SavedCheckpoint
 
 @dataclass(frozen=True)
 class Retention:
-    """The rule. Checkpoints are ordered by step, never by time: clocks jump.
+    """The rule by which checkpoints are kept. They are ordered by step, not by time, because clocks jump.
 
     Attributes:
         mode: whether the best `value` is the smallest or the largest.
-        keep_last: how many of the newest are kept.
-        keep_every_n_epochs: also keep those written at the end of every n-th epoch.
+        keep_last: number of newest checkpoints to keep.
+        keep_every_n_epochs: also keep checkpoints written at the end of every n-th epoch.
     """
 
     mode: Literal["min", "max"]
@@ -24,13 +24,13 @@ class Retention:
     keep_every_n_epochs: int | None = None
 
     def best(self, saved: Iterable[SavedCheckpoint]) -> SavedCheckpoint | None:
-        """The checkpoint with the best value, None if none has a value; the newest of equal ones. nan and inf are never best."""
+        """Return the checkpoint with the best finite value, the newest of equal ones; None if none has a value."""
         sign = 1 if self.mode == "max" else -1
         valued = [s for s in saved if s.value is not None and math.isfinite(s.value)]
         return max(valued, key=lambda s: (sign * (s.value or 0.0), s.step), default=None)
 
     def reasons(self, saved: Iterable[SavedCheckpoint]) -> dict[Path, list[str]]:
-        """The reasons for keeping each kept checkpoint."""
+        """Return the folder of each checkpoint to keep, with the reasons for keeping it."""
         ordered = sorted(saved, key=lambda s: s.step)
         best = self.best(ordered)
         found = {s.path: self._reasons(s, ordered[-self.keep_last :], s is best) for s in ordered}

@@ -1,11 +1,11 @@
-"""The checkpoints of a run folder: complete or absent, checked by checksums, both frameworks alike.
+"""The checkpoints of a run folder, for both frameworks. A checkpoint is either complete or absent, and checked by checksums.
 
 checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
-checkpoints/newest               name of the newest one      checkpoints/best      name of the best one
-checkpoints/index.json           the checkpoints, and why each is kept
-checkpoints/00000230.damaged-1/  one whose checksums did not match; never removed
+checkpoints/newest               name of the newest checkpoint      checkpoints/best      name of the best checkpoint
+checkpoints/index.json           all checkpoints, and why each is kept
+checkpoints/00000230.damaged-1/  a checkpoint whose checksums did not match; it is never removed
 
-Other names are ignored. Only what `files/removal.py` can prove to be of this run is removed.
+Other names are ignored. A folder is removed only if `files/removal.py` can prove that it belongs to this run.
 """
 
 import os
@@ -16,36 +16,36 @@ from typing import Literal
 
 from train_anywhere.checkpoints.disk.manifest import (
     MANIFEST,
-    copy,
-    damage_of,
-    flush,
+    copy_files,
+    find_damage,
+    flush_files,
+    folder_name,
     load_manifest,
-    marker_of,
-    name_of,
+    ownership_marker,
+    parse_step,
     read_manifest,
-    step_of,
     write_manifest,
 )
-from train_anywhere.checkpoints.disk.writes import say, sync_folder
+from train_anywhere.checkpoints.disk.writes import print_line, sync_folder
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from train_anywhere.checkpoints.resume_check import unreadable_message
 from train_anywhere.checkpoints.retention import Retention
-from train_anywhere.checkpoints.usable import none_can_be_read
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import move, set_aside, write_atomic
-from train_anywhere.files.marked import MARKER, NotOurs, Place, adopt, check
+from train_anywhere.files.owned_folder import MARKER, NotOwnedError, OwnedFolder, adopt, check_owned
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.files.removal import make_empty, remove, say_once
+from train_anywhere.files.removal import make_empty, print_once, remove
 
 REPLACED = "replaced"
-"""Ending of the hidden name of a checkpoint while another one of its step is written and verified."""
+"""End of the hidden name of a checkpoint while a new one of the same step is written and verified."""
 
 
 class CheckpointStore:
-    """Writes and finds checkpoints below one folder. Only one process at a time may write.
+    """Reader and writer of the checkpoints in one folder. Only one process may write at a time.
 
     Args:
         folder: `checkpoints/` of the run folder.
-        mode, keep_last, keep_every_n_epochs: which ones are kept, see `Retention`.
+        mode, keep_last, keep_every_n_epochs: the rule by which checkpoints are kept, see `Retention`.
     """
 
     def __init__(
@@ -58,47 +58,44 @@ class CheckpointStore:
         self.folder, self.rule = folder, Retention(mode, keep_last, keep_every_n_epochs)
         self._damaged: dict[Path, str] = {}
 
-    def begin(self, step: int) -> Path:
-        """A new empty temporary folder to write the files of a checkpoint into. Raises OSError."""
-        place = self._place(step, f".{name_of(step)}.{os.getpid()}")
+    def make_temporary(self, step: int) -> Path:
+        """Make an empty temporary folder for the files of a checkpoint, and return it. Raises OSError."""
+        place = self._place(step, f".{folder_name(step)}.{os.getpid()}")
         make_empty(place)
         return place.path
 
-    def give_up(self, temporary: Path) -> None:
-        """Remove what `begin` made."""
+    def remove_temporary(self, temporary: Path) -> None:
+        """Remove a folder that `make_temporary` made."""
         self._remove(temporary)
 
     def commit(self, temporary: Path, info: CheckpointInfo) -> SavedCheckpoint:
-        """Make the files below `temporary` a checkpoint: data and manifest to disk first, one rename last.
+        """Turn the files below `temporary` into a checkpoint: flush data and manifest to disk first, rename the folder last.
 
         Raises:
-            OSError: the disk does not take it; all earlier checkpoints are still there.
+            OSError: the disk can't be written; all earlier checkpoints still exist.
         """
-        write_manifest(temporary, info, flush(temporary))
+        write_manifest(temporary, info, flush_files(temporary))
         return self._install(temporary, info.step)
 
     def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> SavedCheckpoint:
-        """Copy a complete checkpoint from elsewhere, such as a node's own disk, into this folder.
-
-        Args:
-            pause: called between chunks of data.
+        """Copy a complete checkpoint, such as one on the node's local disk, into this folder. `pause` is called between chunks of data.
 
         Raises:
-            OSError: that failed; nothing of it is left here, and all earlier checkpoints are still there.
+            OSError: the copy failed; it is removed, and all earlier checkpoints still exist.
         """
         info = load_manifest(source)
-        temporary = self.begin(info.step)
+        temporary = self.make_temporary(info.step)
         try:
-            write_manifest(temporary, info, copy(source, temporary, pause))
+            write_manifest(temporary, info, copy_files(source, temporary, pause))
             return self._install(temporary, info.step)
         except OSError:
-            self.give_up(temporary)
+            self.remove_temporary(temporary)
             raise
 
     def all(self) -> list[SavedCheckpoint]:
-        """Every checkpoint with a readable manifest, by step."""
+        """Return all checkpoints with a readable manifest, ordered by step."""
         found = []
-        for path in self._complete():
+        for path in self._list_complete():
             try:
                 found.append(load_manifest(path))
             except (OSError, ValueError):
@@ -106,140 +103,139 @@ class CheckpointStore:
         return found
 
     def newest_good(self, until: int | None = None) -> SavedCheckpoint | None:
-        """The newest checkpoint whose checksums match, None if there is none at all; damaged ones are reported and skipped.
+        """Return the newest checkpoint whose checksums match, or None without checkpoints; damaged ones are reported and skipped.
 
-        The damaged ones are set aside at the next commit: the run resumes from before them.
-
-        Args:
-            until: those of later steps are set aside too: what the run had computed after it was no number.
+        The next commit renames the damaged ones, because the run resumes from an earlier checkpoint. Checkpoints after step `until` are
+        treated like damaged ones: the loss was not finite after that step.
 
         Raises:
-            CheckpointError: all are damaged; they stay as they are.
+            CheckpointError: all checkpoints are damaged; they are left unchanged.
         """
-        complete, found = self._complete(), list[str]()
+        complete, found = self._list_complete(), list[str]()
         while complete:
             path = complete.pop()
-            if until is not None and (_step(path) or 0) > until:
+            if until is not None and (_parse_folder(path) or 0) > until:
                 self._damaged[path] = "of steps that are computed again"
                 continue
-            damage = self._damage(path)
+            damage = self._find_damage(path)
             if damage is None:
                 return load_manifest(path)
             self._damaged[path] = damage
             found.append(f"{path.name}: {damage}")
             then = "trying the one before" if complete else "there is none before it"
-            say(f"checkpoint {path} is damaged ({damage}); {then}.")
+            print_line(f"checkpoint {path} is damaged ({damage}); {then}.")
         if found:
-            raise CheckpointError(none_can_be_read(self.folder.parent, found))
+            raise CheckpointError(unreadable_message(self.folder.parent, found))
         return None
 
     def best(self) -> SavedCheckpoint | None:
-        """The undamaged checkpoint with the best value, None if none has a value; the newest of equal ones."""
+        """Return the undamaged checkpoint with the best value, the newest of equal ones; None if none has a value."""
         candidates = self.all()
         while best := self.rule.best(candidates):
-            if self._damage(best.path) is None:
+            if self._find_damage(best.path) is None:
                 return best
             candidates.remove(best)
         return None
 
-    def _complete(self) -> list[Path]:
-        """Folders of complete checkpoints by step; of two with the same step, the one about to be replaced comes first."""
-        found = [(step, p) for p in self._folders() if (step := _step(p)) is not None and _is_complete(p)]
+    def _list_complete(self) -> list[Path]:
+        """Return the folders of complete checkpoints by step; of two with the same step, the one to be replaced comes first."""
+        found = [
+            (step, p)
+            for p in self._list_folders()
+            if (step := _parse_folder(p)) is not None and _is_complete(p)
+        ]
         return [p for _, p in sorted(found, key=lambda pair: (pair[0], not pair[1].name.startswith(".")))]
 
-    def _folders(self) -> list[Path]:
-        """Folders that are named like a checkpoint, complete or not; hidden ones first."""
+    def _list_folders(self) -> list[Path]:
+        """Return the folders named like a checkpoint, complete or not; hidden ones first."""
         if not self.folder.is_dir():
             return []
-        return [
-            p
-            for p in sorted(self.folder.iterdir())
-            if _step(p) is not None and not p.is_symlink() and p.is_dir()
-        ]
+        named = [p for p in sorted(self.folder.iterdir()) if _parse_folder(p) is not None]
+        return [p for p in named if not p.is_symlink() and p.is_dir()]
 
-    def _damage(self, path: Path) -> str | None:
-        damage = damage_of(path)
-        if damage is None and load_manifest(path).step != _step(path):
+    def _find_damage(self, path: Path) -> str | None:
+        damage = find_damage(path)
+        if damage is None and load_manifest(path).step != _parse_folder(path):
             return "its manifest.json is of another step"
         return damage
 
     def _install(self, temporary: Path, step: int) -> SavedCheckpoint:
-        """Rename it into place, read all of it back, and only then remove older ones."""
-        final = self.folder / name_of(step)
+        """Rename a checkpoint to its final name, read all of it back, and only then remove older ones."""
+        final = self.folder / folder_name(step)
         replaced = self.folder / f".{final.name}.{REPLACED}"
-        if os.path.lexists(final):  # written again: the earlier one stays until the new one is verified
-            self._make_room(final, replaced)
+        if os.path.lexists(final):  # the same step again: keep the earlier one until the new one is verified
+            self._move_replaced(final, replaced)
         move(temporary, final)
         sync_folder(self.folder)
-        damage = self._damage(final)
+        damage = self._find_damage(final)
         if damage:
             self._remove(final)
             raise OSError(f"{final} reads back differently from what was written: {damage}")
         self._clean(final, superseded={replaced, *self._damaged})
         return load_manifest(final)
 
-    def _make_room(self, final: Path, replaced: Path) -> None:
-        if self._is_ours(final) and self._damage(final) is None:
+    def _move_replaced(self, final: Path, replaced: Path) -> None:
+        if self._is_ours(final) and self._find_damage(final) is None:
             if os.path.lexists(replaced):
                 self._remove(replaced)
             move(final, replaced)
             self._damaged.pop(final, None)
         else:
-            self._set_aside(final)
+            self._keep_damaged(final)
 
     def _clean(self, written: Path, superseded: set[Path]) -> None:
-        """Renew pointers and index; remove checkpoints that are not kept or were left half-written by a killed process."""
+        """Rewrite pointers and index; remove checkpoints that the rule does not keep, and partial ones of killed processes."""
         complete = self.all()
         saved = [s for s in complete if s.path not in superseded]
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
         kept = [s for s in saved if s.path in why]
         index = [{"name": s.path.name, "step": s.step, "value": s.value, "kept": why[s.path]} for s in kept]
-        self._point("index.json", dumps(index))
-        self._point("newest", kept[-1].path.name + "\n")
+        self._write_pointer("index.json", dumps(index))
+        self._write_pointer("newest", kept[-1].path.name + "\n")
         if best:
-            self._point("best", best.path.name + "\n")
+            self._write_pointer("best", best.path.name + "\n")
         readable = {s.path for s in complete}
-        for path in [p for p in self._folders() if p not in why]:
+        for path in [p for p in self._list_folders() if p not in why]:
             if path not in self._damaged and (path in readable or path.name.startswith(".")):
                 self._remove(path)
             elif self._is_ours(path):
-                self._set_aside(path)
+                self._keep_damaged(path)
 
-    def _point(self, name: str, text: str) -> None:
-        """Write a file that says which checkpoint is which; resuming does without, and the next checkpoint writes it again."""
+    def _write_pointer(self, name: str, text: str) -> None:
+        """Write a pointer or the index. Errors are only printed: resuming does not need it, and the next checkpoint rewrites it."""
         try:
             write_atomic(self.folder / name, text)
         except OSError as error:
-            say_once(
+            print_once(
                 f"{self.folder / name} can't be written ({error.strerror or error}); training continues, and the next checkpoint "
                 "writes it again."
             )
 
     # --- folders of this run ---------------------------------------------------------------------------------------------
 
-    def _place(self, step: int, name: str) -> Place:
+    def _place(self, step: int, name: str) -> OwnedFolder:
         run = self.folder.parent
-        return Place(run, (self.folder.name, name), marker_of(run.name, step))
+        return OwnedFolder(run, (self.folder.name, name), ownership_marker(run.name, step))
 
     def _remove(self, path: Path) -> None:
-        step = _step(path)
+        step = _parse_folder(path)
         assert step is not None, path
         hidden = "" if path.name.startswith(".") else f".{path.name}.removed"
-        self._adopt(path, step)
+        self._add_marker(path, step)
         remove(self._place(step, path.name), hidden)
 
     def _is_ours(self, path: Path) -> bool:
-        step = _step(path)
+        step = _parse_folder(path)
         assert step is not None, path
-        self._adopt(path, step)
+        self._add_marker(path, step)
         try:
-            check(self._place(step, path.name))
-        except (NotOurs, FileNotFoundError):
+            check_owned(self._place(step, path.name))
+        except (NotOwnedError, FileNotFoundError):
             return False
         return True
 
-    def _adopt(self, path: Path, step: int) -> None:
-        """Mark a checkpoint of a version without markers, if its manifest is of this step and names every file in it."""
+    def _add_marker(self, path: Path, step: int) -> None:
+        """Add the ownership marker to a checkpoint of an older version, if its manifest has this step and names all of its files."""
         if os.path.lexists(path / MARKER):
             return
         try:
@@ -250,17 +246,17 @@ class CheckpointStore:
         if manifest.get("step") == step and inside <= {MANIFEST, *manifest["files"]}:
             adopt(self._place(step, path.name))
 
-    def _set_aside(self, path: Path) -> None:
-        damage = self._damage(path) or self._damaged.get(path, "not of this run")
+    def _keep_damaged(self, path: Path) -> None:
+        damage = self._find_damage(path) or self._damaged.get(path, "not of this run")
         kept = set_aside(path, "damaged")
         self._damaged.pop(path, None)
-        say(f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.")
+        print_line(f"checkpoint {path} ({damage}) is kept as {kept}; remove it when you don't need it.")
 
 
-def _step(path: Path) -> int | None:
-    """The step of a checkpoint's folder: complete, about to be replaced, or half-written; None for any other name."""
+def _parse_folder(path: Path) -> int | None:
+    """Return the step of a checkpoint's folder, also if it is partial or to be replaced; None for other names."""
     hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
-    return step_of(hidden[1] if hidden else path.name)
+    return parse_step(hidden[1] if hidden else path.name)
 
 
 def _is_complete(path: Path) -> bool:

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from train_anywhere.checkpoints.disk.staging import Staging, Write
-from train_anywhere.checkpoints.disk.writes import disk_trouble
+from train_anywhere.checkpoints.disk.writes import find_disk_error
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
 
 MAX_RETRY_S = 300.0
-"""Longest wait until what failed is retried."""
+"""Maximum time between two tries to write."""
 
 
 @dataclass
 class WriteRequest:
-    """A state in the training's buffers.
+    """A request to write the state in the buffers.
 
     Attributes:
-        write: writes its files into a folder.
-        info: where the training stood.
+        write: writes the files of the checkpoint into a folder.
+        info: position and metrics of the training.
         released: the worker is not reading the buffers.
-        local: the node's disk has not refused it yet.
+        local: writing to the node's disk has not failed for this state.
     """
 
     write: Write
@@ -32,34 +32,36 @@ class WriteRequest:
 
 
 class Worker:
-    """Writes the state in the buffers to the node's disk, and copies what is complete there into the run folder.
+    """The thread that writes the buffers to the node's disk, and copies complete checkpoints from there to the run folder.
 
-    A disk error is reported once and retried, less and less often. Any other error ends the worker.
+    A disk error is reported once, and the write is retried with increasing pauses. Any other error stops the worker.
 
     Args:
-        store: of the run folder.
-        staging: on the node's disk; None: write straight into the run folder.
-        tell: prints a line.
+        store: checkpoints in the run folder.
+        staging: checkpoints on the node's disk; None: write directly to the run folder.
+        report: prints a line.
 
     Attributes:
-        newest: the newest checkpoint that is in the run folder.
-        trouble: why the newest state is not in the run folder, None if it is.
-        error: what ended the worker.
-        patience_s: how long the last state is retried when the run is over.
-        first_retry_s: time until what failed is retried, doubled each time.
+        newest: the newest checkpoint in the run folder.
+        trouble: the disk error that keeps the newest state out of the run folder, if any.
+        error: the error that stopped the worker, if any.
+        patience_s: how long the last state is retried after training.
+        first_retry_s: time until the first retry, doubled for each further one.
     """
 
     patience_s, first_retry_s = 60.0, 1.0
 
-    def __init__(self, store: CheckpointStore, staging: Staging | None, tell: Callable[[str], None]) -> None:
-        self.store, self.staging, self.tell = store, staging, tell
+    def __init__(
+        self, store: CheckpointStore, staging: Staging | None, report: Callable[[str], None]
+    ) -> None:
+        self.store, self.staging, self.report = store, staging, report
         self.newest: SavedCheckpoint | None = None
         self.trouble: OSError | None = None
         self.error: BaseException | None = None
         self._request: WriteRequest | None = None
         self._failures = 0
         self._reported: set[str] = set()
-        self._deadline: float | None = None  # of the last attempts, once the run is over
+        self._deadline: float | None = None  # for retries, set when training is over
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
@@ -68,23 +70,23 @@ class Worker:
 
     @property
     def in_use(self) -> bool:
-        """Whether the worker reads the buffers, or is about to."""
+        """True while the worker reads the buffers or is about to."""
         return self._request is not None and not self._request.released
 
     def acquire(self) -> None:
-        """Wait until the buffers are free. A state in them that no disk has accepted yet is dropped."""
+        """Wait until the buffers are free. A state in them that could not be written to any disk is dropped."""
         with self._changed:
             self._changed.wait_for(lambda: not self.in_use)
             self._request = None
 
     def submit(self, request: WriteRequest) -> None:
-        """The buffers hold a new state."""
+        """Submit a new state in the buffers."""
         with self._changed:
             self._request = request
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all is written, or `patience_s` is over, and end the thread."""
+        """Wait until everything is written, `patience_s` at most, and stop the thread."""
         with self._changed:
             self._deadline, self._failures = time.monotonic() + self.patience_s, 1
             self._changed.notify_all()
@@ -103,7 +105,7 @@ class Worker:
                 self._changed.notify_all()
 
     def _wait(self) -> bool:
-        """Wait for a request, or for the time to retry; False when the run is over and all is done."""
+        """Wait for a request or for the time to retry; return False when there is nothing more to write."""
         pause = min(self.first_retry_s * 2 ** (self._failures - 1), MAX_RETRY_S)
         with self._changed:
             if self._deadline is None:
@@ -114,7 +116,7 @@ class Worker:
             return self.in_use or bool(self.trouble and time.monotonic() < self._deadline)
 
     def _attempt(self) -> None:
-        """Write and publish whatever there is."""
+        """Write the state in the buffers, and publish the checkpoints on the node's disk."""
         try:
             self._write()
             self._publish()
@@ -122,7 +124,7 @@ class Worker:
         except OSError as trouble:
             self.trouble, self._failures = trouble, self._failures + 1
             why = trouble.strerror or trouble
-            self._tell_once(
+            self._report_once(
                 f"{self.store.folder} takes no checkpoints ({why}); training continues, retrying."
             )
 
@@ -132,54 +134,54 @@ class Worker:
             self._write_shared(request)
 
     def _write_local(self, request: WriteRequest) -> bool:
-        """Write to the node's disk; False if that is not possible."""
+        """Write to the node's disk; return whether that succeeded."""
         if not (self.staging and request.local):
             return False
         try:
             self.staging.write(request.write, request.info)
         except Exception as error:
-            # frameworks raise anything when a disk is full; any other error comes back in `_write_shared`
+            # frameworks raise various errors when a disk is full; an error with another cause is raised by `_write_shared` again
             request.local = False
-            why = getattr(disk_trouble(error), "strerror", None) or error
-            self._tell_once(f"{self.staging.folder} takes no checkpoints ({why}); continuing without it.")
+            why = getattr(find_disk_error(error), "strerror", None) or error
+            self._report_once(f"{self.staging.folder} takes no checkpoints ({why}); continuing without it.")
             return False
         self._release(request, done=True)
         return True
 
     def _write_shared(self, request: WriteRequest) -> None:
-        """Write straight to the run folder; the buffers are free before the data is on the disk."""
+        """Write directly to the run folder; the buffers are released before the data is flushed to disk."""
         temporary = None
         try:
-            temporary = self.store.begin(request.info.step)
+            temporary = self.store.make_temporary(request.info.step)
             request.write(temporary)
             self._release(request)
             self.newest = self.store.commit(temporary, request.info)
             self._release(request, done=True)
         except Exception as error:
             if temporary:
-                self.store.give_up(temporary)
+                self.store.remove_temporary(temporary)
             self._release(request)
-            if trouble := disk_trouble(error):
+            if trouble := find_disk_error(error):
                 raise trouble from None
             raise
 
     def _publish(self) -> None:
         """Copy the checkpoints on the node's disk into the run folder, in the order of steps."""
-        while self.staging and (waiting := self._waiting(self.staging)):
-            self.newest = self.store.publish(waiting[0].path, self._between_chunks)
-            self.staging.drop(waiting[0].path)
+        while self.staging and (pending := self._list_pending(self.staging)):
+            self.newest = self.store.publish(pending[0].path, self._write_next_locally)
+            self.staging.drop(pending[0].path)
 
-    def _waiting(self, staging: Staging) -> list[SavedCheckpoint]:
-        """The checkpoints worth publishing; those that a newer one has superseded are dropped."""
-        waiting = staging.complete()
-        worth = replace(self.store.rule, keep_last=1).reasons([*self.store.all(), *waiting])
-        for saved in waiting:
-            if saved.path not in worth:
+    def _list_pending(self, staging: Staging) -> list[SavedCheckpoint]:
+        """Return the checkpoints to publish; drop those that the rule would not keep."""
+        pending = staging.list_complete()
+        kept = replace(self.store.rule, keep_last=1).reasons([*self.store.all(), *pending])
+        for saved in pending:
+            if saved.path not in kept:
                 staging.drop(saved.path)
-        return [saved for saved in waiting if saved.path in worth]
+        return [saved for saved in pending if saved.path in kept]
 
-    def _between_chunks(self) -> None:
-        """While one checkpoint is copied, write the next to the node's disk, so that its buffers are free soon."""
+    def _write_next_locally(self) -> None:
+        """Write the next checkpoint to the node's disk while one is copied, so that the buffers are released soon."""
         request = self._take() if self._request and self._request.local and self.in_use else None
         if request:
             self._write_local(request)
@@ -197,7 +199,7 @@ class Worker:
                 self._request = None
             self._changed.notify_all()
 
-    def _tell_once(self, text: str) -> None:
+    def _report_once(self, text: str) -> None:
         if text not in self._reported:
             self._reported.add(text)
-            self.tell(text)
+            self.report(text)

@@ -1,12 +1,12 @@
-"""Measure, use or export what a run has learnt. It may still be training: its folder is read, and nothing of it is changed.
+"""Evaluate, use or export the model of a run, which may still be training.
 
-    python src/evaluate.py RUN                                  its metrics on the test split, printed and kept in the run folder
+    python src/evaluate.py RUN                                  print the metrics on the test split, and save them in the run folder
     python src/evaluate.py RUN --split val --checkpoint newest
-    python src/evaluate.py RUN --predict answers.csv            what it answers to each row
+    python src/evaluate.py RUN --predict answers.csv            write the prediction for each row
     python src/evaluate.py RUN --generate "Once upon" --tokens 200 --temperature 0.8
-    python src/evaluate.py RUN --export torch                   its weights as a file of plain tensors
-    python src/evaluate.py RUN cluster=neuron                   the same as a job with one device
-    python src/evaluate.py RUN cluster=neuron after=RUN         which begins when RUN is complete
+    python src/evaluate.py RUN --export torch                   write the weights as a file of plain tensors
+    python src/evaluate.py RUN cluster=neuron                   run as a job with one device
+    python src/evaluate.py RUN cluster=neuron after=RUN         run as a job that starts when RUN is complete
 
 RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 2 refused (nothing was written).
 """
@@ -17,31 +17,30 @@ from typing import NoReturn
 
 from train_anywhere.errors import INTERRUPTED, ProjectError
 from train_anywhere.files.terminal.printable import printable_output
-from train_anywhere.inference.evaluation_job import after_of, job_config, of_the_job, words_of
-from train_anywhere.inference.request import ask, parser
-from train_anywhere.launch.leaving import leave
+from train_anywhere.inference.evaluation_job import build_words, make_job_config, read_after, select_job_words
+from train_anywhere.inference.request import check_request, make_parser
+from train_anywhere.launch.exits import leave
 from train_anywhere.launch.preflight import data_problems
-from train_anywhere.slurm.presets import name_current
+from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission import evaluation
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code; a refusal is one message."""
-    parsed = parser(__doc__ or "").parse_intermixed_args(arguments)
-    with printable_output(log=True):  # own code prints too
+    """Run the command and return the exit code; a refusal is one message."""
+    parsed = make_parser(__doc__ or "").parse_intermixed_args(arguments)
+    with printable_output(log=True):  # the project's code prints too
         return carry_out(parsed)
 
 
 def carry_out(parsed: argparse.Namespace) -> int:
-    """Evaluate here or submit that; returns the exit code."""
+    """Evaluate here or submit a job; return the exit code."""
     try:
-        if job := of_the_job(parsed.words):
+        if job := select_job_words(parsed.words):
             return submit(parsed, job)
-        from train_anywhere.inference.evaluate_run import (
-            evaluate,  # imports numpy, which a submission does without
-        )
+        # imports numpy, which a submission does not need
+        from train_anywhere.inference.evaluate_run import evaluate
 
-        return evaluate(ask(parsed, parsed.words))
+        return evaluate(check_request(parsed, parsed.words))
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -54,10 +53,10 @@ def carry_out(parsed: argparse.Namespace) -> int:
 
 
 def submit(parsed: argparse.Namespace, job: list[str]) -> int:
-    """Submit the same as a job with one device; `job` are the words that say where and how it runs."""
-    asked = ask(parsed, [word for word in parsed.words if word not in job], after_of(job))
-    where = name_current(job) if "cluster=current" in job else job
-    return evaluation.start(job_config(asked, where), asked.run, words_of(asked), data_problems)
+    """Submit a job with one device; `job` are the overrides for the job."""
+    request = check_request(parsed, [word for word in parsed.words if word not in job], read_after(job))
+    where = resolve_current(job) if "cluster=current" in job else job
+    return evaluation.start(make_job_config(request, where), request.run, build_words(request), data_problems)
 
 
 def run() -> NoReturn:

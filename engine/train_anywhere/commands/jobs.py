@@ -1,14 +1,14 @@
-"""See what became of runs, submitted or not, and act on them.
+"""Show and control runs, submitted or not.
 
-    python src/jobs.py status   [RUN] [--watch | --json]   what it is doing; of a sweep, a line for each member
-    python src/jobs.py list     [--watch | --json]         a line for each run, newest first
-    python src/jobs.py best     [RUN] [--json]             the best member of a sweep, or of all runs
-    python src/jobs.py logs     [RUN] [-f] [--rank N]      its output; -f follows it until the job ends
-    python src/jobs.py cancel   [RUN]                      take it out of the queue or stop it
-    python src/jobs.py resubmit [RUN] [--failed] [--trust] again, in the same folder, from its newest checkpoint
+    python src/jobs.py status   [RUN] [--watch | --json]   show its state; for a sweep, one line per member
+    python src/jobs.py list     [--watch | --json]         show one line per run, newest first
+    python src/jobs.py best     [RUN] [--json]             show the best member of a sweep, or of all runs
+    python src/jobs.py logs     [RUN] [-f] [--rank N]      show its output; -f follows it until the job ends
+    python src/jobs.py cancel   [RUN]                      remove it from the queue or stop it
+    python src/jobs.py resubmit [RUN] [--failed] [--trust] submit it again in the same folder, from its newest checkpoint
 
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
-at submission; to continue with today's code use `python src/train.py resume=RUN`.
+at submission; to continue with the current code use `python src/train.py resume=RUN`.
 """
 
 import argparse
@@ -27,22 +27,22 @@ from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import ownership, queue
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
-from train_anywhere.slurm.status.as_json import document, plain
-from train_anywhere.slurm.status.best import best as best_of
+from train_anywhere.slurm.status.as_json import to_json, to_plain
+from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.run_status import FAILED
-from train_anywhere.slurm.status.sources.gather import Gathered, gather
+from train_anywhere.slurm.status.sources.gather import RunReports, gather
 from train_anywhere.slurm.status.text_page import next_lines, page, table
 from train_anywhere.slurm.status.watch_runs import watch
-from train_anywhere.slurm.submission.resubmit import again as submit_again
+from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
-Runs = list[find_runs.Submitted]
+Runs = list[find_runs.RunEntry]
 
 FOLLOWING = ("follow", "watch")
-"""Options whose usual end is Ctrl-C."""
+"""Options that Ctrl-C normally ends."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, or `REFUSED` with one message per run that could not be served."""
+    """Run the command; return 0, or `REFUSED` after one message per run that could not be handled."""
     parsed = _parser().parse_args(arguments)
     with printable_output(log=parsed.verb is logs):
         return _serve(parsed)
@@ -51,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(parsed: argparse.Namespace) -> int:
     try:
         every = parsed.run is None and parsed.verb in (list_, best)
-        found = find_runs.every(_results(parsed)) if every else find_runs.find(parsed.run, _results(parsed))
+        results = _results(parsed)
+        found = find_runs.find_all(results) if every else find_runs.find(parsed.run, results)
         return int(parsed.verb(found, parsed) or 0)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -89,19 +90,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show_options(sub: argparse.ArgumentParser) -> None:
     how = sub.add_mutually_exclusive_group()
-    how.add_argument("--watch", action="store_true", help="renew it until no run is alive")
+    how.add_argument("--watch", action="store_true", help="refresh it until no run is active")
     how.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _best_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--metric", help="what is compared (default: checkpoint.monitor)")
-    sub.add_argument("--mode", choices=("min", "max"), help="which is best (default: checkpoint.mode)")
+    sub.add_argument("--metric", help="metric to compare (default: checkpoint.monitor)")
+    sub.add_argument("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)")
     sub.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _logs_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-f", "--follow", action="store_true", help="follow it until the job ends")
-    sub.add_argument("--rank", type=_rank, metavar="N", help="what this rank has printed")
+    sub.add_argument("--rank", type=_rank, metavar="N", help="the output of this rank")
 
 
 def _rank(text: str) -> int:
@@ -112,7 +113,7 @@ def _rank(text: str) -> int:
 
 def _resubmit_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
-    sub.add_argument("--trust", action="store_true", help="also a script that someone else has left there")
+    sub.add_argument("--trust", action="store_true", help="accept batch scripts that another user wrote")
 
 
 OPTIONS = {
@@ -122,15 +123,15 @@ OPTIONS = {
     "logs": _logs_options,
     "resubmit": _resubmit_options,
 }
-"""What each verb takes besides RUN."""
+"""Options of each verb besides RUN."""
 
 
 def _results(parsed: argparse.Namespace) -> Path:
     return shell_folder() / parsed.results
 
 
-def each(found: Runs, do: Callable[[find_runs.Submitted], None]) -> int:
-    """Serve every run, also after one that can't be served; returns the exit code."""
+def for_each(found: Runs, do: Callable[[find_runs.RunEntry], None]) -> int:
+    """Handle each run, even after one that fails; return the exit code."""
     code = 0
     for run in found:
         try:
@@ -144,19 +145,20 @@ def each(found: Runs, do: Callable[[find_runs.Submitted], None]) -> int:
 
 
 def status(found: Runs, parsed: argparse.Namespace) -> int:
-    """Print what runs are doing."""
-    return _tell(lambda: gather(find_runs.find(parsed.run, _results(parsed))), parsed)
+    """Print the state of runs."""
+    return _show_status(lambda: gather(find_runs.find(parsed.run, _results(parsed))), parsed)
 
 
 def list_(found: Runs, parsed: argparse.Namespace) -> int:
     """Print a line for each run, newest first."""
-    return _tell(lambda: gather(find_runs.every(_results(parsed)), ended_too=False), parsed, many=True)
+    results = _results(parsed)
+    return _show_status(lambda: gather(find_runs.find_all(results), ended_too=False), parsed, many=True)
 
 
-def _tell(look: Callable[[], Gathered], parsed: argparse.Namespace, many: bool = False) -> int:
-    """Show what was gathered; what is not known goes to the standard error."""
+def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, many: bool = False) -> int:
+    """Print the status that `look` gathers; what is unknown goes to standard error."""
 
-    def text(gathered: Gathered) -> str:
+    def text(gathered: RunReports) -> str:
         known = [report for report in gathered.reports if not report.trouble]
         if len(gathered.reports) == 1 and not many:
             return page(known[0]) if known else ""
@@ -164,19 +166,19 @@ def _tell(look: Callable[[], Gathered], parsed: argparse.Namespace, many: bool =
 
     gathered = watch(look, text) if parsed.watch else look()
     if parsed.json:
-        print(document(gathered), end="")
-    elif not parsed.watch and (said := text(gathered)):
-        print(said)
+        print(to_json(gathered), end="")
+    elif not parsed.watch and (page_text := text(gathered)):
+        print(page_text)
     for line in [*(f"note: {n}" for n in gathered.notes), *(f"error: {t}" for t in gathered.trouble)]:
         print(line, file=sys.stderr)
     return gathered.code
 
 
 def best(found: Runs, parsed: argparse.Namespace) -> int:
-    """Print the run that has reached the best value of its metric."""
+    """Print the run with the best value of its metric."""
     winner = best_of(found, parsed.metric, parsed.mode)
     if parsed.json:
-        print(dumps(plain(asdict(winner))), end="")
+        print(dumps(to_plain(asdict(winner))), end="")
         return 0
     without = f"; {winner.left_out} have no such values" if winner.left_out else ""
     print(one_line(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}"))
@@ -194,54 +196,54 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
             raise SubmitError(trouble)
         show_logs.follow(found, parsed.rank)
         return 0
-    return each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))
+    return for_each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))
 
 
 @contextmanager
-def asking(so: str) -> Iterator[None]:
-    """Within, an unreachable scheduler is an error that ends with `so`: what was therefore not done."""
+def explain_unreachable_scheduler(consequence: str) -> Iterator[None]:
+    """Add the consequence, what was not done, to the error of an unreachable scheduler."""
     try:
         yield
     except SchedulerError as error:
-        raise SchedulerError(f"what is queued is not known: {error} {so}") from None
+        raise SchedulerError(f"what is queued is not known: {error} {consequence}") from None
 
 
 def cancel(found: Runs, parsed: argparse.Namespace) -> int:
-    """Take runs out of the queue, or stop them."""
+    """Remove runs from the queue, or stop them."""
 
-    def end(run: find_runs.Submitted) -> None:
+    def end(run: find_runs.RunEntry) -> None:
         if run.scheduler is None:
-            raise SubmitError(local_runs.how_to_stop(run))
-        with asking("Nothing was cancelled."):
+            raise SubmitError(local_runs.stop_message(run))
+        with explain_unreachable_scheduler("Nothing was cancelled."):
             run = find_runs.with_unrecorded_jobs(run)
-            living = [*queue.queued(run.scheduler or "", run.job_ids).living(run.job_ids)]
-            ownership.refuse_others(run, living)
+            living = [*queue.query_queue(run.scheduler or "", run.job_ids).active(run.job_ids)]
+            ownership.refuse_other_jobs(run, living)
         if not living:
             find_runs.refuse_unclear(run)
-            print(f"{run.folder.id}: no job of it is queued or running.")
+            print(f"{run.folder.id} has no queued or running job.")
             return
         ending = queue.cancel(run.scheduler or "", living)
-        if run.folder.info().get("state") == "queued":
+        if run.folder.read_info().get("state") == "queued":
             run.folder.update(state="cancelled")
         print(f"{run.folder.id}: cancelled job {', '.join(living)}{', which is ending' if ending else ''}.")
 
-    return each(found, end)
+    return for_each(found, end)
 
 
 def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
-    """Submit runs again: same folder, same code, from the newest checkpoint."""
+    """Submit runs again in the same folder, with the same code, from the newest checkpoint."""
     for run in found:
         if run.trouble:
             raise SubmitError(run.trouble)
         if run.scheduler is None:
-            raise SubmitError(local_runs.how_to_resume(run))
-    with asking("Nothing was submitted."):
-        found, known = find_runs.ask(found)
-    states = {r.folder.id: find_runs.state(r, known)[0] for r in found}
+            raise SubmitError(local_runs.resume_message(run))
+    with explain_unreachable_scheduler("Nothing was submitted."):
+        found, known = find_runs.query_scheduler(found)
+    states = {r.folder.id: find_runs.read_state(r, known)[0] for r in found}
     if parsed.failed:
         again = [r for r in found if states[r.folder.id] in FAILED]
     else:
-        again = [r for r in found if states[r.folder.id] != "completed" and not known.living(r.job_ids)]
+        again = [r for r in found if states[r.folder.id] != "completed" and not known.active(r.job_ids)]
     if not again:
         listed = ", ".join(f"{i} is {s}" for i, s in states.items())
         raise SubmitError(

@@ -1,10 +1,10 @@
 """Write a preset for the cluster whose login node this is, from the output of sinfo.
 
-    python slurm/new_cluster.py NAME               # prints configs/cluster/NAME.yaml
-    python slurm/new_cluster.py NAME --write       # writes it
+    python slurm/new_cluster.py NAME               # print configs/cluster/NAME.yaml
+    python slurm/new_cluster.py NAME --write       # write it
     python slurm/new_cluster.py NAME --partition gpu
 
-What sinfo does not show (the form of accounts, modules, rules of the site) is left to you, as comments.
+Comments in the preset mark what sinfo does not show: the format of accounts, modules, rules of the site.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from train_anywhere.slurm.script import units
 
 PRESETS = CONFIGS / "cluster"
 SINFO = ["sinfo", "--noheader", "--exact", "--format=%R|%G|%c|%m|%l|%D"]
-"""Partition, generic resources, CPUs, memory in MiB, time limit, number of nodes; one line per kind of node."""
+"""The command whose output has one line per kind of node: partition, generic resources, CPUs, MiB, time limit, number of nodes."""
 
 LINE = re.compile(r"([^|]+)\|([^|]*)\|([0-9]{1,9})\+?\|([0-9]{1,12})\+?\|([^|]*)\|([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of node of one partition."""
+    """One kind of node in one partition."""
 
     partition: str
     gpu_type: str | None
@@ -45,22 +45,17 @@ class Row:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Print or write the preset and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", metavar="NAME", help="of the preset: cluster=NAME")
-    parser.add_argument(
-        "--partition", help="the default of the preset (otherwise the one with the most GPUs)"
-    )
-    parser.add_argument(
-        "--write", action="store_true", help="write configs/cluster/NAME.yaml instead of printing it"
-    )
+    parser.add_argument("name", metavar="NAME", help="name of the preset, for cluster=NAME")
+    parser.add_argument("--partition", help="its default partition (default: the one with the most GPUs)")
+    parser.add_argument("--write", action="store_true", help="write the file instead of printing it")
     parsed = parser.parse_args(arguments)
     try:
-        text = preset(
-            parsed.name, rows(programs.ask(SINFO, unknown="(?!)")), parsed.partition, socket.gethostname()
-        )
+        found = parse_rows(programs.query(SINFO, unknown="(?!)"))
+        text = make_preset(parsed.name, found, parsed.partition, socket.gethostname())
         if not parsed.write:
             print(text, end="")
             return 0
@@ -70,17 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED
 
 
-def rows(answer: str) -> list[Row]:
-    """The kinds of nodes with GPUs in the output of sinfo; those with the fewest GPUs last.
+def parse_rows(answer: str) -> list[Row]:
+    """Return the kinds of nodes with GPUs in the output of sinfo, those with the most GPUs first.
 
     Raises:
-        SubmitError: the output does not have the requested form.
+        SubmitError: the output does not have the requested format.
     """
-    found = [row for line in answer.splitlines() if line.strip() for row in _rows_of(line.strip())]
+    found = [row for line in answer.splitlines() if line.strip() for row in _parse_line(line.strip())]
     return sorted(found, key=lambda r: -r.gpus * r.nodes)
 
 
-def _rows_of(line: str) -> Iterator[Row]:
+def _parse_line(line: str) -> Iterator[Row]:
     match = LINE.fullmatch(line)
     if not match:
         raise SubmitError(
@@ -95,11 +90,11 @@ def _rows_of(line: str) -> Iterator[Row]:
             yield Row(partition, gpu_type or None, int(count), int(cpus), int(mem), longest, int(nodes))
 
 
-def preset(name: str, found: Sequence[Row], partition: str | None, host: str) -> str:
-    """The preset as YAML.
+def make_preset(name: str, found: Sequence[Row], partition: str | None, host: str) -> str:
+    """Return the preset as YAML.
 
     Raises:
-        SubmitError: there is no node with GPUs, or none in `partition`.
+        SubmitError: no node has GPUs, or none in `partition`.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise SubmitError(f"'{name}' can't name a preset; use lower-case letters, digits, _ and -.")
@@ -136,7 +131,7 @@ def _node(row: Row) -> str:
 
 
 def _is_time(text: str) -> bool:
-    """Whether a limit is a time; it may also be `infinite` or `n/a`."""
+    """Return whether a limit is a time; it may also be `infinite` or `n/a`."""
     try:
         return units.seconds(text) > 0
     except ValueError:
@@ -144,7 +139,7 @@ def _is_time(text: str) -> bool:
 
 
 def _scalar(text: str) -> str:
-    """A word of Slurm's as a YAML string; unquoted, `on`, `1e3` and `a: b` would be something else."""
+    """Return a string of Slurm in YAML; without quotes `on`, `1e3` and `a: b` would be other values."""
     plain = re.fullmatch(r"[A-Za-z0-9][\w.-]*", text) and yaml.safe_load(text) == text
     return text if plain else json.dumps(text)
 

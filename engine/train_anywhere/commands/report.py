@@ -1,10 +1,10 @@
-"""Write the report of a run again: what it did, where the time went, and what to do about it.
+"""Write the report of a run: its curves, where the time went, and advice.
 
-    python src/report.py [RUN]      RUN/report.html, for a browser
-    python src/report.py SWEEP      its members side by side
+    python src/report.py [RUN]      write RUN/report.html, for a browser
+    python src/report.py SWEEP      write a page that compares the members of a sweep
 
-RUN is a run folder, a run id or a job id; without it, the newest run. SWEEP is the id of a sweep that was submitted. Every run writes its
-report when it ends; this command does it for one that is still running, was killed, or was made by an older version.
+RUN is a run folder, a run id or a job id; without it, the newest run. SWEEP is the id of a submitted sweep. Every run writes its
+report at its end. Use this command for a run that is still training, was killed, or is from an older version.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from train_anywhere.slurm.status.sweep_page import write_sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, or `REFUSED` with one sentence."""
+    """Write the report; return 0, or `REFUSED` after one message."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="run folder, run id, job id or sweep (the newest run)"
+        "run", nargs="?", metavar="RUN", help="run folder, run id, job id or sweep (default: the newest run)"
     )
     parser.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
     parsed = parser.parse_args(arguments)
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write(named: str | None, results: Path) -> int:
-    """Write the report of a run or sweep; returns the exit code."""
+    """Write the report of a run or sweep and return the exit code."""
     try:
         found = find_runs.find(named, results)
         if len(found) > 1:

@@ -1,4 +1,4 @@
-"""Command line of the testbed: python slurm/testbed.py up | shell | run | image | down | kill | boot."""
+"""The command of the Slurm testbed: python slurm/testbed.py up | shell | run | image | down | kill | boot."""
 
 import argparse
 import os
@@ -17,11 +17,11 @@ Slurm is up: {nodes} with {gres} each, partitions {partitions}.
   python slurm/testbed.py shell{where}           # or a bash on the login node; make slurm-shell
   python slurm/testbed.py kill{where} NODE       # power a node off; boot NODE: on again
   python slurm/testbed.py down{where}            # when done; make slurm-down
-Nodes see this machine's files, except for /tmp and /dev/shm, which each has its own."""
+Nodes share this machine's files, but each has its own /tmp and /dev/shm."""
 
 
 def main() -> int:
-    """Entry point; returns the exit code."""
+    """Run the command and return the exit code."""
     arguments = _parser().parse_args()
     try:
         return arguments.verb(arguments) or 0
@@ -32,7 +32,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python slurm/testbed.py", description="a real Slurm of several nodes on one machine"
+        prog="python slurm/testbed.py", description="A real Slurm with several nodes on one machine."
     )
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument("--dir", type=Path, default=default_dir(), help="folder of the testbed (%(default)s)")
@@ -40,21 +40,19 @@ def _parser() -> argparse.ArgumentParser:
 
     up = verbs.add_parser("up", parents=[where], help="start it")
     up.add_argument("--nodes", type=int, default=4, help="compute nodes (%(default)s)")
-    up.add_argument("--site", choices=SITES, default="slurm", help="what the nodes look like (%(default)s)")
-    up.add_argument("--accounting", action="store_true", help="full sacct: slurmdbd and a database too")
-    up.add_argument("--ssh", action="store_true", help="ssh between the nodes too")
-    up.add_argument(
-        "--share", type=Path, action="append", default=[], help="a folder below /tmp that all nodes see"
-    )
+    up.add_argument("--site", choices=SITES, default="slurm", help="site to imitate (%(default)s)")
+    up.add_argument("--accounting", action="store_true", help="full sacct, with slurmdbd and a database")
+    up.add_argument("--ssh", action="store_true", help="ssh between the nodes")
+    share = "a folder below /tmp that all nodes see"
+    up.add_argument("--share", type=Path, action="append", default=[], help=share)
     up.add_argument("--conf", action="append", default=[], help="a line for slurm.conf: MaxArraySize=6")
-    up.add_argument(
-        "--root", default="", help="a folder with a newer Slurm, see engine/tests/slurm/make_root.sh"
-    )
+    root = "a folder with a newer Slurm, see engine/tests/slurm/make_root.sh"
+    up.add_argument("--root", default="", help=root)
     up.set_defaults(verb=_up)
 
     run = verbs.add_parser("run", parents=[where], help="run a command on the login node")
-    run.add_argument("--user", help="as alice or bob instead of root")
-    run.add_argument("--node", help="on this node instead")
+    run.add_argument("--user", help="user of the command, alice or bob (default: root)")
+    run.add_argument("--node", help="run it on this node instead")
     run.add_argument("command", nargs="+", metavar="-- COMMAND")
     run.set_defaults(verb=_run)
 
@@ -62,11 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         "image", help="make an image folder for --container-image (a stand-in for pyxis)"
     )
     image.add_argument("folder", type=Path)
-    image.add_argument("--borrow", type=Path, action="append", default=[], help="show this folder in it, too")
+    image.add_argument("--borrow", type=Path, action="append", default=[], help="show this folder in it")
     image.set_defaults(verb=_image)
 
     verbs.add_parser("shell", parents=[where], help="a bash on the login node").set_defaults(verb=_shell)
-    verbs.add_parser("down", parents=[where], help="end it").set_defaults(verb=_down)
+    verbs.add_parser("down", parents=[where], help="stop it").set_defaults(verb=_down)
     for name, verb, text in (("kill", _kill, "power a node off"), ("boot", _boot, "power it on again")):
         node = verbs.add_parser(name, parents=[where], help=text)
         node.add_argument("node")
@@ -79,10 +77,8 @@ def _up(a: argparse.Namespace) -> None:
     testbed = Testbed(a.dir, a.nodes, a.site, a.accounting, a.ssh, a.share, True, conf, a.root).up()
     site = testbed.layout.site
     where = f" --dir {a.dir}" if a.dir != default_dir() else ""
-    nodes, partitions = (
-        ", ".join(testbed.nodes),
-        ", ".join((*site.partitions, "scavenge", "preemptible", "urgent")),
-    )
+    nodes = ", ".join(testbed.nodes)
+    partitions = ", ".join((*site.partitions, "scavenge", "preemptible", "urgent"))
     print(HOW_TO.format(dir=testbed.dir, nodes=nodes, gres=site.gres, partitions=partitions, where=where))
     if not a.root and not can_build():
         print(f"Without --container-image: apt-get install -y {PACKAGES}, then down and up again.")

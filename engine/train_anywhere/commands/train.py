@@ -1,43 +1,48 @@
-"""Train a model: here, or on the cluster that `cluster=` names.
+"""Train a model here or on a cluster.
 
-python src/train.py                                   # here, now
-python src/train.py cluster=neuron trainer.nodes=4    # submitted; returns at once
-python src/train.py --run RUNDIR                      # one rank of a run that exists: what jobs start
+python src/train.py                                   # train here
+python src/train.py cluster=neuron trainer.nodes=4    # submit a job and return at once
+python src/train.py --run RUNDIR                      # start one rank of an existing run, as jobs do
 """
 
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from train_anywhere.config.command.compose import CONFIGS
-from train_anywhere.config.environment_values import plain
-from train_anywhere.launch.command import complete, exit_code, help_page, run_folder
-from train_anywhere.launch.leaving import leave
+from train_anywhere.config.environment_values import to_plain_tree
+from train_anywhere.launch.command import (
+    add_help_comments,
+    build_hydra_arguments,
+    parse_run_argument,
+    run_command,
+)
+from train_anywhere.launch.exits import leave
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
 def main() -> int:
-    """Start one rank, or let Hydra compose the configuration and start what it asks for; returns the exit code."""
+    """Start one rank, or let Hydra compose the configuration and start the run; return the exit code."""
     if sys.argv[1:2] == ["--run"]:
-        from train_anywhere.launch.rank import run_rank  # a submission does without it
+        from train_anywhere.launch.rank import run_rank  # a submission does not need it
 
-        return run_rank(run_folder(sys.argv[2:]))
-    import hydra  # a rank does without it
+        return run_rank(parse_run_argument(sys.argv[2:]))
+    import hydra  # a rank does not need it
 
-    sys.argv[1:] = complete(sys.argv[1:])
-    with help_page(sys.argv[1:]):
+    sys.argv[1:] = build_hydra_arguments(sys.argv[1:])
+    with add_help_comments(sys.argv[1:]):
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(train)()
     return 0
 
 
 def train(config: "DictConfig") -> None:
-    """Train on this machine. Hydra calls this, or with `cluster=` or `-m` one of our launchers (hydra_plugins)."""
-    from train_anywhere.launch.local_run import start  # a submission does without it
+    """Train on this machine. With `cluster=` or `-m`, Hydra calls a launcher in hydra_plugins instead."""
+    from train_anywhere.launch.local_run import start  # a submission does not need it
 
-    sys.exit(exit_code(lambda: start(plain(config), sys.argv[1:])))
+    sys.exit(run_command(lambda: start(to_plain_tree(config), sys.argv[1:])))
 
 
 def run() -> NoReturn:
     """Run the command and exit with its code; print one message if it is refused."""
-    leave(lambda: exit_code(main))
+    leave(lambda: run_command(main))

@@ -1,18 +1,18 @@
-"""From a command line to one typed, checked configuration. Nothing here knows of runs, ranks or frameworks.
+"""Turn a command line into one typed and checked configuration, without runs, ranks or frameworks.
 
-command               flags and overrides, what Hydra composes, one message for all problems
-load                  a tree into dataclasses: `schema`, `cluster`, `choices`, by way of `strict` and `limits`
-checks                contradictions between keys, targets, strategies, folders
-open_groups           sections that name anything by `_target_`; `instantiate` makes it in a rank, `signatures` reads it without importing
-paths                 folders as typed; `environment_values` reads `${oc.env:NAME}`
+command        flags and overrides, Hydra's composition, one message for all problems
+load           convert a tree to the dataclasses of `schema`, `cluster` and `choices`, with `strict` and `limits`
+checks         contradictions between keys, targets, strategies, folders
+open_groups    sections with a `_target_`: `signatures` reads its source, `instantiate` calls it in a rank
+paths          folders as typed; `environment_values` reads `${oc.env:NAME}`
 
-Public, for checks and signatures of a project's own models and data sets: what `__all__` lists.
+The names in `__all__` are public: use them for the checks and signatures of your models and data sets.
 """
 
-from train_anywhere.config.checks.writable import unwritable
+from train_anywhere.config.checks.writable import write_problem
 from train_anywhere.config.choices import Channels, HiddenLayers, Samples, Side, Width
 from train_anywhere.config.limits import Probability, Range
-from train_anywhere.config.paths import AbsoluteFolder, here
+from train_anywhere.config.paths import AbsoluteFolder, resolve_node_path
 
 __all__ = [
     "AbsoluteFolder",
@@ -23,6 +23,6 @@ __all__ = [
     "Samples",
     "Side",
     "Width",
-    "here",
-    "unwritable",
+    "resolve_node_path",
+    "write_problem",
 ]

@@ -1,11 +1,11 @@
-"""The groups of which a run picks a choice, such as `optimizer=adamw`. Their defaults are in configs/<group>/."""
+"""Groups with one choice per run, such as `optimizer=adamw`. Their defaults are in configs/<group>/."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from train_anywhere.config.limits import Epochs, Items, Probability, Range
-from train_anywhere.config.open_groups import DERIVED, Open
+from train_anywhere.config.open_groups import DERIVED, OpenSection
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
 Workers = Annotated[int, Range(at_least=0, at_most=256)]
@@ -13,22 +13,22 @@ Side = Annotated[int, Range(at_least=1, at_most=2**14)]
 Width = Annotated[int, Range(at_least=1, at_most=2**16)]
 Channels = Annotated[int, Range(at_least=1, at_most=2**12)]
 HiddenLayers = list[Width]
-"""Widths from the input on; empty: a linear model."""
+"""Widths of the layers, the one next to the input first; an empty list is a linear model."""
 Samples = Annotated[int, Range(at_least=1, at_most=10**8)]
 LearningRate = Annotated[float, Range(above=0, at_most=1e6)]
 WeightDecay = Annotated[float, Range(at_least=0, at_most=1e6)]
 NoDecay = list[str]
-"""Parts of the names of parameters, or of their layers, that are not decayed: [bias, norm]."""
+"""Substrings of the names of parameters or layers without weight decay: [bias, norm]."""
 
 
 @dataclass(frozen=True)
-class Task(Open):
-    """What is learnt: a task of src/tasks or like one, or what works with the framework's own loop.
+class Task(OpenSection):
+    """The task: a native one such as in src/tasks, or a module for the framework's loop.
 
     Attributes:
-        metrics: names of a native task's metrics, each with what is better, "min" or "max"; empty where only the run will tell.
-        headline: the metric by which a checkpoint is the best.
-        unit: what a row of a batch is, in the plural.
+        metrics: names of a native task's metrics, each with "min" or "max"; empty if they are unknown before the run.
+        headline: the metric that decides which checkpoint is the best.
+        unit: the name of a row of a batch, in the plural.
     """
 
     name: str
@@ -38,21 +38,21 @@ class Task(Open):
 
 
 @dataclass(frozen=True)
-class Data(Open):
-    """A data set, and how it is read."""
+class Data(OpenSection):
+    """A data set and its loading."""
 
     name: str
     batch_size: BatchSize  # global: over all ranks
     workers: Workers  # loading processes per rank; 0 loads in the training process
-    stage: bool = False  # copied once to the disk of each node, see features/stage/copy.py
+    stage: bool = False  # copy it once to the disk of each node, see features/stage/copy.py
 
 
 @dataclass(frozen=True)
-class Model(Open):
+class Model(OpenSection):
     """A network for a native task.
 
     Attributes:
-        from_data: arguments that the data set knows: {"width": "columns"} passes its `columns` as `width`.
+        from_data: arguments with values of the data set: {"width": "columns"} passes its `columns` as `width`.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Model(Open):
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with momentum; weight decay is the classical kind, added to the gradient."""
+    """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
 
     name: Literal["sgd"]
     lr: LearningRate
@@ -86,8 +86,8 @@ class AdamW:
 
 
 @dataclass(frozen=True)
-class OtherOptimizer(Open):
-    """Any optimizer of the framework in use; it gets the parameters, and `lr` as its framework calls it."""
+class OtherOptimizer(OpenSection):
+    """Any optimizer of the framework; it gets the parameters, and `lr` by the framework's name for it."""
 
     name: str
     lr: LearningRate
@@ -97,7 +97,7 @@ class OtherOptimizer(Open):
 
 @dataclass(frozen=True)
 class ConstantSchedule:
-    """The learning rate stays what it is after the warm-up."""
+    """A constant learning rate after the warm-up."""
 
     name: Literal["constant"]
     warmup_epochs: Epochs
@@ -105,7 +105,7 @@ class ConstantSchedule:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """Half a cosine, from the learning rate down to `final` times it, https://arxiv.org/abs/1608.03983."""
+    """Half a cosine from the learning rate down to `final` times it, https://arxiv.org/abs/1608.03983."""
 
     name: Literal["cosine"]
     warmup_epochs: Epochs
@@ -114,7 +114,7 @@ class CosineSchedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """The learning rate is multiplied by `gamma` at each of `milestones`."""
+    """A learning rate that is multiplied by `gamma` at each of `milestones`."""
 
     name: Literal["step"]
     warmup_epochs: Epochs
@@ -123,62 +123,56 @@ class StepSchedule:
 
 
 @dataclass(frozen=True)
-class OtherSchedule(Open):
-    """Any schedule of the framework in use, asked at each optimizer step or once an epoch."""
+class OtherSchedule(OpenSection):
+    """Any schedule of the framework, evaluated at each optimizer step or once per epoch."""
 
     name: str
     interval: Literal["step", "epoch"]
 
 
 @dataclass(frozen=True)
-class Callback(Open):
-    """A callback of the framework in use."""
+class Callback(OpenSection):
+    """A callback of the framework."""
 
 
 @dataclass(frozen=True)
-class FeatureClass(Open):
+class FeatureClass(OpenSection):
     """A feature of the project, a subclass of `train_anywhere.features.feature.Feature`."""
 
 
 @dataclass(frozen=True)
-class Logger(Open):
-    """A logger of the framework in use."""
+class Logger(OpenSection):
+    """A logger of the framework."""
 
 
-PlainStrategyName = Literal[
-    "auto",
-    "single",
-    "dp",
-    "mirrored",
-    "multiworker_mirrored",
-]
+PlainStrategyName = Literal["auto", "single", "dp", "mirrored", "multiworker_mirrored"]
 
 
 @dataclass(frozen=True)
 class PlainStrategy:
-    """How ranks share the work; the table of what works where is in `config/checks/strategy_table.py`."""
+    """A strategy without options; `config/checks/strategy_table.py` has the table of strategies."""
 
     name: PlainStrategyName
 
 
 @dataclass(frozen=True)
 class DdpStrategy:
-    """torch's DistributedDataParallel: gradients are averaged while the backward pass computes the next ones."""
+    """torch DistributedDataParallel, which averages gradients during the backward pass."""
 
     name: Literal["ddp"]
-    compression: Literal["none", "fp16", "bf16"]  # of the gradients, on the wire
-    # size of the pieces in which gradients are sent, in MiB; null: torch's own 25
+    compression: Literal["none", "fp16", "bf16"]  # of gradients in transit
+    # size of the buckets in which gradients are sent, in MiB; null: torch's default, 25
     bucket_cap_mb: Annotated[float, Range(above=0, at_most=2**15)] | None
-    static_graph: bool  # every step uses the same weights in the same way
-    process_group_backend: Literal["nccl", "gloo"] | None  # what sends; null: nccl between GPUs, else gloo
+    static_graph: bool  # promise that all steps use the same weights in the same way
+    process_group_backend: Literal["nccl", "gloo"] | None  # null: nccl between GPUs, else gloo
 
 
 @dataclass(frozen=True)
 class HorovodStrategy:
-    """Horovod's ring all-reduce, under any launcher."""
+    """Horovod's ring all-reduce, with any launcher."""
 
     name: Literal["horovod"]
-    compression: Literal["none", "fp16"]  # of the gradients, on the wire
+    compression: Literal["none", "fp16"]  # of gradients in transit
 
 
 @dataclass(frozen=True)
@@ -188,10 +182,8 @@ class FsdpStrategy:
     name: Literal["fsdp"]
     blocks: list[
         str
-    ]  # names of the classes of layers that are gathered one by one; none: each layer of the network, or of its lists
-    shard_within_node: (
-        bool  # each node holds the whole model between its ranks, and nodes average their gradients
-    )
+    ]  # classes of layers to gather one by one; empty: each layer of the network or of its lists
+    shard_within_node: bool  # shard over the ranks of a node, and average gradients over nodes
 
 
 Optimizer = Sgd | AdamW | OtherOptimizer

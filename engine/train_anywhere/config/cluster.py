@@ -1,21 +1,21 @@
-"""The configuration of a cluster: what a job requests, how its environment is set up, facts about the site."""
+"""The configuration of a cluster: the job's request, its environment, and facts about the site."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from train_anywhere.config.checks.strategy_table import Launcher
-from train_anywhere.config.limits import MOST, Count, Items, Range
+from train_anywhere.config.limits import MAX_COUNT, Count, Items, Range
 from train_anywhere.config.paths import Folder, NodeFolder
 
 Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
 Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
-_NICE = "a higher priority is the administrators' to give"
-Minutes = Annotated[int, Range(at_least=0, at_most=MOST)]
+_NICE = "only administrators can raise a priority"
+Minutes = Annotated[int, Range(at_least=0, at_most=MAX_COUNT)]
 
 
 @dataclass(frozen=True)
 class NodeType:
-    """One kind of node that a job can get; what is not known is null and not checked.
+    """One kind of node. Unknown values are null and not checked.
 
     Attributes:
         gpus: GPUs on the node.
@@ -25,7 +25,7 @@ class NodeType:
         partition: the partition (or queue) these nodes are in.
         gpu_mem: memory of one GPU, such as 80G.
         counts: the numbers of GPUs per node that can be requested; null: any.
-        about: a warning for jobs of several such nodes, about their network or processor.
+        about: a warning for jobs on several such nodes, about their network or processor.
     """
 
     gpus: Gpus
@@ -48,11 +48,11 @@ class Site:
         nodes: the kinds of nodes, the default first; empty: unknown.
         max_time: time limit of the longest job.
         max_gpus: GPUs that one job (or user) can use at once.
-        account, comment: regular expressions that these must match; null: anything.
-        account_example, comment_example: what to type.
+        account, comment: regular expressions that these keys must match; null: anything.
+        account_example, comment_example: valid values, for messages.
         takes_mem: whether --mem may be given.
         takes_partition: whether --partition may be given.
-        needs_gpu_type: whether a job must name one, because it would get the oldest otherwise.
+        needs_gpu_type: whether a job must name a GPU type, because it would get the oldest one otherwise.
         submit_below: a job must be submitted from below one of these folders; $USER is expanded.
         write_below: a job can write below these folders only.
         requeue: whether a job may requeue itself.
@@ -81,7 +81,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the job runs and what it requests; `local` runs it here. Each key is explained in configs/train.yaml."""
+    """The cluster of the job and the job's request; `local` runs it here. configs/train.yaml explains each key."""
 
     name: str
     scheduler: Literal["none", "slurm", "pbs"]
@@ -117,17 +117,17 @@ class Cluster:
     retries: Annotated[int, Range(at_least=0, at_most=1000)]
     signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch's maximum
     chain: Annotated[int, Range(at_least=1, at_most=1000)]
-    max_running: Annotated[int, Range(at_least=1, at_most=MOST, hint="null is no limit")] | None
+    max_running: Annotated[int, Range(at_least=1, at_most=MAX_COUNT, hint="null is no limit")] | None
     site: Site
 
 
 @dataclass(frozen=True)
 class Container:
-    """What the ranks run in. The folders of the project, the results and the data keep their paths inside.
+    """The container of the ranks. The folders of the project, the results and the data keep their paths inside.
 
     Attributes:
         image: an image file, or, for pyxis, an image of a registry such as nvcr.io#nvidia/pytorch:25.09-py3.
-        mounts: more folders, each `path` or `path outside:path inside`; data.dir is a path inside.
+        mounts: more folders, each `path` or `path outside:path inside`; data.dir is an inside path.
         python: the interpreter in the image.
     """
 

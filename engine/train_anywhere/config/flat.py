@@ -1,18 +1,18 @@
-"""A configuration with dotted keys, as they are typed on the command line."""
+"""Configurations with dotted keys, as on the command line."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-TYPED = re.compile(r"(?!(True|False|None|inf|nan)$)[^\W\d][^.]*")
-"""A key that can stand between dots and means the same there."""
+KEY = re.compile(r"(?!(True|False|None|inf|nan)$)[^\W\d][^.]*")
+"""Keys that keep their meaning between dots."""
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return {'a': {'b': 1}} as {'a.b': 1}; a mapping inside of a section that has other keys, such as {0: 1.0}, is one value."""
+    """Return {'a': {'b': 1}} as {'a.b': 1}; a mapping in a section with keys such as 0 stays one value."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        named = isinstance(value, Mapping) and all(isinstance(k, str) and TYPED.fullmatch(k) for k in value)
+        named = isinstance(value, Mapping) and all(isinstance(k, str) and KEY.fullmatch(k) for k in value)
         if isinstance(value, Mapping) and value and (named or not prefix):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
@@ -32,13 +32,13 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal; run folders of earlier commits have the string '0' where the key is 0."""
+def is_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal; run folders of earlier versions have the string '0' for the key 0."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         spelled = {str(key): value for key, value in other.items()}
         return len(one) == len(other) and all(
-            str(k) in spelled and same(v, spelled[str(k)]) for k, v in one.items()
+            str(k) in spelled and is_equal(v, spelled[str(k)]) for k, v in one.items()
         )
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(is_equal, one, other))
     return bool(one == other)

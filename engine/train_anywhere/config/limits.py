@@ -1,7 +1,7 @@
-"""Rules for values of the configuration, beside their types: `Annotated[float, Range(above=0)]`.
+"""Rules for values of the configuration, as annotations of their types: `Annotated[float, Range(above=0)]`.
 
-`train_anywhere.config.strict` calls a rule with the converted value. The answer is a value to continue with, and what is wrong with
-the given one ("" if nothing is): an allowed value takes its place, so that the checks of other keys can still run.
+`train_anywhere.config.strict` calls a rule with the converted value. A rule returns a value to continue with and the problem ("" if there
+is none). An allowed value replaces a bad one, so that the checks of other keys can run.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 Rule = Callable[[Any], tuple[Any, str]]
-"""From a value to an allowed one, and the words that follow `key=value` in a sentence."""
+"""A function from a value to an allowed one, and the words that follow `key=value` in a message."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Range:
     Args:
         at_least, at_most: inclusive bounds.
         above, below: exclusive bounds.
-        hint: the end of the sentence: what to do instead.
+        hint: what to type instead, the end of the message.
     """
 
     at_least: float | None = None
@@ -31,15 +31,15 @@ class Range:
     hint: str = ""
 
     def __call__(self, value: float) -> tuple[float, str]:
-        """The value, or an allowed one and what is wrong."""
-        words = self.broken(value)
+        """Return the value and "", or an allowed value and the problem."""
+        words = self.problem(value)
         if not words:
             return value, ""
         stands_in = 1 if self.at_least is None else self.at_least
         return type(value)(stands_in), words + (f"; {self.hint}" if self.hint else "")
 
-    def broken(self, value: float) -> str:
-        """The bound that the value breaks, in words."""
+    def problem(self, value: float) -> str:
+        """Return which bound the value violates, or ""."""
         if isinstance(value, float) and not math.isfinite(value):
             return "must be a finite number"
         if self.at_least is not None and value < self.at_least:
@@ -55,12 +55,12 @@ class Range:
 
 @dataclass(frozen=True)
 class Items:
-    """The number of items of a list, and their order.
+    """A list with a certain number or order of items.
 
     Args:
-        count: the exact number; None: at least one.
+        count: the exact number; None: at least one item.
         ascending: each item is larger than the one before; such a list may be empty.
-        example: a valid list, as it is typed.
+        example: a valid list, as typed.
     """
 
     count: int | None = None
@@ -68,7 +68,7 @@ class Items:
     example: str = ""
 
     def __call__(self, values: Sequence[Any]) -> tuple[Sequence[Any], str]:
-        """The list, and what is wrong with it."""
+        """Return the list, and the problem or ""."""
         words = ""
         if self.ascending:
             words = "must be in ascending order" if list(values) != sorted(set(values)) else ""
@@ -81,7 +81,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Span:
-    """A range of counts as Slurm writes it: 2-4.
+    """A range of counts in Slurm's notation, 2-4.
 
     Args:
         at_most: the largest count.
@@ -91,7 +91,7 @@ class Span:
     words = "a range such as 2-4"
 
     def __call__(self, value: str) -> tuple[str, str]:
-        """The range, or one of a single count and what is wrong."""
+        """Return the range and "", or "1-1" and the problem."""
         found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", value)
         if not found:
             return "1-1", "is not a whole number, nor a range such as 2-4"
@@ -101,15 +101,15 @@ class Span:
         return value, ""
 
 
-def span(value: int | str) -> tuple[int, int]:
-    """The smallest and the largest of a count or a range of counts."""
+def span_bounds(value: int | str) -> tuple[int, int]:
+    """Return the smallest and the largest number of a count or a range of counts."""
     least, _, most = str(value).partition("-")
     return int(least), int(most or least)
 
 
-MOST = 2**31 - 1
-"""The largest count: a signed 32-bit integer, which every library can hold."""
+MAX_COUNT = 2**31 - 1
+"""The largest count: the largest signed 32-bit integer, which every library accepts."""
 
-Count = Annotated[int, Range(at_least=1, at_most=MOST)]
-Epochs = Annotated[float, Range(at_least=0, at_most=MOST)]
+Count = Annotated[int, Range(at_least=1, at_most=MAX_COUNT)]
+Epochs = Annotated[float, Range(at_least=0, at_most=MAX_COUNT)]
 Probability = Annotated[float, Range(at_least=0, below=1)]

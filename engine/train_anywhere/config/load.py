@@ -1,60 +1,60 @@
-"""Between the tree that Hydra composes and the typed configuration, both ways; every problem of it is found at once."""
+"""Convert the tree that Hydra composes into the typed configuration, with all problems at once, and back."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from train_anywhere import note_backend
-from train_anywhere.config.checks.contradictions import Check, cross_checks
-from train_anywhere.config.checks.monitors import with_monitors
-from train_anywhere.config.checks.targets import checked
-from train_anywhere.config.environment_values import filled
+from train_anywhere.config.checks.contradictions import Check, find_contradictions
+from train_anywhere.config.checks.monitors import fill_monitors
+from train_anywhere.config.checks.targets import check_targets
+from train_anywhere.config.environment_values import fill_variables
 from train_anywhere.config.flat import flatten, unflatten
-from train_anywhere.config.open_groups import DERIVED, Open
-from train_anywhere.config.paths import unexpanded
+from train_anywhere.config.open_groups import OpenSection
+from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import build
 from train_anywhere.errors import ConfigError
 
 FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run")
-"""Folders of the machine where the command is typed."""
+"""Keys with folders on the machine where the command is typed."""
 
 
 def load(tree: Mapping[str, Any], *checks: Check) -> Config:
-    """The typed configuration.
+    """Return the typed configuration.
 
     Args:
-        tree: the composed configuration as plain dicts and lists (`train_anywhere.config.environment_values.plain`).
-        checks: further checks of where it is to run, so that their problems come in the same list.
+        tree: the composed configuration as plain dicts and lists, from `train_anywhere.config.environment_values.to_plain_tree`.
+        checks: further checks, for the machine or site of the run, whose problems are added to the list.
 
     Raises:
-        ConfigError: with all problems, each with what to type instead.
+        ConfigError: lists all problems, each with what to type instead.
     """
     problems: list[str] = []
-    config = build(Config, filled(tree, problems), problems)
+    config = build(Config, fill_variables(tree, problems), problems)
     if config is not None:
-        config = with_monitors(checked(config, problems), problems)
-        # keys already reported: the checks see allowed values in their place, and must not report those
+        config = fill_monitors(check_targets(config, problems), problems)
+        # the checks see allowed values for keys that are already reported, and must not report these keys again
         named = {p.partition("=")[0] for p in problems}
-        found = [*cross_checks(config), *(p for check in checks for p in check(config))]
+        found = [*find_contradictions(config), *(p for check in checks for p in check(config))]
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
         raise ConfigError(*problems)
     if config.framework == "keras":
         note_backend()
-    return replace(config, written=_written(tree, config))
+    return replace(config, written=_written_values(tree, _to_plain(config)))
 
 
-def as_tree(config: Config) -> dict[str, Any]:
-    """The configuration as plain dicts and lists, which `load` turns into it again."""
-    flat = flatten(_plain(config))
-    folders = {key: unexpanded(flat[key]) for key in FOLDERS if isinstance(flat.get(key), str)}
+def to_tree(config: Config) -> dict[str, Any]:
+    """Return the configuration as plain dicts and lists, which `load` accepts."""
+    flat = flatten(_to_plain(config))
+    folders = {key: escape_dollars(flat[key]) for key in FOLDERS if isinstance(flat.get(key), str)}
     return unflatten(flat | dict(config.written) | folders)
 
 
-def _written(tree: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Return strings, lists and mappings that the schema has turned into something else; folders of this machine are kept absolute."""
-    values = flatten(_plain(config))
+def _written_values(tree: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the strings, lists and mappings that `load` has changed, without folders of this machine, which stay absolute."""
+    values = flatten(plain)
     return {
         key: written
         for key, written in flatten(tree).items()
@@ -62,15 +62,11 @@ def _written(tree: Mapping[str, Any], config: Config) -> dict[str, Any]:
     }
 
 
-def _plain(config: Config) -> dict[str, Any]:
-    return {f.name: _as_written(getattr(config, f.name)) for f in fields(config) if f.metadata != DERIVED}
-
-
-def _as_written(value: Any) -> Any:
-    """A typed value as plain dicts and lists, a section of an open group with its `_target_`."""
+def _to_plain(value: Any) -> Any:
+    """Return a typed value as plain dicts and lists; a section of an open group has its `_target_`."""
     if isinstance(value, Mapping):
-        return {k: _as_written(v) for k, v in value.items()}
+        return {k: _to_plain(v) for k, v in value.items()}
     if not is_dataclass(value):
         return value
-    own = {f.name: _as_written(getattr(value, f.name)) for f in fields(value) if not f.metadata}
-    return value.tree(own) if isinstance(value, Open) else own
+    own = {f.name: _to_plain(getattr(value, f.name)) for f in fields(value) if not f.metadata}
+    return value.tree(own) if isinstance(value, OpenSection) else own

@@ -1,11 +1,11 @@
-"""Sections of the open groups (`task model data optimizer schedule callbacks loggers features`): each names anything by its `_target_`.
+"""Sections of the open groups (task, model, data, optimizer, schedule, callbacks, loggers, features), which name a `_target_`.
 
     _target_: mine.Network                                       # or one for each framework:
     _target_: {lightning: torch.optim.Muon, keras: keras.optimizers.Lion}
-    _check_: mine.checks.table                                   # optional, called before anything is submitted
+    _check_: mine.checks.table                                   # optional, called before a submission
     hidden: 64                                                   # all other keys are arguments of the target
 
-`train_anywhere.config.checks.targets` checks the arguments against the target's signature, `train_anywhere.config.instantiate` calls it.
+`train_anywhere.config.checks.targets` checks the arguments against the target's source; `train_anywhere.config.instantiate` calls it.
 """
 
 from collections.abc import Mapping
@@ -17,34 +17,34 @@ from train_anywhere.config.checks.strategy_table import FrameworkName
 FRAMEWORKS = get_args(FrameworkName)
 
 DERIVED = {"derived": True}
-"""Metadata of a field that is no key of the configuration."""
+"""Metadata of a field that is not a key of the configuration."""
 
 OPEN = {"open": True}
-"""Metadata of a field that holds what the keys of a section do not name one by one."""
+"""Metadata of the fields of `OpenSection`, which are not keys of their own."""
 
 TARGET, CHECK = "_target_", "_check_"
 
 ARGS, PARTIAL, CONVERT, RECURSIVE = HYDRA = ("_args_", "_partial_", "_convert_", "_recursive_")
-"""Hydra's further keys of a mapping with a target; `_convert_` changes nothing: a target gets plain dicts and lists anyway."""
+"""Hydra's other keys of a mapping with a target. `_convert_` has no effect: a target always gets plain dicts and lists."""
 
-CHOSEN = ("task", "model", "data", "optimizer", "schedule")
-"""Open groups of which a run has one choice each."""
+SINGLE_GROUPS = ("task", "model", "data", "optimizer", "schedule")
+"""Open groups with one choice per run."""
 
-LISTED = ("callbacks", "loggers", "features")
-"""Open groups of any number."""
+LIST_GROUPS = ("callbacks", "loggers", "features")
+"""Open groups with any number of choices."""
 
 CUSTOM = "custom"
-"""The choice of a group that has no arguments of another target."""
+"""The choice of a group that has no arguments, for a target that is typed."""
 
 
 @dataclass(frozen=True)
-class Open:
-    """A section with a target; its subclasses add the keys that this project itself reads.
+class OpenSection:
+    """A section with a target; subclasses add the keys that this project reads.
 
     Attributes:
-        target: dotted name of a class or function for each framework that it is for, by its name.
-        check: dotted name of a function that knows the section before anything is opened, or None.
-        arguments: of the target, by name.
+        target: dotted name of a class or function for each framework.
+        check: dotted name of a function that checks the section before anything is opened, or None.
+        arguments: arguments of the target, by name.
     """
 
     target: Mapping[str, str] = field(metadata=OPEN)
@@ -52,29 +52,29 @@ class Open:
     arguments: Mapping[str, Any] = field(metadata=OPEN)
 
     def tree(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The section as its keys are written; `own` are those that this project reads."""
+        """Return the section as a mapping; `own` are the keys that this project reads."""
         targets = set(self.target.values())
         target = targets.pop() if len(targets) == 1 and len(self.target) > 1 else dict(self.target)
         checked = {CHECK: self.check} if self.check else {}
         return {**own, TARGET: target, **checked, **self.arguments}
 
 
-def split_open(
+def split_section(
     section: Mapping[str, Any], own: set[str], problems: list[str], path: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of `Open`, and the keys of the section that are not the target's arguments.
+    """Return the fields of `OpenSection`, and the keys of the section that are not arguments of the target.
 
     Args:
-        section: keys and values, as they are written.
-        own: keys that this project reads itself.
-        problems: receives a sentence for a missing or odd `_target_`.
+        section: keys and values as written.
+        own: keys that this project reads.
+        problems: receives a sentence for a missing or invalid `_target_`.
         path: dotted name of the section, for the messages.
     """
     arguments = {k: v for k, v in section.items() if k not in own and k not in (TARGET, CHECK)}
     for key in [key for key in arguments if not isinstance(key, str)]:
         problems.append(f"{path}: {key} can't name an argument of a target; write a name.")
     if path in ("optimizer", "schedule"):
-        arguments.pop(PARTIAL, None)  # the call is completed with what this project supplies
+        arguments.pop(PARTIAL, None)  # this project always adds arguments to the call
     known = [ARGS, CONVERT, RECURSIVE]
     for key in [key for key in arguments if str(key).startswith("_") and key not in known]:
         problems.append(

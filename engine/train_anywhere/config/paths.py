@@ -1,7 +1,6 @@
-"""Folders as a person types them: `~` and `$NAME` mean what a shell makes of them, read in this one place.
+"""Paths as users type them, with `~` and `$NAME` as in a shell.
 
-A folder of a job's node ($SLURM_TMPDIR, $TMPDIR, $PBS_JOBDIR at its beginning) has a value on that node alone: it stays as it
-is until a rank asks for it.
+A path that starts with a variable of the job's node ($SLURM_TMPDIR, $TMPDIR, $PBS_JOBDIR) stays unchanged until a rank resolves it there.
 """
 
 import os
@@ -13,37 +12,37 @@ from typing import Annotated
 
 from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
-from train_anywhere.files.typed_paths import as_typed
+from train_anywhere.files.typed_paths import resolve_as_typed
 
-MOST_OF_NAME, MOST_OF_PATH = 255, 4095
-"""Bytes: NAME_MAX, and PATH_MAX without its final zero, of Linux' limits.h."""
+MAX_NAME, MAX_PATH = 255, 4095
+"""Bytes: NAME_MAX, and PATH_MAX without its final zero, from Linux' limits.h."""
 
 _ON_NODE = re.compile(r"\$\{?(?:(?:SLURM|PBS)_\w+|TMPDIR)\b")
 _VARIABLE = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 
-def on_node(text: str) -> bool:
-    """Whether a folder is one of the job's node, which no other machine knows."""
+def is_on_node(text: str) -> bool:
+    """Return whether a path starts with a variable that only the job's node has."""
     return bool(_ON_NODE.match(text))
 
 
 def expand(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The path with `~`, `~user`, `$NAME` and `${NAME}` replaced; `\\$` is a dollar sign.
+    r"""Return the path with `~`, `~user`, `$NAME` and `${NAME}` replaced; `\$` is a dollar sign.
 
     Raises:
-        ValueError: there is no such user or variable; the message completes a sentence.
+        ValueError: the user or variable does not exist. The message continues a sentence that starts with the path.
     """
-    if on_node(text):
+    if is_on_node(text):
         return text
     home = expand_home(text)
     return _VARIABLE.sub(lambda found: _value(found, environ), home)
 
 
 def expand_home(text: str) -> str:
-    """The path with a `~` or `~user` at its beginning replaced.
+    """Return the path with a leading `~` or `~user` replaced.
 
     Raises:
-        ValueError: there is no such user.
+        ValueError: the user does not exist.
     """
     home = os.path.expanduser(text)
     if home.startswith("~"):
@@ -51,18 +50,18 @@ def expand_home(text: str) -> str:
     return home
 
 
-def unexpanded(path: str) -> str:
-    """The path as text that `expand` turns into it again."""
-    return path if on_node(path) else path.replace("$", "\\$")
+def escape_dollars(path: str) -> str:
+    """Return a string that `expand` turns back into the path."""
+    return path if is_on_node(path) else path.replace("$", "\\$")
 
 
-def here(path: str) -> str:
-    """A path on the node where this process is.
+def resolve_node_path(path: str) -> str:
+    """Return a path with the variables of this node replaced.
 
     Raises:
-        DataError: where the job has no such variable.
+        DataError: a variable is not set in this job.
     """
-    if not on_node(path):
+    if not is_on_node(path):
         return path
     try:
         return _VARIABLE.sub(lambda found: _value(found, os.environ), path)
@@ -70,9 +69,9 @@ def here(path: str) -> str:
         raise DataError(f"{path} {error}.") from error
 
 
-def absolute(path: str) -> Path:
-    """An expanded path; a relative one is below the project's folder, whatever folder the command is typed in."""
-    return Path(path) if on_node(path) else ROOT / path
+def make_absolute(path: str) -> Path:
+    """Return an expanded path as absolute; relative ones are below the project's folder, not the current one."""
+    return Path(path) if is_on_node(path) else ROOT / path
 
 
 def _value(found: "re.Match[str]", environ: Mapping[str, str]) -> str:
@@ -84,18 +83,18 @@ def _value(found: "re.Match[str]", environ: Mapping[str, str]) -> str:
     return environ[name]
 
 
-def node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:
-    """Whether a folder is one that only a job has: on a node's disk, or inside a container."""
+def is_node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:
+    """Return whether only a job has the path: on a node's disk, or inside a container."""
     inside = [m.split(":")[1] for m in mounts if ":" in m]
     own = [local_disk, *inside]
     return path.startswith("$") or any(
-        absolute(path).is_relative_to(top) for top in own if top.startswith("/")
+        make_absolute(path).is_relative_to(top) for top in own if top.startswith("/")
     )
 
 
 @dataclass(frozen=True)
-class _Expanded:
-    """What `train_anywhere.config.strict` calls with a path of the configuration."""
+class _ExpandRule:
+    """The rule for paths of the configuration, which `train_anywhere.config.strict` calls."""
 
     expand: Callable[[str], str]
 
@@ -105,22 +104,20 @@ class _Expanded:
         except (OSError, ValueError) as error:
             return text, str(error)
         longest = max(len(os.fsencode(name)) for name in path.split("/"))
-        if longest > MOST_OF_NAME or len(os.fsencode(path)) > MOST_OF_PATH:
-            return (
-                text,
-                f"is too long for a path: at most {MOST_OF_NAME} bytes for each name, {MOST_OF_PATH} in all; use a shorter one",
-            )
+        if longest > MAX_NAME or len(os.fsencode(path)) > MAX_PATH:
+            limits = f"at most {MAX_NAME} bytes for each name, {MAX_PATH} in all"
+            return text, f"is too long for a path: {limits}; use a shorter one"
         return path, ""
 
 
-Folder = Annotated[str, _Expanded(expand)]
+Folder = Annotated[str, _ExpandRule(expand)]
 """A path, or the name of an environment or image."""
 
-AbsoluteFolder = Annotated[str, _Expanded(lambda text: str(absolute(expand(text))))]
-"""A folder of the machine where the command is typed; a relative one is below the project's folder."""
+AbsoluteFolder = Annotated[str, _ExpandRule(lambda text: str(make_absolute(expand(text))))]
+"""A folder on the machine of the command; a relative one is below the project's folder."""
 
-RunFolder = Annotated[str, _Expanded(lambda text: str(as_typed(absolute(expand(text)))))]
-"""A folder that is there when the command is typed: a link such as results/latest will lead to another one."""
+RunFolder = Annotated[str, _ExpandRule(lambda text: str(resolve_as_typed(make_absolute(expand(text)))))]
+"""A folder whose last link is followed at once: results/latest points to another run later."""
 
-NodeFolder = Annotated[str, _Expanded(expand_home)]
-"""A path on the node: its variables are those of the job."""
+NodeFolder = Annotated[str, _ExpandRule(expand_home)]
+"""A path on the node, with variables of the job."""

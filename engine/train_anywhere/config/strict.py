@@ -1,9 +1,9 @@
-"""Strict conversion of a plain tree (dicts, lists, scalars) into dataclasses; collects every problem, not just the first.
+"""Strict conversion of a plain tree (dicts, lists, scalars) to dataclasses, which collects all problems.
 
-Only the types that configurations need are supported: int, float, bool, str, None, Literal, unions of these, list[...], Mapping[str, ...],
-nested dataclasses, and a `Choice`: one of several dataclasses, picked by the section's `name`. `Annotated[kind, rule]` adds a rule
-of `train_anywhere.config.limits` or `train_anywhere.config.paths` to one of these. No string may be empty: null stands for no value.
-By hand because a submission takes half a second: importing pydantic and building its schema would add a quarter to it.
+Supported types: int, float, bool, str, None, Literal, unions of these, list[...], Mapping[str, ...], nested dataclasses, and `Choice`, one
+of several dataclasses, picked by the section's `name`. `Annotated[kind, rule]` adds a rule of `train_anywhere.config.limits` or
+`train_anywhere.config.paths`. Strings can't be empty: null stands for no value.
+pydantic is not used: importing it and building its schema would make a submission of half a second a quarter longer.
 """
 
 import dataclasses
@@ -15,24 +15,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from train_anywhere.config.limits import Span
-from train_anywhere.config.open_groups import DERIVED, OPEN, TARGET, Open, split_open
+from train_anywhere.config.open_groups import DERIVED, OPEN, TARGET, OpenSection, split_section
 
 T = TypeVar("T")
 
 UNUSABLE = object()
-"""What `convert` returns for a value of a wrong type."""
+"""The result of `convert` for a value of the wrong type."""
 
 
 class Choice:
-    """Annotated metadata: the section is one of these dataclasses, picked by its key `name`; with a `_target_`, the open one."""
+    """Metadata for a section that is one of several dataclasses: the one of its `name`, or the open one if it has a `_target_`."""
 
     def __init__(self, *classes: type) -> None:
-        self.open = next((c for c in classes if issubclass(c, Open)), None)
-        self.choices = {name: c for c in classes for name in typing.get_args(types_of(c)["name"])}
+        self.open = next((c for c in classes if issubclass(c, OpenSection)), None)
+        self.choices = {name: c for c in classes for name in typing.get_args(field_types(c)["name"])}
 
 
 def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
-    """Build `cls` from `tree`; append one sentence to `problems` for each fault.
+    """Build `cls` from `tree` and append one sentence to `problems` for each fault.
 
     Args:
         cls: a dataclass; fields with a default may be left out of the tree.
@@ -42,12 +42,12 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
 
     Returns:
         The object, or None if a value is missing or of the wrong type. Numbers out of range and unknown keys still give an
-        object, so that further checks can run; `problems` says that it is not to be used.
+        object, so that further checks can run; use it only if `problems` stays empty.
     """
-    hints = types_of(cls)
+    hints = field_types(cls)
     values: dict[str, Any] = {}
-    if issubclass(cls, Open):
-        values, tree = split_open(tree, set(hints), problems, path)
+    if issubclass(cls, OpenSection):
+        values, tree = split_section(tree, set(hints), problems, path)
     optional = {f.name for f in dataclasses.fields(cls) if _has_default(f)}  # type: ignore[arg-type]
     for key in tree:
         if key not in hints:
@@ -64,9 +64,9 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
 
 
 def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
-    """The `value` converted to the type `hint`; if it does not fit, a problem is appended.
+    """Return `value` converted to the type `hint`, and append a sentence to `problems` if it does not fit.
 
-    The result is then `UNUSABLE`, or an allowed value if only a rule is broken.
+    The result is `UNUSABLE` for a wrong type, and an allowed value if only a rule is violated.
     """
     for kind, rules in alternatives(hint):
         if rules and isinstance(rules[0], Choice):
@@ -102,7 +102,7 @@ def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str
 
 
 def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, Any]:
-    """Whether `value` has the type `kind`, and the converted value; items and keys inside it report their own problems."""
+    """Return whether `value` has the type `kind`, and the converted value. Items and keys inside it report their problems."""
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping):
             return False, None
@@ -134,15 +134,15 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     if isinstance(value, bool) or kind is bool:
         return kind is bool and isinstance(value, bool), value
     if kind is float and isinstance(value, int):
-        return True, _as_float(value)
+        return True, _to_float(value)
     if kind is str:
-        # name=2024: YAML reads a number, and a string is meant
+        # YAML reads name=2024 as a number
         text = _shown(value) if isinstance(value, (int, float)) else value
         return _is_string(text), text
     return isinstance(value, kind), value
 
 
-def _as_float(value: int) -> float:
+def _to_float(value: int) -> float:
     try:
         return float(value)
     except OverflowError:
@@ -150,14 +150,14 @@ def _as_float(value: int) -> float:
 
 
 def _is_string(value: Any) -> bool:
-    """Whether a value can be a name, a path or an option: a string that is not empty, without NUL and lone surrogates."""
+    """Return whether a value can be a name, path or option: a non-empty string without NUL and lone surrogates."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         return False
     return not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _misfit(hint: Any, value: Any) -> str:
-    """What is wrong with a value of the wrong type."""
+    """Return what is wrong with a value of the wrong type."""
     kinds = [kind for kind, _ in alternatives(hint)]
     if str in kinds and isinstance(value, str):
         if value.strip():
@@ -170,8 +170,8 @@ def _misfit(hint: Any, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as shown in a message: at most one line."""
-    # Python refuses to convert an integer of very many digits to decimal
+    """Return a value as shown in a message, on at most one line."""
+    # Python refuses to convert huge integers to decimal
     huge = isinstance(value, int) and value.bit_length() > 10_000
     text = hex(value) if huge else str(value)
     text = text.encode(errors="backslashreplace").decode()
@@ -179,16 +179,17 @@ def _shown(value: Any) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `word` is most likely a misspelling of."""
-
+    """Return the string in `known` that `word` is most likely a misspelling of, or None."""
     return next(iter(difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str], within: str = "") -> str:
-    """The end of a sentence: the nearest of `known`, or all of them if none is near and they are few.
+    """Return the end of a message: the nearest of `known`, or all of them if none is near and they are few.
 
     Args:
-        within: the section that they are keys of, for the nearest as it is to be typed.
+        word: the misspelled string.
+        known: valid strings.
+        within: dotted name of the section whose keys they are, which is put before the suggestion.
     """
     names = list(known)
     near = nearest(word, names)
@@ -198,7 +199,7 @@ def did_you_mean(word: str, known: Iterable[str], within: str = "") -> str:
 
 
 def describe(hint: Any) -> str:
-    """A type in plain words: 'a whole number or null', 'one of sgd, adamw'."""
+    """Return a type in plain words: 'a whole number or null', 'one of sgd, adamw'."""
     words = {
         int: "a whole number",
         float: "a number",
@@ -221,7 +222,7 @@ def describe(hint: Any) -> str:
 
 
 def alternatives(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-    """The types of a union, or the one type, each with its rules."""
+    """Return the types of a union, or the one type, each with its rules."""
     plain, rules = _plain(hint)
     if rules and isinstance(rules[0], Choice):
         return [(plain, rules)]
@@ -244,12 +245,12 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
     return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
 
 
-def keys(cls: type) -> frozenset[str]:
-    """The keys of a section."""
-    return frozenset(types_of(cls))
+def section_keys(cls: type) -> frozenset[str]:
+    """Return the keys of a section."""
+    return frozenset(field_types(cls))
 
 
-def types_of(cls: type) -> dict[str, Any]:
+def field_types(cls: type) -> dict[str, Any]:
     """Return the type of each key of a section."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.metadata not in (DERIVED, OPEN)}

@@ -1,10 +1,10 @@
 """Pipelines that feed every data set to every framework in the same order.
 
-`open_data.open_splits` calls the function that `data._target_` names, which returns `dataset.Splits`. `order.assignment` gives rows to
-ranks: a pure function of seed, epoch, batch and rank. `torch` and `tf` read these rows in workers or threads, with weights (padding has
-weight 0) or without. A user's map-style data set is read in the same order, an iterable one in its own.
+`open_data.open_splits` calls the function that `data._target_` names, which returns `dataset.Splits`. `order.assignment` assigns rows to
+ranks as a pure function of seed, epoch, batch and rank. `torch` and `tf` read these rows in workers or threads, with weights (padding
+has weight 0) or without. A user's map-style data set is read in the same order, an iterable one in its own.
 
-Public: what `__all__` lists. A name is imported on first use, since some need numpy and a submission imports none.
+The names in `__all__` are public. They are imported on first use: some need numpy, which a submission does not import.
 """
 
 import importlib

@@ -1,11 +1,11 @@
-"""Archives of data sets, which are unpacked where they are staged."""
+"""Archives of data sets, which are unpacked when they are staged on a node."""
 
 from pathlib import Path
 
 TAR = (".tar", ".tar.gz", ".tgz")
-"""Endings of their names."""
+"""File name endings of archives."""
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path is an archive, by its name."""
+    """Return whether a path is a file with the name of an archive."""
     return path.name.endswith(TAR) and path.is_file()

@@ -1,4 +1,4 @@
-"""Arrays as in `fit(x, y)`, as a data set that is read by index; and the structures that hold arrays."""
+"""Data sets of arrays as in `fit(x, y)`, and functions on nested structures of arrays."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class ArrayRows:
     """A `DataSet` of arrays in tuples, lists and dicts of any depth.
 
     Attributes:
-        tree: the arrays, each [n, ...].
+        tree: the structure of arrays, each [n, ...].
     """
 
     tree: Any
@@ -29,34 +29,31 @@ class ArrayRows:
         return rows
 
 
-def array_rows(part: Any) -> ArrayRows | None:
+def array_rows(split: Any) -> ArrayRows | None:
     """Return the data set of `(x, y)`, `(x, y, weights)` or a dict of arrays; None for anything else.
 
-    A list whose entries are all alike is a list of rows. Numpy's float64 becomes float32, as in `keras.Model.fit`.
+    A list whose entries all have the same shape is a list of rows. Numpy's float64 becomes float32, as in `keras.Model.fit`.
 
     Raises:
         DataError: the arrays of a tuple have different numbers of rows.
     """
-    several = isinstance(part, tuple | list) and len(part) in (2, 3)
-    if not (several or (isinstance(part, Mapping) and part)):
+    several = isinstance(split, tuple | list) and len(split) in (2, 3)
+    if not (several or (isinstance(split, Mapping) and split)):
         return None
-    shapes = {repr(map_leaves(one, lambda value: getattr(value, "shape", ())[1:])) for one in part}
-    if isinstance(part, list) and len(shapes) == 1:
+    shapes = {repr(map_leaves(one, lambda value: getattr(value, "shape", ())[1:])) for one in split}
+    if isinstance(split, list) and len(shapes) == 1:
         return None
-    if type(part) in (tuple, list) and is_array(part[0]):  # labels may be a list of numbers
-        part = type(part)(
-            np.asarray(v) if isinstance(v, list) and len(v) == len(part[0]) else v for v in part
-        )
-    found = leaves(part)
+    if type(split) in (tuple, list) and is_array(split[0]):  # labels may be a list of numbers
+        rows = len(split[0])
+        split = type(split)(np.asarray(v) if isinstance(v, list) and len(v) == rows else v for v in split)
+    found = leaves(split)
     if not all(map(is_array, found)):
         return None
     lengths = [len(array) for array in found]
     if len(set(lengths)) == 1:
-        return ArrayRows(map_leaves(part, _as_numpy))
-    if isinstance(part, tuple):
-        raise DataError(
-            f"the arrays of one part of the data have {lengths} rows; give all of them the same number."
-        )
+        return ArrayRows(map_leaves(split, _to_numpy))
+    if isinstance(split, tuple):
+        raise DataError(f"the arrays of one split have {lengths} rows; all must have the same number.")
     return None
 
 
@@ -66,30 +63,26 @@ def is_array(value: Any) -> bool:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return what tuples, lists and dicts of any depth hold."""
+    """Return the values in tuples, lists and dicts of any depth."""
     found: list[Any] = []
     map_leaves(tree, found.append)
     return found
 
 
 def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Return the same tuples, lists and dicts with `function` of what they hold."""
+    """Apply `function` to the values in tuples, lists and dicts of any depth; return the same structure of results."""
     if isinstance(tree, Mapping):
         return {key: map_leaves(value, function) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(map_leaves(value, function) for value in tree))
-    return (
-        type(tree)(map_leaves(v, function) for v in tree)
-        if isinstance(tree, tuple | list)
-        else function(tree)
-    )
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_leaves(value, function) for value in tree)
+    return function(tree)
 
 
-def _as_numpy(value: Any) -> np.ndarray:
-    tensor = hasattr(value, "detach")  # it has the type that it was given
-    array = np.asanyarray(value.detach().cpu() if tensor else value)
-    return (
-        array
-        if tensor or isinstance(value, np.memmap) or array.dtype != np.float64
-        else array.astype(np.float32)
-    )
+def _to_numpy(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):  # a torch tensor keeps its type
+        return np.asanyarray(value.detach().cpu())
+    array = np.asanyarray(value)
+    keep = isinstance(value, np.memmap) or array.dtype != np.float64
+    return array if keep else array.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a data set is, in any framework: a length and `read`."""
+"""The interface of a data set in any framework: a length and `read`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,28 +14,28 @@ Arrays = tuple[np.ndarray, ...] | Mapping[str, np.ndarray]
 class DataSet(Protocol):
     """Rows that are read by index; `read` must be safe in several threads and in forked workers.
 
-    A data set whose rows do not weigh the same (texts of different lengths) has one more method, `sizes(indices) -> float64 [n]`: then the
-    loss of a row counts by its size, exactly on any number of ranks.
+    A data set whose rows have different weights (such as token counts) has one more method, `sizes(indices) -> float64 [n]`: the loss
+    is then the mean weighted by size, exactly and on any number of ranks.
     """
 
     def __len__(self) -> int: ...
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Arrays:
-        """The rows of `indices` (int64 [n]).
+        """Return the rows of `indices` (int64 [n]).
 
-        With `train`, rows may be augmented: randomly, but the same for the same (seed, epoch, index).
-        Raises DataError, naming the file, if a row can't be read.
+        With `train`, rows may be augmented at random, but equally for the same (seed, epoch, index).
+        Raises DataError with the name of the file if a row can't be read.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The parts of a data set.
+    """The train, validation and test splits of a data set.
 
     Attributes:
-        train, val, test: a `DataSet` each, or what else `data._target_` returned; test may be missing.
-        facts: what the data set says of itself, for the arguments in `from_data` of a model: its `shape`, its `outputs`. Files of
+        train, val, test: a `DataSet` each, or another object that `data._target_` returned; test may be missing.
+        facts: properties of the data, such as `shape` and `outputs`, for the arguments in `from_data` of a model. Files of
             predictions use `class_names` (a list) and `row_names` (a function for each split that returns the names of its rows).
         notes: lines that rank 0 prints once.
     """
@@ -48,11 +48,11 @@ class Splits:
 
 
 class ModuleLoaders:
-    """The data of data=module: a LightningModule's own train_dataloader, val_dataloader and test_dataloader."""
+    """The target of data=module: the LightningModule's own train_dataloader, val_dataloader and test_dataloader are used."""
 
 
 class ImageSet(DataSet, Protocol):
-    """Labelled images: `read` gives images float32 [n, H, W, C], normalised, and labels int64 [n]."""
+    """Labelled images: `read` returns normalised images float32 [n, H, W, C] and labels int64 [n]."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -61,20 +61,19 @@ class ImageSet(DataSet, Protocol):
 
     @property
     def classes(self) -> int:
-        """Labels are 0 .. classes - 1."""
+        """The number of classes; labels are 0 .. classes - 1."""
         ...
 
 
 def image_splits(train: ImageSet, val: ImageSet, test: ImageSet) -> Splits:
-    """Three sets of images that agree in shape and classes."""
-    return Splits(
-        train, val, test, {"shape": train.shape, "classes": train.classes, "outputs": train.classes}
-    )
+    """Return the splits for three image sets of the same shape and classes."""
+    facts = {"shape": train.shape, "classes": train.classes, "outputs": train.classes}
+    return Splits(train, val, test, facts)
 
 
 @dataclass(frozen=True)
 class ArraySet:
-    """In memory: uint8 images [n, H, W, C], read as image * scale + shift, and labels int64 [n]."""
+    """Images in memory, uint8 [n, H, W, C], read as image * scale + shift, and labels int64 [n]."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -92,12 +91,12 @@ class ArraySet:
         return len(self.labels)
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """See ImageSet; nothing is augmented."""
+        """Return images and labels as in `ImageSet`, without augmentation."""
         images = self.images[indices].astype(np.float32)
         images *= np.float32(self.scale)
         images += np.float32(self.shift)
         return images, self.labels[indices]
 
     def part(self, rows: np.ndarray) -> "ArraySet":
-        """The samples of `rows` (int64 [m]) as a data set of their own."""
+        """Return a data set of the samples in `rows` (int64 [m])."""
         return ArraySet(self.images[rows], self.labels[rows], self.classes, self.scale, self.shift)

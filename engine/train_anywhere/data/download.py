@@ -1,4 +1,4 @@
-"""Downloads of files with checksums, from the first mirror that has them; one process fetches, the others wait."""
+"""Download files with checksums from the first mirror that has them; one process downloads, the others wait."""
 
 import fcntl
 import hashlib
@@ -23,17 +23,17 @@ CHUNK = 2**16
 def fetch(
     folder: Path, checksums: Mapping[str, str], missing: Callable[[], list[str]], mirrors: tuple[str, ...]
 ) -> None:
-    """Put the files that `missing()` lists into `folder`, each from the first of `mirrors` that has it whole.
+    """Download the files that `missing()` lists into `folder`, each from the first of `mirrors` that has it complete.
 
-    `checksums` maps file names to MD5 sums. Raises DataError if no mirror has one of them.
+    `checksums` maps file names to MD5 sums. Raises DataError if no mirror has one of the files.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with only_one(folder / ".download.lock") as had_to_wait:
+        with wait_for_lock(folder / ".download.lock") as had_to_wait:
             names = missing()
             if names and had_to_wait:
-                # A rank that waited for a failed attempt would only wait through the same time-outs again.
-                raise DataError("another process of this run tried, see its message.")
+                # after a failed attempt of another rank, this one would only wait for the same time-outs again
+                raise DataError("another process of this run could not download the data, see its message.")
             for name in names:
                 _fetch_one(folder / name, checksums[name], mirrors)
     except OSError as error:
@@ -52,7 +52,7 @@ def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
 
 
 def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
-    """Fetch to a temporary name and rename when whole. Returns what went wrong, in words, or None."""
+    """Download to a temporary name and rename the file when complete; return what went wrong, or None."""
     part = temporary_name(target)
     try:
         digest = _transfer(url, part)
@@ -68,7 +68,7 @@ def _try_mirror(url: str, target: Path, checksum: str) -> str | None:
 
 
 def _transfer(url: str, part: Path) -> str:
-    """Write the answer to `url` to the file `part`, with progress; returns its MD5 sum."""
+    """Download `url` to the file `part`, with progress; return its MD5 sum."""
     digest = hashlib.md5(usedforsecurity=False)
     with (
         urlopen(url, timeout=TIMEOUT) as answer,
@@ -84,7 +84,7 @@ def _transfer(url: str, part: Path) -> str:
 
 @contextmanager
 def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
-    """A function to call with the bytes of each chunk: shows a bar on a terminal, one plain line elsewhere."""
+    """Yield a function to call with the bytes of each chunk: it shows a bar on a terminal; elsewhere one line is printed."""
     if not sys.stderr.isatty():
         print(f"fetching {url} ({length or 'unknown number of'} bytes)", file=sys.stderr)
         yield lambda count: None
@@ -99,10 +99,10 @@ def _progress(url: str, length: str | None) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def only_one(lock: Path) -> Iterator[bool]:
-    """Hold an exclusive `lock`; yields whether another process held it before. It is released when the process dies.
+def wait_for_lock(lock: Path) -> Iterator[bool]:
+    """Hold an exclusive `lock`, released when the process dies; yield whether this process had to wait for another.
 
-    On a file system without locks several processes may fetch: wasted work, but files are renamed into place whole.
+    On a file system without locks several processes may download: wasted work, but files are renamed only when complete.
     """
     with lock.open("w") as handle:
         had_to_wait = False

@@ -1,4 +1,4 @@
-"""What is known of a data set before a run starts, by names and headers alone. A submission imports this: no numpy."""
+"""Facts about a data set that are known before a run starts. A submission imports this module, so it needs no numpy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 Staged = Callable[[Path], Path]
-"""Where to read a file or folder: its copy on this node's disk, if there is to be one."""
+"""A function that returns where to read a file or folder: the copy on this node's disk with data.stage=true, else the path itself."""
 
 
 def as_it_is(path: Path) -> Path:
-    """The `Staged` that copies nothing."""
+    """Return the path itself: the `Staged` function that copies nothing."""
     return path
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known beforehand.
+    """The facts and problems of a data set that a `_check_` function finds before it is opened.
 
     Attributes:
-        length: rows to train on; None: not known.
-        facts: those of `train_anywhere.data.dataset.Splits` that are known.
-        problems: a sentence for each reason why no training could begin.
-        later: names of the facts that are known once it is opened; None: there may be any.
+        length: number of training rows; None: not known.
+        facts: the known ones of `train_anywhere.data.dataset.Splits`.
+        problems: a sentence for each reason why training can't start.
+        later: names of the facts that are known once the data set is opened; None: any names.
     """
 
     length: int | None = None

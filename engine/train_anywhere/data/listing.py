@@ -1,4 +1,4 @@
-"""Everything below a folder of data, in a fixed order, and what is left out of it. The standard library alone."""
+"""List everything below a data folder in a fixed order, and describe what is skipped. Needs only the standard library."""
 
 import os
 from collections import Counter
@@ -12,19 +12,17 @@ Kind = Literal["file", "hidden", "dead links", "pipes or devices"]
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder holds no data: `.DS_Store`, `._photo.jpg`, and what macOS adds to archives."""
+    """Return whether a name is not data: `.DS_Store`, `._photo.jpg` and the `__MACOSX` that macOS adds to archives."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def walk(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[str, Kind]]:
     """Yield the path and kind of everything below a folder, sorted by name in each folder; links are followed.
 
-    Args:
-        folder: to list.
-        above: device and number of the folders that it is in.
+    `above` holds the device and inode numbers of the folders that contain `folder`.
 
     Raises:
-        DataError: a folder can't be listed, or a link leads back to a folder that it is in.
+        DataError: a folder can't be listed, or a link leads back to a folder that contains it.
     """
     try:
         status = os.stat(folder)
@@ -36,7 +34,9 @@ def walk(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple
         ) from error
     own = (status.st_dev, status.st_ino)
     if own in above:
-        raise DataError(f"data.dir: {folder} is a link to a folder that it is in, a loop; remove the link.")
+        raise DataError(
+            f"data.dir: {folder} is a link to a folder that contains it, a loop; remove the link."
+        )
     for entry in entries:
         link = entry.is_symlink()  # `entry.is_dir()` raises for some links
         if is_hidden(entry.name):
@@ -50,12 +50,12 @@ def walk(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple
 
 
 def left_out(path: str, kind: Kind) -> str:
-    """Return how `describe` names something that is not read: files by their extension."""
+    """Return the name under which `describe` counts a skipped path: its kind, or for a file its extension."""
     return kind if kind != "file" else f"*{os.path.splitext(path)[1]}"
 
 
 def describe(counts: Counter[str]) -> str:
-    """Return the end of a line, such as `; left out: *.gz (3), hidden (2)`; empty if nothing is left out."""
+    """Return the end of a log line, such as `; left out: *.gz (3), hidden (2)`; empty if nothing is left out."""
     shown = [f"{name} ({count})" for name, count in counts.most_common(8)]
     more = ["..."] if len(counts) > 8 else []
     return f"; left out: {', '.join(shown + more)}" if counts else ""

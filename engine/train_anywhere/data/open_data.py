@@ -1,4 +1,4 @@
-"""From the `data` part of the configuration to the splits of a data set."""
+"""Open the data set that the `data` section of the configuration names."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from train_anywhere.data.dataset import Splits
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
 
-NAMES = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
-"""The splits, each with the names that it may have in what a target returns."""
+SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
+"""The splits, each with its accepted names in the object that a target returns."""
 
 
 def open_splits(
@@ -22,33 +22,31 @@ def open_splits(
 ) -> Splits:
     """Open the data set that `config` names.
 
-    A target may take the run's `seed`, `staged` and others of `supplied`.
-
-    A target may return `Splits`, a mapping, a tuple or list of train, val and test, or any object with attributes of these names; val
-    and test may be missing. A single data set or loader is the one to train on. A split may be arrays as in `fit(x, y)`. Anything
-    else, such as a data module, is returned as it is for all three.
+    Its target may have parameters for the run's `seed`, `staged` and others of `supplied`. It may return `Splits`, a mapping, a tuple or
+    list of train, val and test, or any object with attributes of these names; val and test may be missing. A single data set or loader
+    is used for training. A split may be arrays as in `fit(x, y)`. Any other object, such as a data module, becomes all three splits.
 
     Raises:
-        ConfigError: the target can't be called, or returns nothing to train on.
-        DataError: files are missing or do not fit together; a damaged row is found when it is read.
+        ConfigError: the target can't be called, or returns no training data.
+        DataError: files are missing or do not fit together. A damaged row raises it later, when it is read.
     """
     opened = instantiate(config, "data", framework, seed=seed, staged=staged, **supplied)
     facts = (opened.facts if isinstance(opened, Splits) else _get(opened, "facts")) or {}
-    parts = _parts(opened)
+    parts = _find_splits(opened)
     if parts is None:
         return Splits(opened, opened, opened, facts)
     if parts["train"] is None:
         raise ConfigError(
             f"data._target_={config.target[framework]} returns no train; return a mapping, an object or a tuple of train and, if "
-            "there are any, val and test."
+            "available, val and test."
         )
     notes = opened.notes if isinstance(opened, Splits) else ()
-    return Splits(**{name: _readable(part) for name, part in parts.items()}, facts=facts, notes=notes)
+    return Splits(**{name: _make_readable(part) for name, part in parts.items()}, facts=facts, notes=notes)
 
 
 @dataclass(frozen=True)
-class Restarted:
-    """An iterable that calls a function, such as a generator function, for each pass."""
+class FunctionIterable:
+    """An iterable that calls a function, such as a generator function, anew for each pass."""
 
     make: Any
 
@@ -56,36 +54,38 @@ class Restarted:
         return iter(self.make())
 
 
-def _readable(part: Any) -> Any:
-    """Return the split as something that can be read: arrays by index, a function again and again."""
-    if isinstance(part, FunctionType | MethodType | partial):
-        return Restarted(part)
-    rows = array_rows(part)
-    return part if rows is None else rows
+def _make_readable(split: Any) -> Any:
+    """Wrap arrays, to read them by index, and functions, to iterate over them; return any other split unchanged."""
+    if isinstance(split, FunctionType | MethodType | partial):
+        return FunctionIterable(split)
+    rows = array_rows(split)
+    return split if rows is None else rows
 
 
-def _parts(opened: Any) -> dict[str, Any] | None:
-    """Return train, val and test; None for an object that has none of them and is no data set or loader."""
-    if hasattr(opened, "train_dataloader"):  # a LightningDataModule, whatever its attributes are called
+def _find_splits(opened: Any) -> dict[str, Any] | None:
+    """Return train, val and test; None for an object that has none of them and is neither a data set nor a loader."""
+    if hasattr(
+        opened, "train_dataloader"
+    ):  # a LightningDataModule, even if an attribute has the name of a split
         return None
-    found = {name: _first(opened, names) for name, names in NAMES.items()}
+    found = {name: _first(opened, names) for name, names in SPLIT_NAMES.items()}
     series = isinstance(opened, tuple | list)
     named = isinstance(opened, Mapping) or hasattr(opened, "val") or (series and found["train"] is not None)
     if series and not named and not _is_one_data_set(opened):
-        return dict(zip(NAMES, (*opened, None, None)[:3], strict=True))
+        return dict(zip(SPLIT_NAMES, (*opened, None, None)[:3], strict=True))
     rows = hasattr(opened, "__len__") and (hasattr(opened, "__getitem__") or hasattr(opened, "read"))
     if not named and (rows or hasattr(opened, "__iter__")):
         return {"train": opened, "val": None, "test": None}
     if named and found["train"] is None and array_rows(opened):
         return {"train": opened, "val": None, "test": None}
-    # a network may have a method `train`: that is not a split
+    # the method `train` of a network is not a split
     method = callable(found["train"]) and not hasattr(found["train"], "__len__")
     return found if named or not (method or found["train"] is None) else None
 
 
 def _is_one_data_set(opened: tuple[Any, ...] | list[Any]) -> bool:
     """Return whether a tuple or list is one data set: `(x, y)`, or more than three rows."""
-    if not 0 < len(opened) <= len(NAMES):
+    if not 0 < len(opened) <= len(SPLIT_NAMES):
         return True
     bare, found = [one for one in opened if is_array(one)], leaves(opened)
     alike = len(bare) == len(opened) and len({tuple(one.shape[1:]) for one in bare}) == 1

@@ -1,16 +1,16 @@
 """Read the topology from the environment variables that the launcher of this process set.
 
     launcher    identified by                                   reference
-    torchrun    the next, and TORCHELASTIC_RUN_ID               pytorch.org/docs/stable/elastic/run.html
+    torchrun    TORCHELASTIC_RUN_ID and those of local          pytorch.org/docs/stable/elastic/run.html
     local       RANK, LOCAL_RANK, GROUP_RANK, WORLD_SIZE, ...   launch/processes.py
     horovodrun  HOROVOD_RANK, HOROVOD_CROSS_RANK, ...           horovod/runner/gloo_run.py
     mpirun      OMPI_COMM_WORLD_RANK, ...                       docs.open-mpi.org, environment variables
     srun        SLURM_PROCID, SLURM_STEP_NODELIST, ...          slurm.schedmd.com/srun.html
     none        none of these: rank 0 of 1
 
-The first in this order wins: a launcher may run in a task of srun, as the daemons of mpirun do, and the
-shell of a batch job has SLURM_PROCID=0 without being a task. TRAIN_HOSTS, `node1:2,node2:1` (host:ranks in
-rank order), is exported by the project's batch scripts, because only srun says where all ranks are.
+The first match wins: a launcher may run in a task of srun, as the daemons of mpirun do, and the shell of a batch job has
+SLURM_PROCID=0 without being a task. The project's batch scripts export TRAIN_HOSTS, `node1:2,node2:1` (host:ranks in rank
+order), because only srun passes the hosts of all ranks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections.abc import Callable
 
 from train_anywhere.distributed.launcher_env import (
     Environ,
-    node_in,
-    number,
+    find_node,
     pbs_hosts,
-    port,
-    text,
+    read_number,
+    read_port,
+    read_string,
     train_hosts,
 )
 from train_anywhere.distributed.network.hostlist import expand_tasks, first_host
@@ -34,15 +34,15 @@ from train_anywhere.errors import TopologyError
 
 
 def discover(environ: Environ | None = None) -> Topology:
-    """Read the place of this process from `environ` (default: the environment of the process).
+    """Read the topology of this process from `environ`, by default its environment.
 
     Raises:
         TopologyError: variables are missing or contradict each other.
     """
     env = os.environ if environ is None else environ
-    for identifies, read in _LAUNCHERS:
-        if identifies(env):
-            return _checked(read(env), env)
+    for matches, read in _LAUNCHERS:
+        if matches(env):
+            return _check(read(env))
     _refuse_unknown_launchers(env)
     return Topology()
 
@@ -55,31 +55,35 @@ def _has(*names: str) -> Callable[[Environ], bool]:
 
 
 def _is_step(env: Environ) -> bool:
-    """Whether srun started this process; steps from 0xfffffff0 on are the shells of batch jobs and salloc."""
-    return _has("SLURM_PROCID", "SLURM_STEP_ID")(env) and number(env, "SLURM_STEP_ID") < 0xFFFFFFF0
+    """Return whether srun started this process; steps from 0xfffffff0 on are the shells of batch jobs and salloc."""
+    return _has("SLURM_PROCID", "SLURM_STEP_ID")(env) and read_number(env, "SLURM_STEP_ID") < 0xFFFFFFF0
 
 
 def _from_rank_variables(env: Environ) -> Topology:
-    rank, world, local = number(env, "RANK"), number(env, "WORLD_SIZE"), number(env, "LOCAL_WORLD_SIZE")
-    nodes = number(env, "GROUP_WORLD_SIZE", -(-world // max(local, 1)))
+    rank, world, local = (
+        read_number(env, "RANK"),
+        read_number(env, "WORLD_SIZE"),
+        read_number(env, "LOCAL_WORLD_SIZE"),
+    )
+    nodes = read_number(env, "GROUP_WORLD_SIZE", -(-world // max(local, 1)))
     launched_by = "local"
     if "TORCHELASTIC_RUN_ID" in env:
         launched_by = "torchrun"
         _refuse_several_torchruns(env, nodes)
     node_list, tasks = train_hosts(env, world)
     if not node_list and _is_step(env) and world == nodes * local:
-        node_list, tasks = text(env, "SLURM_STEP_NODELIST"), f"{local}(x{nodes})"
+        node_list, tasks = read_string(env, "SLURM_STEP_NODELIST"), f"{local}(x{nodes})"
     if nodes == 1:
         node_list = tasks = ""
     return Topology(
         rank=rank,
-        local_rank=number(env, "LOCAL_RANK"),
-        node_rank=number(env, "GROUP_RANK", rank // max(local, 1)),
+        local_rank=read_number(env, "LOCAL_RANK"),
+        node_rank=read_number(env, "GROUP_RANK", rank // max(local, 1)),
         world_size=world,
         local_world_size=local,
         nodes=nodes,
-        coordinator_address=text(env, "MASTER_ADDR"),
-        coordinator_port=number(env, "MASTER_PORT"),
+        coordinator_address=read_string(env, "MASTER_ADDR"),
+        coordinator_port=read_number(env, "MASTER_PORT"),
         launched_by=launched_by,
         node_list=node_list,
         tasks_per_node=tasks,
@@ -87,16 +91,16 @@ def _from_rank_variables(env: Environ) -> Topology:
 
 
 def _from_horovodrun(env: Environ) -> Topology:
-    rank, world = number(env, "HOROVOD_RANK"), number(env, "HOROVOD_SIZE")
-    local_rank, local = number(env, "HOROVOD_LOCAL_RANK"), number(env, "HOROVOD_LOCAL_SIZE")
-    cross, cross_size = number(env, "HOROVOD_CROSS_RANK"), number(env, "HOROVOD_CROSS_SIZE")
+    rank, world = read_number(env, "HOROVOD_RANK"), read_number(env, "HOROVOD_SIZE")
+    local_rank, local = read_number(env, "HOROVOD_LOCAL_RANK"), read_number(env, "HOROVOD_LOCAL_SIZE")
+    cross, cross_size = read_number(env, "HOROVOD_CROSS_RANK"), read_number(env, "HOROVOD_CROSS_SIZE")
     node_list, tasks = train_hosts(env, world)
     # Horovod's cross rank counts only the nodes that have this local rank; every node has local rank 0.
     if local_rank == 0 or local * cross_size == world:
         node, nodes = cross, cross_size
     else:
         counts = expand_tasks(tasks or "0")
-        node, nodes = node_in(counts, rank, local_rank, local, "horovodrun"), len(counts)
+        node, nodes = find_node(counts, rank, local_rank, local, "horovodrun"), len(counts)
     default = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "") if nodes > 1 else "127.0.0.1"
     return Topology(
         rank=rank,
@@ -106,7 +110,7 @@ def _from_horovodrun(env: Environ) -> Topology:
         local_world_size=local,
         nodes=nodes,
         coordinator_address=env.get("MASTER_ADDR") or (first_host(node_list) if node_list else default),
-        coordinator_port=port(env, env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")),
+        coordinator_port=read_port(env, env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")),
         launched_by="horovodrun",
         node_list=node_list,
         tasks_per_node=tasks,
@@ -114,18 +118,21 @@ def _from_horovodrun(env: Environ) -> Topology:
 
 
 def _from_mpirun(env: Environ) -> Topology:
-    rank, world = number(env, "OMPI_COMM_WORLD_RANK"), number(env, "OMPI_COMM_WORLD_SIZE")
-    local_rank, local = number(env, "OMPI_COMM_WORLD_LOCAL_RANK"), number(env, "OMPI_COMM_WORLD_LOCAL_SIZE")
+    rank, world = read_number(env, "OMPI_COMM_WORLD_RANK"), read_number(env, "OMPI_COMM_WORLD_SIZE")
+    local_rank, local = (
+        read_number(env, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        read_number(env, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    )
     node_list, tasks = train_hosts(env, world)
     if not node_list:
         node_list, tasks = pbs_hosts(env, world)
     if node_list:
         counts = expand_tasks(tasks)
-        node, nodes = node_in(counts, rank, local_rank, local, "mpirun"), len(counts)
+        node, nodes = find_node(counts, rank, local_rank, local, "mpirun"), len(counts)
     else:
         # Open MPI numbers its daemons, one per node; OMPI_COMM_WORLD_NODE_RANK is a number within the node.
         daemon = re.search(r"[.@](\d+);", env.get("PMIX_SERVER_URI2", ""))
-        nodes = number(env, "OMPI_MCA_orte_num_nodes", -(-world // max(local, 1)))
+        nodes = read_number(env, "OMPI_MCA_orte_num_nodes", -(-world // max(local, 1)))
         node = int(daemon[1]) if daemon else rank // max(local, 1)
     return Topology(
         rank=rank,
@@ -135,7 +142,7 @@ def _from_mpirun(env: Environ) -> Topology:
         local_world_size=local,
         nodes=nodes,
         coordinator_address=_mpi_coordinator(env, nodes, node_list),
-        coordinator_port=port(env, env.get("PMIX_NAMESPACE", "")),
+        coordinator_port=read_port(env, env.get("PMIX_NAMESPACE", "")),
         launched_by="mpirun",
         node_list=node_list,
         tasks_per_node=tasks,
@@ -143,23 +150,23 @@ def _from_mpirun(env: Environ) -> Topology:
 
 
 def _from_srun(env: Environ) -> Topology:
-    tasks = env.get("SLURM_STEP_TASKS_PER_NODE") or text(env, "SLURM_TASKS_PER_NODE")
-    node_list = env.get("SLURM_STEP_NODELIST") or text(env, "SLURM_JOB_NODELIST")
-    counts, node = expand_tasks(tasks), number(env, "SLURM_NODEID")
+    tasks = env.get("SLURM_STEP_TASKS_PER_NODE") or read_string(env, "SLURM_TASKS_PER_NODE")
+    node_list = env.get("SLURM_STEP_NODELIST") or read_string(env, "SLURM_JOB_NODELIST")
+    counts, node = expand_tasks(tasks), read_number(env, "SLURM_NODEID")
     if node >= len(counts):
         raise TopologyError(
             f"SLURM_NODEID={node}, but SLURM_STEP_TASKS_PER_NODE={tasks} has {len(counts)} nodes."
         )
     return Topology(
-        rank=number(env, "SLURM_PROCID"),
-        local_rank=number(env, "SLURM_LOCALID"),
+        rank=read_number(env, "SLURM_PROCID"),
+        local_rank=read_number(env, "SLURM_LOCALID"),
         node_rank=node,
-        world_size=number(env, "SLURM_STEP_NUM_TASKS", sum(counts)),
+        world_size=read_number(env, "SLURM_STEP_NUM_TASKS", sum(counts)),
         local_world_size=counts[node],
         nodes=len(counts),
         coordinator_address=env.get("MASTER_ADDR")
         or (first_host(node_list) if len(counts) > 1 else "127.0.0.1"),
-        coordinator_port=port(env, step=number(env, "SLURM_STEP_ID")),
+        coordinator_port=read_port(env, step=read_number(env, "SLURM_STEP_ID")),
         launched_by="srun",
         node_list=node_list,
         tasks_per_node=tasks,
@@ -167,7 +174,7 @@ def _from_srun(env: Environ) -> Topology:
 
 
 def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
-    """Host of rank 0: MASTER_ADDR, else the first of the job's list, else where mpirun itself runs."""
+    """Return the host of rank 0: MASTER_ADDR, else the first host of the job, else the host of mpirun itself."""
     if env.get("MASTER_ADDR"):
         return env["MASTER_ADDR"]
     if nodes == 1:
@@ -177,7 +184,7 @@ def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
     uri = re.search(r"tcp://([^,:;]+)", env.get("OMPI_MCA_orte_hnp_uri", ""))
     if not uri:
         raise TopologyError(
-            "mpirun does not say where rank 0 is: export MASTER_ADDR and start with mpirun -x MASTER_ADDR."
+            "mpirun does not pass the host of rank 0: export MASTER_ADDR and start with mpirun -x MASTER_ADDR."
         )
     return uri[1]
 
@@ -193,7 +200,8 @@ _LAUNCHERS: tuple[tuple[Callable[[Environ], bool], Callable[[Environ], Topology]
 # --- contradictions ------------------------------------------------------------------------------
 
 
-def _checked(t: Topology, env: Environ) -> Topology:
+def _check(t: Topology) -> Topology:
+    """Return the topology. Raises TopologyError if its numbers contradict each other or rank 0 can't be reached."""
     pairs = (
         (t.rank, t.world_size, "rank"),
         (t.local_rank, t.local_world_size, "local rank"),
@@ -202,7 +210,7 @@ def _checked(t: Topology, env: Environ) -> Topology:
     for value, size, what in pairs:
         if not 0 <= value < size:
             raise TopologyError(
-                f"{t.launched_by} says {what} {value} of {size}: variables of two launchers are mixed; unset those of one."
+                f"{t.launched_by} set {what} {value} of {size}: variables of two launchers are mixed; unset those of one."
             )
     if t.nodes > 1 and re.fullmatch(r"localhost|127\..*|::1", t.coordinator_address):
         raise TopologyError(
@@ -213,10 +221,10 @@ def _checked(t: Topology, env: Environ) -> Topology:
 
 
 def _refuse_several_torchruns(env: Environ, nodes: int) -> None:
-    """srun must start torchrun once per node; otherwise the same training runs several times."""
+    """Raise TopologyError if srun started torchrun more than once per node: the same training would run several times."""
     if not _is_step(env):
         return
-    started, hosts = number(env, "SLURM_STEP_NUM_TASKS"), number(env, "SLURM_STEP_NUM_NODES")
+    started, hosts = read_number(env, "SLURM_STEP_NUM_TASKS"), read_number(env, "SLURM_STEP_NUM_NODES")
     if started > hosts or (nodes == 1 and started > 1):
         raise TopologyError(
             f"srun started torchrun {started} times on {hosts} nodes, and this torchrun has {nodes}: start "
@@ -225,7 +233,7 @@ def _refuse_several_torchruns(env: Environ, nodes: int) -> None:
 
 
 def _refuse_unknown_launchers(env: Environ) -> None:
-    """Several processes that each believe to be rank 0 of 1 would repeat the same training."""
+    """Raise TopologyError for an unsupported launcher: each of its processes would run the training as rank 0 of 1."""
     if env.get("PMI_SIZE", "1") != "1":
         raise TopologyError(
             f"this is process {env.get('PMI_RANK', '?')} of {env['PMI_SIZE']} of an MPI other than Open MPI, "

@@ -1,4 +1,4 @@
-"""How a run is spread over nodes, devices and ranks: resolved once, when it starts."""
+"""The layout of a run over nodes, devices and ranks, resolved once when the run starts."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from train_anywhere.distributed.topology import Topology
 
 @dataclass(frozen=True)
 class Layout:
-    """A strategy, and what it works with.
+    """A strategy, and its devices and ranks on each node.
 
     Attributes:
-        strategy: its name; never auto.
+        strategy: the name of the strategy; never auto.
         devices: GPUs (or CPU processes) on each node.
-        ranks: processes on each node; fewer than devices where one drives several.
+        ranks: processes on each node; fewer than devices if one process drives several.
     """
 
     strategy: str
@@ -33,38 +33,34 @@ class Layout:
         return sum(self.devices)
 
 
-def lay_out(config: Config, devices: tuple[int, ...]) -> Layout:
-    """The layout of a run.
-
-    Args:
-        devices: on each node.
-    """
-    strategy = resolve_strategy(config.framework, config.strategy.name, sum(devices), len(devices))
-    several = support(config.framework, strategy).ranks
+def make_layout(framework: str, strategy: str, devices: tuple[int, ...]) -> Layout:
+    """Return the layout for the number of devices on each node; `strategy` may be auto."""
+    strategy = resolve_strategy(framework, strategy, sum(devices), len(devices))
+    several = support(framework, strategy).ranks
     return Layout(strategy, devices, devices if several else (1,) * len(devices))
 
 
 def local_layout(config: Config) -> Layout:
-    """On this machine: `trainer.devices`, or with `auto` all GPUs, or one CPU process."""
+    """Return the layout on this machine: `trainer.devices`, or with `auto` all GPUs, or one CPU process."""
     t = config.trainer
     devices = t.total_devices if isinstance(t.total_devices, int) else t.devices
     if devices == "auto":
-        return lay_out(config, (1 if t.accelerator in ("cpu", "mps") else max(1, visible_gpus()),))
-    return lay_out(config, (devices,))
+        devices = 1 if t.accelerator in ("cpu", "mps") else max(1, visible_gpus())
+    return make_layout(config.framework, config.strategy.name, (int(devices),))
 
 
 def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
-    """Of a run whose ranks have started: its strategy, and how many devices share the global batch.
+    """Return the strategy of a run whose ranks have started, and the number of devices that share the global batch.
 
-    That is one device per rank, or all devices of this machine where a single rank drives them.
+    That is one device per rank, or all devices of this machine if a single rank drives them.
     """
-    here = local_layout(config)
-    if topology.world_size == here.world_size == 1:
-        return here.strategy, here.device_count
+    local = local_layout(config)
+    if topology.world_size == local.world_size == 1:
+        return local.strategy, local.device_count
     name = config.strategy.name
     return resolve_strategy(config.framework, name, topology.world_size, topology.nodes), topology.world_size
 
 
 def support(framework: str, strategy: str) -> Support:
-    """What the strategy can do; the schema refuses one that the framework does not have, so here that may do anything."""
+    """Return the abilities of a strategy; of an unknown one, which the schema refuses, all abilities."""
     return SUPPORTED[framework].get(strategy, Support(True, True, LAUNCHERS, ""))

@@ -1,4 +1,4 @@
-"""Whether the packages of a framework are installed in this environment; none is imported."""
+"""Find missing packages of a framework in this environment, without importing any."""
 
 from importlib.util import find_spec
 
@@ -8,12 +8,12 @@ PACKAGES = {
 }
 
 
-def missing_framework(framework: str) -> str:
-    """One sentence that says what to type where a package of the framework is not installed; "" if all are."""
+def framework_problem(framework: str) -> str:
+    """Return a sentence with the missing packages of the framework and what to type; "" if all are installed."""
     missing = [package for package in PACKAGES[framework] if find_spec(package) is None]
     if not missing:
         return ""
     return (
         f"framework={framework} needs {' and '.join(missing)}, which this environment does not have: "
-        f"`make setup FRAMEWORK={framework}` installs it, `make setup FRAMEWORK=all` every framework."
+        f"run `make setup FRAMEWORK={framework}`, or `make setup FRAMEWORK=all` for every framework."
     )

@@ -1,6 +1,6 @@
-"""Run a client of the scheduler (squeue, sbatch, qstat, ...) with a limit of time and of output.
+"""Run a client of the scheduler (squeue, sbatch, qstat, ...) with limits of time and output.
 
-A client that can't be started or does not answer is a `SchedulerError`; the caller interprets the answer.
+A client that can't be started or does not answer raises a `SchedulerError`; the caller interprets the answer.
 """
 
 import os
@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from tempfile import TemporaryFile
 from textwrap import shorten
 
-from train_anywhere.errors import NoAnswer, SchedulerError
+from train_anywhere.errors import NoAnswerError, SchedulerError
 
 QUERY_TIMEOUT_S = 60.0
-"""For a query. Slurm 22.05's clients give up after 8 s without a connection and 10 s without an answer; sites raise that."""
+"""Limit of a query. Slurm 22.05's clients give up after 8 s without a connection and 10 s without an answer; sites raise that."""
 
 SUBMIT_TIMEOUT_S = 120.0
-"""For a submission, which also waits for the site's plugins."""
+"""Limit of a submission, which also waits for the site's plugins."""
 
 MAX_OUTPUT = 64 << 20
-"""Bytes; a client that prints more is taken for one that never ends."""
+"""Bytes; a client that prints more is killed, since it may never stop."""
 
 CHECK_EVERY_S = 0.2
-"""Time between checks of how much a client has printed."""
+"""Seconds between checks of the amount that a client has printed."""
 
 MAX_QUOTED = 400
-"""Characters of a client's message that an error of ours repeats."""
+"""Characters of a client's message that an error of this project quotes."""
 
 CLIENT_OPTIONS = re.compile(r"S(QUEUE|ACCT|CANCEL|CONTROL|INFO)_")
 """Variables that set options of Slurm's clients: SQUEUE_PARTITION=gpu would hide the jobs of other partitions."""
@@ -38,7 +38,7 @@ CLIENT_OPTIONS = re.compile(r"S(QUEUE|ACCT|CANCEL|CONTROL|INFO)_")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client printed, and its exit code."""
+    """The output, errors and exit code of a client; a negative code is a signal."""
 
     code: int
     out: str
@@ -46,7 +46,7 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """What it printed, on one line: errors, else output."""
+        """The errors, else the output, on one line."""
         printed = (self.err.strip() or self.out.strip())[: 10 * MAX_QUOTED]
         clean = "".join(c if c.isprintable() or c.isspace() else "?" for c in printed)
         return shorten(clean, MAX_QUOTED, placeholder=" ...")
@@ -55,47 +55,42 @@ class Answer:
 def run(
     command: Sequence[str], limit: float, text: str = "", environ: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a client, apart from the terminal: it can't read from it, and Ctrl-C does not reach it.
+    """Run a client detached from the terminal: it can't read from it, and Ctrl-C does not reach it.
 
-    Args:
-        limit: seconds, after which it and its process group are killed.
-        text: its standard input.
-        environ: its environment; by default `parsable()`.
+    After `limit` seconds the client and its process group are killed. `text` is its standard input, `environ` its environment, by
+    default `client_environment()`.
 
     Raises:
-        SchedulerError: it can't be started.
-        NoAnswer: it does not answer in time, or its output has no end.
+        SchedulerError: the client can't be started.
+        NoAnswerError: the client does not answer in time, or prints too much.
     """
     name, pipe = command[0], subprocess.PIPE
-    # A file, because a pipe would have to be filled while the answer is read.
-    with TemporaryFile() if text else open(os.devnull, "r+b") as given:
-        given.write(text.encode())
-        given.seek(0)
+    # a file, because a pipe would have to be filled while the answer is read
+    with TemporaryFile() if text else open(os.devnull, "r+b") as stdin:
+        stdin.write(text.encode())
+        stdin.seek(0)
         try:
             process = subprocess.Popen(
                 command,
-                stdin=given,
+                stdin=stdin,
                 stdout=pipe,
                 stderr=pipe,
-                env=parsable() if environ is None else environ,
+                env=client_environment() if environ is None else environ,
                 start_new_session=True,
             )
         except OSError as error:
             raise SchedulerError(_not_started(name, error)) from None
     try:
-        out, err = _printed(process, limit)
-    except NoAnswer as error:
-        raise NoAnswer(f"{name} {error} and was ended.") from None
+        out, err = _read_output(process, limit)
+    except NoAnswerError as error:
+        raise NoAnswerError(f"{name} {error} and was killed.") from None
     finally:
         _end(process)
     return Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
-def ask(command: Sequence[str], unknown: str) -> str:
-    """The output of a query; "" if the client answers that it knows nothing.
-
-    Args:
-        unknown: a regular expression for the error message that means so, such as "Invalid job id".
+def query(command: Sequence[str], unknown: str) -> str:
+    """Return the output of a query; "" if the client fails with a message that matches `unknown`, such as "Invalid job id".
 
     Raises:
         SchedulerError: any other failure.
@@ -105,31 +100,31 @@ def ask(command: Sequence[str], unknown: str) -> str:
         return answer.out
     if re.search(unknown, answer.err + answer.out):
         return ""
-    raise SchedulerError(f"{command[0]} failed with {describe_end(answer)}.")
+    raise SchedulerError(f"{command[0]} failed with {describe_exit(answer)}.")
 
 
-def describe_end(answer: Answer) -> str:
-    """How a client ended, and its message: 'exit code 1: Unable to contact slurm controller'."""
+def describe_exit(answer: Answer) -> str:
+    """Return how a client exited, and its message: 'exit code 1: Unable to contact slurm controller'."""
     how = f"signal {-answer.code}" if answer.code < 0 else f"exit code {answer.code}"
     return f"{how}: {answer.message.rstrip('.')}" if answer.message else how
 
 
-def parsable(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """An environment in which a client prints exactly what was asked for, in English."""
+def client_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return an environment in which a client prints exactly what was requested, in English."""
     return {**{k: v for k, v in environ.items() if not CLIENT_OPTIONS.match(k)}, "LC_ALL": "C"}
 
 
-def _printed(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
-    """Output and errors of a client. Raises NoAnswer with what it did instead of ending."""
+def _read_output(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
+    """Return output and errors of a client. Raises NoAnswerError with a clause on what it did instead of exiting."""
     deadline = time.monotonic() + limit
     while True:
         try:
             return process.communicate(timeout=min(CHECK_EVERY_S, max(0.0, deadline - time.monotonic())))
         except subprocess.TimeoutExpired as so_far:
             if len(so_far.stdout or b"") + len(so_far.stderr or b"") > MAX_OUTPUT:
-                raise NoAnswer(f"printed more than {MAX_OUTPUT >> 20} MiB") from None
+                raise NoAnswerError(f"printed more than {MAX_OUTPUT >> 20} MiB") from None
             if time.monotonic() >= deadline:
-                raise NoAnswer(f"did not answer within {limit:g} s") from None
+                raise NoAnswerError(f"did not answer within {limit:g} s") from None
 
 
 def _not_started(name: str, error: OSError) -> str:
@@ -140,7 +135,7 @@ def _not_started(name: str, error: OSError) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a client that has not answered, with its process group, and close its pipes."""
+    """Kill a client that has not exited, with its process group, and close its pipes."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Pass a topology to TensorFlow in the variable that it reads."""
+"""The environment variable from which TensorFlow reads the topology."""
 
 import json
 
@@ -8,22 +8,22 @@ from train_anywhere.errors import TopologyError
 
 
 def tf_config(topology: Topology, first_port: int | None = None) -> str:
-    """TF_CONFIG: one worker per rank; local rank i listens on `first_port` + i (default: the coordinator's port).
+    """Return TF_CONFIG: one worker per rank; local rank i listens on `first_port` + i (default: the coordinator's port).
 
     Raises:
-        TopologyError: the hosts of the ranks are not known, or this node is not the one that they list.
+        TopologyError: the hosts of the ranks are not known, or another host is listed for this node.
     """
     layout = topology.layout()
     names = [host for host, _ in layout]
     _check_place(topology, names, node_name())
     known = addresses(names) if topology.nodes > 1 else dict(zip(names, names, strict=True))
-    port = topology.meeting_port if first_port is None else first_port
+    port = topology.rendezvous_port if first_port is None else first_port
     workers = [f"{known[host]}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": topology.rank}})
 
 
 def _check_place(topology: Topology, hosts: list[str], name: str) -> None:
-    """A launcher may number the nodes itself; a worker that is not on the host that the list gives it is never found."""
+    """Raise TopologyError if the launcher numbers the nodes differently: others would look for this worker on a wrong host."""
     short = [host.partition(".")[0] for host in hosts]
     here = name.partition(".")[0]
     if here in short and short[topology.node_rank] != here:

@@ -1,4 +1,4 @@
-"""Which rank this process is, and where the others are: found once at the start, then passed to whatever needs it."""
+"""The rank of this process and the hosts of the others, determined once at the start and passed to all code that needs them."""
 
 import os
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from train_anywhere.errors import TopologyError
 
 @dataclass(frozen=True)
 class Topology:
-    """Place of this process among all.
+    """The rank of this process, and the nodes and ranks of the run.
 
     Attributes:
-        rank, world_size: number of this process among all, and how many there are.
+        rank, world_size: number of this process, and number of processes.
         local_rank, local_world_size: the same on this node.
-        node_rank, nodes: number of this node among all, and how many there are.
-        coordinator_address, coordinator_port: where rank 0 listens; a single rank has port 0, any free one.
+        node_rank, nodes: number of this node, and number of nodes.
+        coordinator_address, coordinator_port: host and port where rank 0 listens; port 0 for a single rank: any free one.
         launched_by: the launcher: one of `LAUNCHERS`, local or none.
-        node_list, tasks_per_node: where all ranks are, in Slurm's notation; "" if the launcher does not say.
+        node_list, tasks_per_node: the hosts and their ranks, in Slurm's notation; "" if the launcher does not pass them.
     """
 
     rank: int = 0
@@ -33,24 +33,24 @@ class Topology:
     tasks_per_node: str = ""
 
     @property
-    def meeting_port(self) -> int:
-        """Where ranks may meet: the coordinator's port, if its launcher does not listen there itself."""
+    def rendezvous_port(self) -> int:
+        """The port at which ranks connect to rank 0: the coordinator's port, or the next one if the launcher listens there itself."""
         if self.launched_by == "torchrun":
             return self.coordinator_port + 1
         return self.coordinator_port
 
     def layout(self) -> list[tuple[str, int]]:
-        """Host and number of ranks of each node, in the order of the ranks.
+        """Return host and number of ranks of each node, in the order of the ranks.
 
         Raises:
-            TopologyError: the launcher does not say, or names another number of ranks.
+            TopologyError: the launcher does not pass them, or lists another number of ranks.
         """
         if not self.node_list and self.nodes == 1:
             return [(self.coordinator_address, self.world_size)]
         hosts, tasks = expand_hosts(self.node_list or "unknown"), expand_tasks(self.tasks_per_node or "0")
         if len(hosts) != len(tasks) or sum(tasks) != self.world_size:
             raise TopologyError(
-                f"{self.launched_by} started {self.world_size} ranks on {self.nodes} nodes, but their places are "
+                f"{self.launched_by} started {self.world_size} ranks on {self.nodes} nodes, but their hosts are "
                 f"{f'{self.node_list} with {self.tasks_per_node}' if self.node_list else 'unknown'}: export "
                 f"TRAIN_HOSTS=node1:2,node2:1 (host:ranks in the order of the ranks, {self.world_size} in "
                 "all)."
@@ -58,5 +58,5 @@ class Topology:
         return list(zip(hosts, tasks, strict=True))
 
     def hosts(self) -> list[str]:
-        """Names of the nodes, as far as they are known, in the order of the node ranks."""
+        """Return the names of the nodes in the order of the node ranks; only this node's if the others are not known."""
         return expand_hosts(self.node_list) if self.node_list else [os.uname().nodename]

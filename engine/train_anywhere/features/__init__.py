@@ -1,20 +1,20 @@
-"""Optional features of a run: a folder and a class each.
+"""Optional features of a run, each a folder with one class.
 
-pack_env    `cluster.pack_env`: each node unpacks the environment and the code on its own disk
+pack_env    `cluster.pack_env`: each node unpacks the environment and the code onto its own disk
 stage       `data.stage`: each node copies the data set to its own disk
-hangs       `monitor.hang_minutes`: finds ranks that hang or are slow, and can requeue the job
+hangs       `monitor.hang_minutes`: detects ranks that hang or are slow, and can requeue the job
 sampler     `monitor.sample_seconds`: samples of CPUs, memory and GPUs
-serve       `monitor.serve`, `monitor.dashboard`: pages from the first node
+serve       `monitor.serve`, `monitor.dashboard`: TensorBoard and a dashboard on the first node
 interval    `checkpoint.interval` and `every_n_*`: checkpoints within an epoch
-replay      `trainer.detect_nan=replay`: computes a loss of nan again
+replay      `trainer.detect_nan=replay`: recomputes a loss of nan or inf
 nan_watch   `trainer.detect_nan`: reports a loss of nan or inf
-bad_nodes   nodes that failed twice are left out at a requeue
+bad_nodes   excludes nodes that failed twice when the job is requeued
 after       `after=RUN`: starts when another run is complete
 chain       `cluster.chain`: several jobs in a row
-restarts    `cluster.retries`, elastic jobs: starts the ranks again in the same job
+restarts    `cluster.retries`, elastic jobs: restarts the ranks in the same job
 
-`Feature` lists what a feature can add. A project lists its own under `features:` in configs/train.yaml: docs/features.md.
-Other packages call features through this module, and never import one by name. Public: what `__all__` lists.
+`Feature` has a method for everything that a feature can add. A project lists its own features under `features:` in
+configs/train.yaml: docs/features.md. Other packages call features through this module and never import one by name.
 """
 
 import importlib
@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.choices import FeatureClass
-from train_anywhere.config.instantiate import instantiate, refusals
-from train_anywhere.config.open_groups import TARGET, split_open
+from train_anywhere.config.instantiate import explain_target_errors, instantiate
+from train_anywhere.config.open_groups import TARGET, split_section
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.feature import STAGES, Feature, Followed, Observer, Part, Rank, Step
+from train_anywhere.features.feature import STAGES, Dependency, Feature, NodeService, Observer, Rank, Step
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
-__all__ = ["Feature", "Observer", "Part", "Rank", "Step"]
+__all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
 BUILT_IN = {
     "pack_env": "PackEnv",
@@ -49,25 +49,25 @@ BUILT_IN = {
     "after": "After",
     "chain": "Chain",
 }
-"""Folders and their classes. Templates are included in this order, at the end of the script in reverse."""
+"""Folders and their classes. The batch script includes templates in this order, and in reverse order at its end."""
 
 INNERMOST = {"restarts": "Restarts"}
-"""Comes after the features of the project: its templates are a loop around each start of the ranks."""
+"""Feature that comes after those of the project: its templates are the innermost loop, around each start of the ranks."""
 
 
 def built_in(classes: Mapping[str, str] | None = None) -> list[Feature]:
-    """Return the features of the engine, wanted or not."""
-    chosen = {**BUILT_IN, **INNERMOST} if classes is None else classes
-    return [getattr(importlib.import_module(f"{__name__}.{name}"), named)() for name, named in chosen.items()]
+    """Return the features of the engine, on or off."""
+    classes = {**BUILT_IN, **INNERMOST} if classes is None else classes
+    return [getattr(importlib.import_module(f"{__name__}.{name}"), cls)() for name, cls in classes.items()]
 
 
-def _of_project(config: Config) -> Iterator[Feature]:
-    for name, section in config.features.items():
-        if config.framework in section.target:
-            yield _made(name, section, config.framework)
+def _project_features(sections: Mapping[str, FeatureClass], framework: str) -> Iterator[Feature]:
+    for name, section in sections.items():
+        if framework in section.target:
+            yield _make_feature(name, section, framework)
 
 
-def _made(name: str, section: FeatureClass, framework: str) -> Feature:
+def _make_feature(name: str, section: FeatureClass, framework: str) -> Feature:
     where, dotted = f"features.{name}", section.target[framework]
     if name in (*BUILT_IN, *INNERMOST):
         raise ConfigError(f"{where}: {name} is a feature of the engine; choose another name.")
@@ -76,27 +76,29 @@ def _made(name: str, section: FeatureClass, framework: str) -> Feature:
             f"{where}.{TARGET}={dotted} is called when a job is submitted, so it must be a class in a file of this project, such as "
             "src.features.disk_space.DiskSpace."
         )
-    with refusals(f"{where}.{TARGET}={dotted}"):
-        made = instantiate(section, where, framework)
-    if not isinstance(made, Feature):
+    with explain_target_errors(f"{where}.{TARGET}={dotted}"):
+        feature = instantiate(section, where, framework)
+    if not isinstance(feature, Feature):
         raise ConfigError(
-            f"{where}.{TARGET}={dotted} makes a {type(made).__name__}; a feature is a subclass of train_anywhere.features.feature.Feature."
+            f"{where}.{TARGET}={dotted} makes a {type(feature).__name__}; a feature is a subclass of "
+            "train_anywhere.features.feature.Feature."
         )
-    made.name = name
-    return made
+    feature.name = name
+    return feature
 
 
 def _in_project(dotted: str) -> bool:
-    """Return whether the module is a file of this project, so that looking for it runs no other code."""
+    """Return whether the module is a file of this project, so that finding it runs no other code."""
     parts = dotted.split(".")
     places = [ROOT.joinpath(*parts[:n]) for n in range(1, len(parts))]
     return any(p.with_suffix(".py").is_file() or (p / "__init__.py").is_file() for p in places)
 
 
 def known() -> list[Feature]:
-    """Return the features of the engine, and those that this project lists in configs/train.yaml.
+    """Return the features of the engine and those that this project lists in configs/train.yaml.
 
-    For commands that look at any run folder: a feature that only the folder names is not run. One that can't be made is left out.
+    Commands that read any run folder use this: they must not run a feature that only the folder names. Features that can't be created
+    are left out.
     """
     import yaml
 
@@ -104,19 +106,19 @@ def known() -> list[Feature]:
     with suppress(OSError, ValueError, yaml.YAMLError, AttributeError):
         listed = yaml.safe_load((ROOT / "configs" / "train.yaml").read_text()).get("features")
     for name, section in listed.items() if isinstance(listed, dict) else ():
-        with suppress(Exception):  # a run is refused by it, and a look at a run is not
-            fields, _ = split_open(section, set(), [], f"features.{name}")
-            found.append(_made(name, FeatureClass(**fields), next(iter(fields["target"]))))
+        with suppress(Exception):  # a broken feature must stop a run, but not the status of one
+            fields, _ = split_section(section, set(), [], f"features.{name}")
+            found.append(_make_feature(name, FeatureClass(**fields), next(iter(fields["target"]))))
     return found
 
 
 @dataclass(frozen=True)
 class Features:
-    """The features of a run, in the order in which they are called: `"stage" in features`, `features["pack_env"].archive`.
+    """The features of a run, in the order of their calls: `"stage" in features`, `features["pack_env"].archive`.
 
     Attributes:
-        settings: of a job, by the names of its features.
-        on_node: a side process runs on each node.
+        settings: settings of a job, by feature name.
+        on_node: whether each node runs a monitor process.
     """
 
     all: Sequence[Feature] = ()
@@ -125,11 +127,12 @@ class Features:
 
     @classmethod
     def of(cls, config: Config) -> "Features":
-        """Return the features that a run has. Raises ConfigError: a feature of the project can't be made."""
-        found = [*built_in(BUILT_IN), *_of_project(config), *built_in(INNERMOST)]
+        """Return the features that a run uses. Raises ConfigError if a feature of the project can't be created."""
+        project = _project_features(config.features, config.framework)
+        found = [*built_in(BUILT_IN), *project, *built_in(INNERMOST)]
         for one in found:
             one.config = config
-        found = [one for one in found if one.wanted()]
+        found = [one for one in found if one.is_on()]
         on_node = not config.trainer.fast_dev_run and any(one.on_node for one in found)
         return cls(found, {one.name: one.settings() for one in found}, on_node)
 
@@ -143,7 +146,7 @@ class Features:
 
     @property
     def python(self) -> str:
-        """The shell word that starts Python; empty: what the configuration names."""
+        """The shell word that starts Python; empty: the one from the configuration."""
         return next((one.python for one in self.all if one.python), "")
 
     @property
@@ -151,115 +154,115 @@ class Features:
         """Environment variables that ranks on other nodes need."""
         return [name for one in self.all for name in one.exports]
 
-    def at(self, stage: str) -> list[str]:
-        """Return the names of the templates to include at a stage of the batch script."""
+    def templates(self, stage: str) -> list[str]:
+        """Return names of the templates to include at a stage of the batch script."""
         order = reversed(self.all) if stage == "at_end" else self.all
-        return [f"{one.name}/{stage}.sh.j2" for one in order if one.has(stage)]
+        return [f"{one.name}/{stage}.sh.j2" for one in order if one.has_template(stage)]
 
     def before_submission(self, results: Path) -> "Features":
-        """Complete the settings by work on the login node. Raises SubmitError."""
+        """Prepare files on the login node, and return features with completed settings. Raises SubmitError."""
         return replace(self, settings={f.name: f.before_submission(self[f.name], results) for f in self.all})
 
     def after_snapshot(self, code: Path) -> "Features":
-        """Complete the settings by work on the copy of the code. Raises OSError."""
+        """Prepare the code snapshot, and return features with completed settings. Raises OSError."""
         return replace(self, settings={f.name: f.after_snapshot(self[f.name], code) for f in self.all})
 
     @property
     def in_script(self) -> dict[str, Any]:
-        """Settings of the features that change the batch script; members of an array share one script."""
-        changing = [
-            one for one in self.all if one.python or one.exports or any(one.has(stage) for stage in STAGES)
-        ]
+        """Settings of the features that change the batch script, which all members of an array share."""
+        changing = [f for f in self.all if f.python or f.exports or any(map(f.has_template, STAGES))]
         return {one.name: self[one.name] for one in changing} | {"a process on each node": self.on_node}
 
     # --- the nodes and the ranks
 
-    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
-        """Return functions that make the parts of the side process of a node."""
-        return [make for one in self.all for make in one.parts(run, host)]
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return functions that make the services of a node's monitor process."""
+        return [make for one in self.all for make in one.node_services(run, host)]
 
     @contextmanager
-    def in_rank(self, heartbeat: Path | None) -> Iterator[None]:
-        """Enter the contexts in which a rank runs."""
+    def in_rank(self, heartbeat: Any) -> Iterator[None]:
+        """Run a rank within the contexts of all features."""
         with ExitStack() as stack:
             for one in self.all:
                 stack.enter_context(one.in_rank(heartbeat))
             yield
 
     @property
-    def counts(self) -> bool:
-        """Whether an observer needs the counts of each batch."""
-        return any(one.counts for one in self.all)
+    def needs_batch_counts(self) -> bool:
+        """Whether any observer needs `Step.batch_counts`."""
+        return any(one.needs_batch_counts for one in self.all)
 
     def observers(self, rank: Rank) -> list[Observer]:
-        """Return the observers of the training loop of a rank."""
+        """Return the observers of a rank's training loop."""
         return [observer for one in self.all if (observer := one.observer(rank))]
 
     @property
-    def staging(self) -> Staged:
-        """A function from a path of the data set to the path to read instead."""
-        return next((found for one in self.all if (found := one.staging())), as_it_is)
+    def stager(self) -> Staged:
+        """The function that maps a path of the data set to the path to read instead."""
+        return next((found for one in self.all if (found := one.stager())), as_it_is)
 
     def resume_until(self, run: RunDir) -> int | None:
-        """Return the last step whose checkpoint the run may resume from; None: any."""
+        """Return the last step whose checkpoint the run may resume from; None: no limit."""
         limits = [limit for one in self.all if (limit := one.resume_until(run)) is not None]
         return min(limits, default=None)
 
-    def starts_again(self, run: RunDir) -> str:
-        """Return why the ranks that have just failed are started again on this machine; empty if they are not."""
-        return next((why for one in self.all if (why := one.starts_again(run))), "")
+    def restart_reason(self, run: RunDir) -> str:
+        """Return why the ranks that just failed should be restarted on this machine; empty: no restart."""
+        return next((why for one in self.all if (why := one.restart_reason(run))), "")
 
 
 def problems(config: Config, ask: Callable[[Feature], Iterable[str]]) -> list[str]:
-    """Return what features report, such as `lambda feature: feature.problems_here()`."""
+    """Return the problems that features find, with `ask` such as `lambda feature: feature.problems_here()`."""
     try:
         return [problem for one in Features.of(config).all for problem in ask(one)]
     except ConfigError as error:
         return error.problems
 
 
-def follow(info: Mapping[str, Any], scheduler: str, results: Path) -> Followed | None:
+def find_dependency(info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
     """Return the jobs that must complete before a job starts.
 
     Args:
-        info: run.json of the run, or {"after": config.after} for one that has none yet.
+        info: run.json of the run, or {"after": config.after} for a run that has none yet.
+        scheduler: scheduler of the waiting job.
+        results: folder in which ids of runs are looked up.
 
     Raises:
-        ConfigError, SubmitError: it can't wait for them.
+        ConfigError, SubmitError: the job can't wait for them.
         SchedulerError: the scheduler does not answer.
     """
-    return next((f for one in known() if (f := one.follow(info, scheduler, results))), None)
+    return next((f for one in known() if (f := one.find_dependency(info, scheduler, results))), None)
 
 
-def why(run: Any, state: str, info: Mapping[str, Any]) -> str:
-    """Return why a job has left the queue, as far as a feature knows; `run` is `train_anywhere.slurm.status.find_runs.Submitted`."""
-    return next((said for one in known() if (said := one.why(run, state, info))), "")
+def exit_reason(run: Any, state: str, info: Mapping[str, Any]) -> str:
+    """Return why a job left the queue, if a feature knows; `run` is a `train_anywhere.slurm.status.find_runs.RunEntry`."""
+    return next((reason for one in known() if (reason := one.exit_reason(run, state, info))), "")
 
 
 def verdicts(facts: Any) -> list[str]:
-    """Return what features say of a run; a feature of the project that fails says so."""
+    """Return the sentences of all features about a run; for a failing feature of the project, its error."""
     found: list[str] = []
     for one in known():
         try:
             found += one.verdicts(facts)
         except Exception as error:
-            found.append(f"features.{one.name}: {_failed(one, error)}")
+            found.append(f"features.{one.name}: {_describe_error(one, error)}")
     return found
 
 
 def rows(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
-    """Return further rows of the status and the report, by title; a feature of the project that fails says so."""
+    """Return extra rows of the status and the report, by title; for a failing feature of the project, its error."""
     found: dict[str, str] = {}
     for one in known():
         try:
             found |= one.rows(run, info)
         except Exception as error:
-            found[f"features.{one.name}"] = _failed(one, error)
+            found[f"features.{one.name}"] = _describe_error(one, error)
     return found
 
 
-def _failed(one: Feature, error: Exception) -> str:
-    """Return the error of a feature of the project, since a status must be shown; raise one of the engine."""
+def _describe_error(one: Feature, error: Exception) -> str:
+    """Return the error of a project's feature as a string, so that the status is still shown; raise an engine feature's error."""
     if one.name in (*BUILT_IN, *INNERMOST):
         raise error
     return f"{type(error).__name__}: {error}"

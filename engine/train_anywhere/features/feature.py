@@ -1,4 +1,4 @@
-"""What a feature of a run can add, as one class with methods that add nothing until they are overridden."""
+"""Base class of optional features: each method is a hook that does nothing until a subclass overrides it."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,16 +13,16 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 
 STAGES = ("requeue", "before_ranks", "ranks", "after_ranks", "at_end")
-"""Places of the batch script at which a feature may include a template, in this order. docs/batch-script.md"""
+"""Stages of the batch script at which a feature can include a template, in this order: docs/batch-script.md."""
 
 
 @dataclass(frozen=True)
-class Followed:
-    """What a job waits for in the queue.
+class Dependency:
+    """The run or sweep that a job waits for in the queue.
 
     Attributes:
-        path: the run, or the sweep.
-        jobs: ids of jobs that must complete; none if all is complete already.
+        path: folder of the run or sweep.
+        jobs: ids of jobs that must complete first; empty if all are complete already.
     """
 
     path: str
@@ -30,27 +30,27 @@ class Followed:
 
     @property
     def note(self) -> str:
-        """A line for the user who submits the job."""
+        """Message for the user who submits the job; empty if it need not wait."""
         what = display_path(Path(self.path))
         return f"it starts when {what} is complete (job {', '.join(self.jobs)})." if self.jobs else ""
 
 
-class Part(Protocol):
-    """A task of the side process of a node, called in a thread of its own.
+class NodeService(Protocol):
+    """A service in the monitor process of a node, polled in its own thread.
 
-    An OSError is passed over; any other exception ends this part only.
+    An OSError is ignored; any other exception ends this service only.
 
     Attributes:
-        every_seconds: time between two calls; the first comes after that time.
+        every_seconds: time between two polls, and before the first one.
     """
 
     every_seconds: float
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Do the work that is due at `now`, in Unix seconds."""
 
     def close(self) -> None:
-        """End; the job is over, and nothing waits for this."""
+        """Clean up at the end of the job; nothing waits for this call to finish."""
 
 
 @dataclass(frozen=True)
@@ -59,220 +59,220 @@ class Step:
 
     Attributes:
         number: optimizer steps done, from 1.
-        epoch: from 0.
-        batch: batches of this epoch that are done.
-        metrics: measured since they were last read, over all ranks.
-        counted: with `Feature.counts`, for each device of this process, the batches since the metrics were last read, and how many of
-            them came before the first without a number.
-        last: the last step of an epoch, whose metrics `after_validation` gets too.
+        epoch: number of the epoch, from 0.
+        batch: batches done in this epoch.
+        metrics: metrics since they were last read, reduced over all ranks.
+        batch_counts: with `Feature.needs_batch_counts`, a pair for each device of this process: batches since the metrics were last
+            read, and the number of them before the first loss that is not finite.
+        last: whether this is the last step of an epoch, whose metrics `after_validation` gets too.
     """
 
     number: int
     epoch: int
     batch: int
     metrics: Mapping[str, float]
-    counted: Sequence[tuple[int, int]] = ()
+    batch_counts: Sequence[tuple[int, int]] = ()
     last: bool = False
 
 
 class Observer:
-    """What a feature does in the training loop. Every rank has one, and calls its methods at the same steps."""
+    """Hooks of a feature in the training loop. Every rank has one, and calls its methods at the same steps."""
 
     def after_step(self, step: Step) -> None:
-        """Called when metrics are read: every `trainer.log_every_n_steps` steps, and at the end of an epoch."""
+        """Run when metrics are read: every `trainer.log_every_n_steps` steps, and at the end of an epoch."""
 
     def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Called at the end of an epoch, after its validation if it has one."""
+        """Run at the end of an epoch, after its validation if it has one."""
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due after optimizer step `step`; all ranks return the same."""
         return False
 
     def requests_checkpoint(self) -> bool:
-        """Return whether a checkpoint is due now; only rank 0 is asked, and the others follow it."""
+        """Return whether a checkpoint is due now; called on rank 0 only, and the others follow its answer."""
         return False
 
     def after_checkpoint(self, seconds: float) -> None:
-        """Called after a checkpoint for which this rank waited `seconds`."""
+        """Run after a checkpoint for which this rank waited `seconds`."""
 
     def at_end(self) -> None:
-        """Called when training is complete, before the test; not after a signal."""
+        """Run when training is complete, before the test; not after a signal stopped it."""
 
 
 class Observers(Observer):
-    """Several observers as one."""
+    """Several observers as one; each method calls that of every observer."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self.all = [*observers]
 
     def after_step(self, step: Step) -> None:
-        """Call each."""
+        """Call `after_step` of each observer."""
         for one in self.all:
             one.after_step(step)
 
     def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Call each."""
+        """Call `after_validation` of each observer."""
         for one in self.all:
             one.after_validation(step, metrics)
 
     def due(self, step: int) -> bool:
-        """Return whether one of them says so."""
+        """Return whether a checkpoint is due for any observer."""
         return any(one.due(step) for one in self.all)
 
     def requests_checkpoint(self) -> bool:
-        """Return whether one of them says so."""
+        """Return whether any observer requests a checkpoint."""
         return any(one.requests_checkpoint() for one in self.all)
 
     def after_checkpoint(self, seconds: float) -> None:
-        """Call each."""
+        """Call `after_checkpoint` of each observer."""
         for one in self.all:
             one.after_checkpoint(seconds)
 
     def at_end(self) -> None:
-        """Call each."""
+        """Call `at_end` of each observer."""
         for one in self.all:
             one.at_end()
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What an observer may know of the rank that it observes.
+    """Facts and functions of a rank, for its observers.
 
     Attributes:
         run: the run folder.
-        native: the loop makes the steps of a task of this project, not those of a user's module.
-        first: number of this process's first device.
-        devices: over all ranks.
+        native: whether the loop trains a task of this project, not a module of the user.
+        first_device: number of this process's first device.
+        devices: number of devices over all ranks.
         accumulate: batches in an optimizer step.
-        total: sums numbers over the ranks, which all call it together.
-        keep: (epoch, batch, rank, file) writes that rank's batch to a file and returns the numbers of its rows; None if the data can't be
+        sum_over_ranks: sums each number over the ranks; all of them must call it together.
+        save_batch: (epoch, batch, rank, file) writes that rank's batch to a file and returns its row numbers; None if the data can't be
             read again.
     """
 
     run: RunDir
     native: bool
-    first: int
+    first_device: int
     devices: int
     accumulate: int
-    total: Callable[[list[float]], list[float]]
-    keep: Callable[[int, int, int, Path], list[int]] | None
+    sum_over_ranks: Callable[[list[float]], list[float]]
+    save_batch: Callable[[int, int, int, Path], list[int]] | None
 
 
 class Feature:
     """An optional feature of a run.
 
-    A method adds nothing unless a subclass overrides it. All but `observer` and `parts` are also called on the login node: a module that
-    defines a feature imports no framework and no numpy.
+    All methods but `observer` and `node_services` are also called on the login node, so a module that defines a feature must not import
+    a framework or numpy.
 
     Attributes:
-        config: of the run; set before any other method than `follow`, `why`, `verdicts` and `rows` is called.
-        name: key of the feature in `Job.features`, in templates and in the folder of its templates.
+        config: configuration of the run; not set when `find_dependency`, `exit_reason`, `verdicts` or `rows` is called.
+        name: key of the feature in `Job.features`, and name of its template folder.
         exports: environment variables of its templates that the ranks need on other nodes.
-        counts: its observer needs `Step.counted`, which is one small operation for each batch.
-        python: the shell word that starts Python in the job, if not the one that the configuration names.
+        needs_batch_counts: whether its observer needs `Step.batch_counts`, which costs one small operation per batch.
+        python: shell word that starts Python in the job; empty: the one from the configuration.
     """
 
     config: Config
     name = ""
-    counts = False
+    needs_batch_counts = False
     exports: tuple[str, ...] = ()
     python = ""
 
     @property
     def on_node(self) -> bool:
-        """Whether `parts` gives the side process of each node something to do; a subclass may set it to True."""
+        """Whether `node_services` needs the monitor process on each node; a subclass may set it to True."""
         return False
 
-    def wanted(self) -> bool:
-        """Return whether this run has the feature. One that is listed in `features:` is wanted."""
+    def is_on(self) -> bool:
+        """Return whether this run uses the feature. Listing one in `features:` turns it on by default."""
         return True
 
-    # --- the configuration: a message for each problem
+    # --- checks of the configuration: each returns one message per problem
 
     def problems(self) -> list[str]:
-        """Return what can't work on any machine."""
+        """Return problems of the configuration on any machine."""
         return []
 
     def problems_of_job(self, members: int) -> list[str]:
-        """Return what can't work in a job; `members` is the number of runs of a sweep, else 1."""
+        """Return problems of the configuration in a job; `members` is the number of runs of a sweep, else 1."""
         return []
 
     def problems_here(self) -> list[str]:
-        """Return what can't work in a run on this machine, `cluster=local`."""
+        """Return problems of a run on this machine, `cluster=local`."""
         return []
 
     def problems_at_submission(self) -> list[str]:
-        """Return what is wrong with folders of the login node; not asked in a dry run for another machine."""
+        """Return problems of the login node, such as its folders; not called in a dry run for another machine."""
         return []
 
     def problems_in_allocation(self) -> list[str]:
-        """Return what can't work in an allocation that has started."""
+        """Return problems of a run inside an allocation that has started."""
         return []
 
-    # --- the job
+    # --- the batch job
 
     def settings(self) -> Any:
-        """Return what templates read as `job.features[name]`; two members of one array must have the same."""
+        """Return what templates read as `job.features[name]`; all members of an array must have the same settings."""
         return True
 
     def before_submission(self, settings: Any, results: Path) -> Any:
-        """Return the settings, completed by work on the login node. Raises SubmitError."""
+        """Prepare files on the login node, and return the completed settings. Raises SubmitError."""
         return settings
 
     def after_snapshot(self, settings: Any, code: Path) -> Any:
-        """Return the settings, completed by work on the copy of the code. Raises OSError."""
+        """Prepare the code snapshot, and return the completed settings. Raises OSError."""
         return settings
 
     @classmethod
     def folder(cls) -> Path:
-        """Return the folder with the templates `<stage>.sh.j2`: that of the module which defines the class."""
+        """Return the folder of the templates `<stage>.sh.j2`, which is that of the class's module."""
         return Path(inspect.getfile(cls)).parent
 
     @classmethod
-    def has(cls, stage: str) -> bool:
+    def has_template(cls, stage: str) -> bool:
         """Return whether the class has a template for a stage."""
         return (cls.folder() / f"{stage}.sh.j2").is_file()
 
-    def follow(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Followed | None:
-        """Return what a job waits for; see `train_anywhere.features.follow`."""
+    def find_dependency(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
+        """Return the run that a job waits for; see `train_anywhere.features.find_dependency`."""
         return None
 
     # --- the nodes and the ranks
 
-    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
-        """Return functions that make parts of the side process of a node; one that raises is passed over."""
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return functions that make services of a node's monitor process; one that raises is skipped."""
         return []
 
-    def in_rank(self, heartbeat: Path | None) -> AbstractContextManager[Any]:
-        """Return a context in which a rank runs; `heartbeat` is its file, None if the node's memory takes none."""
+    def in_rank(self, heartbeat: Any) -> AbstractContextManager[Any]:
+        """Return a context in which a rank runs; `heartbeat` is its `monitor.heartbeat.Heartbeat`."""
         return nullcontext()
 
     def observer(self, rank: Rank) -> Observer | None:
-        """Return the observer of the training loop of a rank."""
+        """Return this feature's observer of a rank's training loop, or None."""
         return None
 
-    def staging(self) -> Staged | None:
-        """Return a function from a path of the data set to the path to read instead."""
+    def stager(self) -> Staged | None:
+        """Return a function that maps a path of the data set to the path to read instead, or None."""
         return None
 
     def resume_until(self, run: RunDir) -> int | None:
-        """Return the last step whose checkpoint the run may resume from; None: any."""
+        """Return the last step whose checkpoint the run may resume from; None: no limit."""
         return None
 
-    def starts_again(self, run: RunDir) -> str:
-        """Return why the ranks that have just failed are started again on this machine; empty if they are not."""
+    def restart_reason(self, run: RunDir) -> str:
+        """Return why the ranks that just failed should be restarted on this machine; empty: no restart."""
         return ""
 
-    # --- what people read
+    # --- the status and the report
 
-    def why(self, run: Any, state: str, info: Mapping[str, Any]) -> str:
-        """Return why a job has left the queue; see `train_anywhere.features.why`."""
+    def exit_reason(self, run: Any, state: str, info: Mapping[str, Any]) -> str:
+        """Return why a job left the queue; see `train_anywhere.features.exit_reason`."""
         return ""
 
     def verdicts(self, facts: Any) -> Iterable[str]:
-        """Return sentences for the status and the report; `facts` are `train_anywhere.monitor.run_facts.Facts`."""
+        """Return sentences for the status and the report; `facts` is a `train_anywhere.monitor.run_facts.Facts`."""
         return ()
 
     def rows(self, run: RunDir, info: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return further rows of the status and the report, by title; `info` is the content of run.json."""
+        """Return extra rows of the status and the report, by title; `info` is the content of run.json."""
         return {}

@@ -1,44 +1,41 @@
-"""Replacing and renaming files and folders in one step, without losing any file of the user."""
+"""Replace and rename files and folders in one step, without losing any file of the user."""
 
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
 from train_anywhere.files.removal import remove_file, temporary_name
 
 LARGEST = 16 << 20
-"""Largest file that is read as a whole, in bytes; what this project writes is below a tenth of that."""
+"""Largest file that `read_text` accepts, in bytes; files written by this project are ten times smaller."""
 
 
 def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
-    """Replace a file in one step: a reader sees the old or the new content, never a part, also after a power cut.
+    """Replace a file in one step: a reader sees the old or the new content, never a part, even after a power cut.
 
-    The new file has the permissions of the old one.
-
-    Args:
-        flush: wait until it is on the disk; without it a power cut may leave an empty file.
+    The new file has the permissions of the old one. Without `flush`, a power cut may leave an empty file.
 
     Raises:
-        OSError: the disk refuses, or the name belongs to something that is not an ordinary file; nothing has changed then.
-            Its `filename` is the file, and not the temporary one.
+        OSError: the disk failed, or `path` exists and is not an ordinary file; nothing has changed then.
+            The error's `filename` is `path`, not the temporary file.
     """
     mode, temporary = permissions(path), temporary_name(path)
     try:
-        with _new(temporary) as file:
+        with _create(temporary) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(content.encode() if isinstance(content, str) else content)
             if flush:
                 file.flush()
                 os.fsync(file.fileno())
-        # what stood there was looked at above; a shared disk answers each look slowly
+        # not `replace(temporary, path)`: `path` was checked above, and each check is slow on a shared disk
         temporary.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # the first error counts
+        with suppress(OSError):  # report the first error
             remove_file(temporary)
         if isinstance(error, OSError) and error.errno:
             raise OSError(error.errno, error.strerror, str(path)) from None
@@ -46,21 +43,25 @@ def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
 
 
 def read_text(path: Path, largest: float = LARGEST) -> str:
-    """The content of an ordinary file; reading a pipe would block. Raises OSError or UnicodeDecodeError.
+    """Return the content of an ordinary file of at most `largest` bytes; reading a pipe would block.
 
-    It is looked at once it is open: each call by name is one that a shared disk answers slowly, and ranks read often.
+    The checks use the open file: calls by name are slow on a shared disk, and ranks read often.
+
+    Raises:
+        OSError: the file is missing, too large, not an ordinary file, or can't be read.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
     except OSError:
-        permissions(path)  # says what else it is
+        permissions(path)  # raises a clearer error if it is not an ordinary file
         raise
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            raise not_ordinary(path, status.st_mode)
+            raise not_ordinary_error(path, status.st_mode)
         if status.st_size > largest:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         with open(file, encoding="utf-8-sig", closefd=False) as content:
@@ -69,58 +70,58 @@ def read_text(path: Path, largest: float = LARGEST) -> str:
         os.close(file)
 
 
-def write_keeping(path: Path, text: str) -> None:
-    """`write_atomic`; an old content that differs is kept beside the file as NAME.1, NAME.2 and so on."""
+def write_with_backup(path: Path, text: str) -> None:
+    """Write a file with `write_atomic`; save old content that differs next to it as NAME.1, NAME.2 and so on."""
     try:
         before = read_text(path)
     except FileNotFoundError:
         before = text
     if before != text:
-        write_atomic(_free(path, "."), before)
+        write_atomic(_free_name(path, "."), before)
     write_atomic(path, text)
 
 
 def replace(temporary: Path, path: Path) -> None:
-    """Give a temporary file its final name. Raises FileExistsError if something other than an ordinary file has that name."""
+    """Give a temporary file its final name. Raises FileExistsError if that name exists and is not an ordinary file."""
     permissions(path)
     temporary.replace(path)
 
 
-def take(path: Path) -> Path:
-    """Rename a file to a name of this process, so that only one of several processes gets it. Raises OSError."""
+def claim(path: Path) -> Path:
+    """Rename a file to this process's temporary name, so that only one of several processes gets it. Raises OSError."""
     permissions(path)
-    taken = temporary_name(path)
-    path.rename(taken)
-    return taken
+    claimed = temporary_name(path)
+    path.rename(claimed)
+    return claimed
 
 
 def move(path: Path, name: Path) -> None:
-    """Rename a file or folder. Raises FileExistsError if the new name is taken."""
+    """Rename a file or folder. Raises FileExistsError if the new name exists."""
     if os.path.lexists(name):
         raise FileExistsError(f"{name} already exists")
     path.rename(name)
 
 
 def set_aside(path: Path, word: str) -> Path:
-    """Rename a file or folder to the first free one of NAME.<word>-1, -2 and so on; returns that name."""
-    kept = _free(path, f".{word}-")
-    path.rename(kept)
-    return kept
+    """Rename a file or folder to the first free name of NAME.<word>-1, -2 and so on; return that name."""
+    aside = _free_name(path, f".{word}-")
+    path.rename(aside)
+    return aside
 
 
 def link_atomic(link: Path, target: str) -> bool:
-    """Make a symbolic link, or replace one in one step; False if something else has that name, which stays."""
+    """Create or replace a symbolic link in one step; return False and change nothing if `link` is something else."""
     if os.path.lexists(link) and not link.is_symlink():
         return False
-    # the random end: threads of this process may make the same link at once
+    # random suffix: several threads of this process may create the same link at once
     temporary = link.with_name(f"{temporary_name(link).name}-{os.urandom(2).hex()}")
     temporary.symlink_to(target)
     temporary.replace(link)
     return True
 
 
-def _new(temporary: Path) -> BinaryIO:
-    """A new file; an existing one was left by a killed process with the same process id."""
+def _create(temporary: Path) -> BinaryIO:
+    """Create a file; an existing one was left by a killed process with the same process id."""
     try:
         return open(temporary, "xb")
     except FileExistsError:
@@ -129,30 +130,24 @@ def _new(temporary: Path) -> BinaryIO:
 
 
 def permissions(path: Path) -> int | None:
-    """The permissions of an ordinary file; None if nothing has that name. Raises FileExistsError for anything else."""
+    """Return the permissions of an ordinary file, None if it does not exist. Raises FileExistsError for anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        raise not_ordinary(path, mode)
+        raise not_ordinary_error(path, mode)
     return stat.S_IMODE(mode)
 
 
-def not_ordinary(path: Path, mode: int, wanted: str = "file") -> FileExistsError:
-    """Return the error that says what stands in the place of an ordinary file or folder."""
+def not_ordinary_error(path: Path, mode: int, wanted: str = "file") -> FileExistsError:
+    """Return the error for something that is not an ordinary file or folder; `mode` is its `st_mode`."""
     if stat.S_ISREG(mode):
         return FileExistsError(f"{path} is not a folder")
     kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
     return FileExistsError(f"{path} is {kind}, not an ordinary {wanted}")
 
 
-def _free(path: Path, ending: str) -> Path:
-    return next(p for p in _numbered(path, ending) if not os.path.lexists(p))
-
-
-def _numbered(path: Path, ending: str) -> Iterator[Path]:
-    number = 0
-    while True:
-        number += 1
-        yield path.with_name(f"{path.name}{ending}{number}")
+def _free_name(path: Path, ending: str) -> Path:
+    names = (path.with_name(f"{path.name}{ending}{number}") for number in count(1))
+    return next(name for name in names if not os.path.lexists(name))

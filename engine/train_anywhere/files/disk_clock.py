@@ -1,4 +1,4 @@
-"""The clock by which a disk stamps its files: machines that share the disk may disagree about the time."""
+"""The clock of a disk's time stamps: machines that share the disk may disagree about the time."""
 
 import os
 import time
@@ -8,19 +8,19 @@ from tempfile import TemporaryFile
 
 
 def disk_time(folder: Path) -> float:
-    """Return the present time, in unix seconds, as a file written into `folder` now would have it.
+    """Return the modification time, in unix seconds, that a file written into `folder` now would get.
 
-    If the folder takes no file, this is the time of this machine.
+    If no file can be written there, return the time of this machine.
     """
     try:
-        return time.time() + _ahead(folder, int(time.monotonic() // 60))
+        return time.time() + _clock_offset(folder, int(time.monotonic() // 60))
     except OSError:
         return time.time()
 
 
 @lru_cache(maxsize=1024)
-def _ahead(folder: Path, minute: int) -> float:
-    """Return the seconds by which the disk's clock is ahead of this machine's. Raises OSError: the folder takes no file."""
+def _clock_offset(folder: Path, minute: int) -> float:
+    """Return the seconds by which the disk's clock is ahead of this machine's, measured once a minute. Raises OSError."""
     with TemporaryFile(dir=folder) as file:
-        ahead = os.fstat(file.fileno()).st_mtime - time.time()
-    return ahead if abs(ahead) > 1 else 0.0  # the stamps of files are coarse
+        offset = os.fstat(file.fileno()).st_mtime - time.time()
+    return offset if abs(offset) > 1 else 0.0  # time stamps of files are coarse

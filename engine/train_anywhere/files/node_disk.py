@@ -1,14 +1,14 @@
-"""What all jobs of a user share on a node's own disk, such as an unpacked environment: one process makes it, the others find it.
+"""Folders that all jobs of a user share on a node's own disk, such as an unpacked environment: one process fills each of them.
 
-<local disk>/shared-<user id>/<name>/         complete, or absent; the name says what is in it
-                              .<name>/        being made, or left by a process that was killed: the next one removes it
-                              .<name>.lock    held while it is made or removed
+<local disk>/shared-<user id>/<name>/         complete, or absent; the name identifies the content
+                              .<name>/        being filled, or left by a killed process: the next process removes it
+                              .<name>.lock    held while the folder is filled or removed
 
                               <name>/users    locked by each process that reads the folder, see `hold` of `provide`
 
-A power cut may leave files of a complete folder empty, so one from before the last boot is made again. When something else is
-made, what no job has asked for within `KEPT` days is removed, and, where room is lacking, what processes were to hold and none
-does. All is for this user alone, and jobs take nothing from a folder of another's.
+A power cut may leave files of a complete folder empty, so a folder from before the last boot is filled again. Before a new folder is
+filled, folders that no job requested within `KEEP_DAYS` days are removed. If space is short, so are folders requested with `hold`
+that no process reads any more. Only this user may enter the folders, and jobs never use a folder of another user.
 """
 
 import fcntl
@@ -20,84 +20,80 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train_anywhere.files.atomic import move
-from train_anywhere.files.marked import MARKER, Place, make
+from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
 from train_anywhere.files.removal import make_empty, remove, remove_in
-from train_anywhere.files.terminal.byte_progress import in_words
+from train_anywhere.files.terminal.byte_progress import format_bytes
 
-KEPT = 30
-"""Days without a job that asked for it after which a folder is removed; longer than any job may run."""
+KEEP_DAYS = 30
+"""Days after the last request until a folder is removed; longer than any job may run."""
 
 BOOT = "boot"
-"""File of a complete folder: `boot()` when it was made."""
+"""File of a complete folder: the `boot_id()` under which it was filled."""
 
 USERS = "users"
-"""File of a complete folder that every process locks which reads there, in shared mode: who gets it alone may remove the folder."""
+"""File of a complete folder, locked in shared mode by each reader; a process that locks it exclusively may remove the folder."""
 
-_held: list[int] = []
-"""Locked files of this process, until it ends."""
+_users_locks: list[int] = []
+"""Descriptors of the `USERS` files that this process locks until it exits."""
 
-ROUNDED = 4096
-"""Bytes by which disks round up the size of a file, at most."""
+BLOCK_BYTES = 4096
+"""The most by which disks round up the size of a file."""
 
 
-class NoRoom(OSError):
-    """A disk has too little room; the message is a clause that says how much is needed and how much is there."""
+class NoSpaceError(OSError):
+    """A disk has too little space; the message is a clause with the space needed and available."""
 
 
 def provide(
     local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int, hold: bool = False
 ) -> tuple[Path, bool]:
-    """The folder `name` that `fill` fills, unless a process before has done it; others that ask at the same time wait.
+    """Return the shared folder `name`, and whether this call filled it; concurrent calls wait for the one that fills it.
 
-    Args:
-        fill: writes into an empty folder; what it raises ends the call, and nothing is left.
-        size, files: bytes and number of what it will write.
-        hold: the folder must stay as long as this process and its children live, and may go afterwards where room is lacking.
-
-    Returns:
-        The folder, and whether it was made by this call.
+    `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left. With `hold`, the folder stays as
+    long as this process and its children live; afterwards it may be removed when space is short.
 
     Raises:
-        NoRoom: before anything is written.
-        NotOurs, OSError: the disk refuses, or the folder of another user is in the way.
+        NoSpaceError: the disk has too little space; nothing was written.
+        NotOwnedError: a folder of another user is in the way.
+        OSError: the disk failed.
     """
-    top = shared(local_disk)
-    make(top, private=True)
-    place, begun = _place(local_disk, name), _place(local_disk, name, ".")
-    with only_one(top.path / f".{name}.lock"):
-        if found := _usable(place):
+    top = shared_folder(local_disk)
+    make_owned(top, private=True)
+    place, unfinished = _place(local_disk, name), _place(local_disk, name, ".")
+    with hold_lock(top.path / f".{name}.lock"):
+        if found := _is_usable(place):
             os.utime(place.path / MARKER)
         else:
-            for left in (place, begun):
-                remove(left)
-            _remove_unused(local_disk)
-            _make_room(local_disk, size, files)
-            refuse_without_room(local_disk, size, files)
-            _make(place, begun, fill)
+            for old in (place, unfinished):
+                remove(old)
+            _remove_old(local_disk)
+            _free_space(local_disk, size, files)
+            refuse_without_space(local_disk, size, files)
+            _fill_and_publish(place, unfinished, fill)
         if hold:
-            _held.append(os.open(place.path / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            fcntl.flock(_held[-1], fcntl.LOCK_SH)
+            _users_locks.append(os.open(place.path / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            fcntl.flock(_users_locks[-1], fcntl.LOCK_SH)
     return place.path, not found
 
 
-def shared(local_disk: Path) -> Place:
-    """This user's folder on the disk of this node."""
+def shared_folder(local_disk: Path) -> OwnedFolder:
+    """Return this user's folder on the disk of this node."""
     name = f"shared-{os.getuid()}"
-    return Place(local_disk, (name,), f"folder {name} of jobs")
+    return OwnedFolder(local_disk, (name,), f"folder {name} of jobs")
 
 
-def refuse_without_room(disk: Path, size: int, files: int) -> None:
-    """Raise NoRoom unless so many bytes in so many files fit onto the disk."""
-    there = os.statvfs(disk)
-    needed, free = size + files * ROUNDED, there.f_bavail * there.f_frsize
+def refuse_without_space(disk: Path, size: int, files: int) -> None:
+    """Raise NoSpaceError unless `size` bytes in `files` files fit on the disk."""
+    status = os.statvfs(disk)
+    needed, free = size + files * BLOCK_BYTES, status.f_bavail * status.f_frsize
     if free < needed:
-        raise NoRoom(f"{disk} has {in_words(free)} free, and {in_words(needed)} are needed")
-    if there.f_files and there.f_favail < files:
-        raise NoRoom(f"{disk} has room for {there.f_favail:,} files, and {files:,} are needed")
+        raise NoSpaceError(f"{disk} has {format_bytes(free)} free, and {format_bytes(needed)} are needed")
+    if status.f_files and status.f_favail < files:
+        raise NoSpaceError(f"{disk} has space for {status.f_favail:,} files, and {files:,} are needed")
 
 
-def boot() -> str:
-    """Identifies this boot of this machine."""
+def boot_id() -> str:
+    """Return an identifier of this machine's current boot; the host name if there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -105,8 +101,8 @@ def boot() -> str:
 
 
 @contextmanager
-def only_one(lock: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file of this node's disk, which may be removed by its holder; yields False where it is held and `wait` is false."""
+def hold_lock(lock: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file on this node's disk, which its holder may remove; yield False if it is held and `wait` is false."""
     while True:
         with lock.open("w") as handle:
             try:
@@ -114,53 +110,53 @@ def only_one(lock: Path, wait: bool = True) -> Iterator[bool]:
             except BlockingIOError:
                 yield False
                 return
-            if os.fstat(handle.fileno()).st_nlink:  # else it was removed while this process waited
+            if os.fstat(handle.fileno()).st_nlink:  # else the lock file was removed while this process waited
                 yield True
                 return
 
 
-def _make(place: Place, begun: Place, fill: Callable[[Path], None]) -> None:
-    make_empty(begun, private=True)
+def _fill_and_publish(place: OwnedFolder, unfinished: OwnedFolder, fill: Callable[[Path], None]) -> None:
+    make_empty(unfinished, private=True)
     try:
-        fill(begun.path)
-        (begun.path / BOOT).write_text(boot())
-        move(begun.path, place.path)
+        fill(unfinished.path)
+        (unfinished.path / BOOT).write_text(boot_id())
+        move(unfinished.path, place.path)
     except BaseException:
-        remove(begun)
+        remove(unfinished)
         raise
 
 
-def _place(local_disk: Path, name: str, before: str = "") -> Place:
-    return Place(local_disk, (*shared(local_disk).names, before + name), f"shared {name}")
+def _place(local_disk: Path, name: str, before: str = "") -> OwnedFolder:
+    return OwnedFolder(local_disk, (*shared_folder(local_disk).names, before + name), f"shared {name}")
 
 
-def _usable(place: Place) -> bool:
-    """Whether the folder is there, and was made since the last boot."""
+def _is_usable(place: OwnedFolder) -> bool:
+    """Return whether the folder exists and was filled since the last boot."""
     with suppress(OSError):
-        return (place.path / BOOT).read_text() == boot()
+        return (place.path / BOOT).read_text() == boot_id()
     return False
 
 
-def _remove_unused(local_disk: Path) -> None:
-    """Remove what no job has asked for in a long time, what is older than the last boot, and what killed processes have left."""
-    _remove_if(local_disk, lambda place: not _used_lately(place))
+def _remove_old(local_disk: Path) -> None:
+    """Remove folders not requested for a long time or older than the last boot, and unfinished ones of killed processes."""
+    _remove_if(local_disk, lambda place: not _is_recent(place))
 
 
-def _make_room(local_disk: Path, size: int, files: int) -> None:
-    """As long as room is lacking, remove what processes held and none holds any more."""
+def _free_space(local_disk: Path, size: int, files: int) -> None:
+    """While space is short, remove folders that processes held and no process holds any more."""
 
-    def needless(place: Place) -> bool:
+    def is_unneeded(place: OwnedFolder) -> bool:
         try:
-            refuse_without_room(local_disk, size, files)
+            refuse_without_space(local_disk, size, files)
             return False
-        except NoRoom:
-            return _free(place)
+        except NoSpaceError:
+            return _is_unused(place)
 
-    _remove_if(local_disk, needless)
+    _remove_if(local_disk, is_unneeded)
 
 
-def _free(place: Place) -> bool:
-    """Whether processes held the folder, and none does now."""
+def _is_unused(place: OwnedFolder) -> bool:
+    """Return whether processes held the folder and none does now."""
     try:
         with open(place.path / USERS) as users:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,21 +165,21 @@ def _free(place: Place) -> bool:
         return False
 
 
-def _remove_if(local_disk: Path, needless: Callable[[Place], bool]) -> None:
-    """Remove folders, and what killed processes have left; those that a process is making stay."""
-    top = shared(local_disk)
+def _remove_if(local_disk: Path, is_unneeded: Callable[[OwnedFolder], bool]) -> None:
+    """Remove unneeded folders, and unfinished ones of killed processes; folders that a process is filling stay."""
+    top = shared_folder(local_disk)
     for name in {p.name.removeprefix(".") for p in top.path.iterdir() if p.is_dir()}:
         lock = top.path / f".{name}.lock"
-        with only_one(lock, wait=False) as held:
-            if not held:
+        with hold_lock(lock, wait=False) as is_held:
+            if not is_held:
                 continue
-            gone = remove(_place(local_disk, name, "."))
-            if needless(_place(local_disk, name)) and remove(_place(local_disk, name)) and gone:
+            removed = remove(_place(local_disk, name, "."))
+            if is_unneeded(_place(local_disk, name)) and remove(_place(local_disk, name)) and removed:
                 remove_in(top, lock.name)
 
 
-def _used_lately(place: Place) -> bool:
+def _is_recent(place: OwnedFolder) -> bool:
     try:
-        return _usable(place) and time.time() - (place.path / MARKER).stat().st_mtime < KEPT * 86400
+        return _is_usable(place) and time.time() - (place.path / MARKER).stat().st_mtime < KEEP_DAYS * 86400
     except OSError:
         return False

@@ -1,7 +1,7 @@
-"""Opening ordinary files and making folders: a link is not followed, a pipe is not waited for, a device is not written to.
+"""Open ordinary files and make folders, without following links, waiting for pipes or writing to devices.
 
-Everything that is written below a run folder goes through here or through `files/atomic.py`: the folder may come from
-someone else, and a link in it would lead to a file of the user.
+Everything written below a run folder goes through this module or `files/atomic.py`: the folder may come from another user, and a
+link in it could lead to a file of this user.
 """
 
 import os
@@ -10,9 +10,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal
 
-from train_anywhere.files.atomic import not_ordinary, permissions, write_atomic
+from train_anywhere.files.atomic import not_ordinary_error, permissions, write_atomic
 
-_HOW = {
+_FLAGS = {
     "rb": os.O_RDONLY,
     "rb+": os.O_RDWR,
     "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
@@ -23,23 +23,24 @@ _HOW = {
 def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
     """Open an ordinary file, unbuffered.
 
-    A file that has a second name (a hard link) gets a copy of its own before it is written: the other name keeps its content.
+    A file with a second name (a hard link) is replaced by a copy before it is written, so the other name keeps its content.
 
     Raises:
-        FileExistsError: it is a link, a folder, a pipe, a socket or a device; nothing has changed then.
-        OSError: the disk refuses.
+        FileExistsError: the path is a link, a folder, a pipe, a socket or a device; nothing has changed then.
+        OSError: the disk failed.
     """
+    flags = _FLAGS[mode] | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        number = os.open(path, _HOW[mode] | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+        number = os.open(path, flags, 0o666)
     except FileNotFoundError:
         raise
     except OSError:
-        permissions(path)  # raises what says what else it is
+        permissions(path)  # raises a clearer error if it is not an ordinary file
         raise
     try:
         status = os.fstat(number)
         if not stat.S_ISREG(status.st_mode):
-            raise not_ordinary(path, status.st_mode)
+            raise not_ordinary_error(path, status.st_mode)
         if mode == "rb" or status.st_nlink < 2:
             if mode == "wb":
                 os.ftruncate(number, 0)
@@ -48,17 +49,17 @@ def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
         os.close(number)
         raise
     os.close(number)
-    _copy_of_its_own(path)
+    _break_hard_link(path)
     return open_file(path, mode)
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Replace the content of an existing file in place: a full disk takes it too, in the room that the file has.
+    """Replace the content of an existing file in place, which works on a full disk if the new content is not longer.
 
-    The text is written at once, padded with line ends, so that no reader sees the end of the old one after the new one.
+    Shorter content is first padded with newlines, so that no reader sees the end of the old content after it.
 
     Raises:
-        OSError: the disk refuses, or there is no such ordinary file.
+        OSError: the disk failed, or the file is missing or not an ordinary file.
     """
     with open_file(path, "rb+") as file:
         size = os.fstat(file.fileno()).st_size
@@ -68,24 +69,24 @@ def overwrite(path: Path, content: bytes) -> None:
         file.truncate(len(content))
 
 
-def _allocate(file: FileIO, wanted: int, size: int) -> None:
-    """Get the room first: of a write that does not fit a disk takes a part. Line ends at the end change no content."""
+def _allocate(file: FileIO, needed: int, size: int) -> None:
+    """Extend a file with newlines to `needed` bytes first: a full disk would write only a part of the new content."""
     try:
-        _write(file, b"\n" * (wanted - size), size)
-        os.posix_fallocate(file.fileno(), 0, wanted)
+        _write(file, b"\n" * (needed - size), size)
+        os.posix_fallocate(file.fileno(), 0, needed)
     except OSError:
         file.truncate(size)
         raise
 
 
-def _write(file: FileIO, content: bytes, place: int) -> None:
+def _write(file: FileIO, content: bytes, offset: int) -> None:
     while content:
-        written = os.pwrite(file.fileno(), content, place)
-        content, place = content[written:], place + written
+        written = os.pwrite(file.fileno(), content, offset)
+        content, offset = content[written:], offset + written
 
 
 def write_or_overwrite(path: Path, content: str) -> None:
-    """`write_atomic`; if the disk has no room for a second file, the old one is overwritten in place. Raises OSError."""
+    """Write a file with `write_atomic`, or overwrite it in place if the disk has no room for a second file. Raises OSError."""
     try:
         write_atomic(path, content)
     except OSError:
@@ -98,14 +99,14 @@ def write_or_overwrite(path: Path, content: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder unless it exists; its parent must. Raises OSError: also for a link or a file in its place."""
+    """Make a folder unless it exists; its parent must exist. Raises OSError, also if the path is a link or a file."""
     try:
         os.mkdir(folder)
     except FileExistsError:
         if not stat.S_ISDIR(mode := folder.lstat().st_mode):
-            raise not_ordinary(folder, mode, "folder") from None
+            raise not_ordinary_error(folder, mode, "folder") from None
 
 
-def _copy_of_its_own(path: Path) -> None:
+def _break_hard_link(path: Path) -> None:
     with open_file(path, "rb") as old:
         write_atomic(path, old.readall())

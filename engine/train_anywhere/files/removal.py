@@ -1,16 +1,16 @@
-"""The only place that removes anything: only what is provably this project's own. The rest stays, and a sentence says so.
+"""The only module that removes anything. It removes only what is provably this project's own, and logs what it leaves.
 
-A folder is removed if all of the following holds. It is checked through open descriptors, so that nothing can be
-replaced between the check and the removal:
+A folder is removed only if all of the following is true. The checks use open descriptors, so that nothing can be replaced between
+the check and the removal:
 
-- its path is computed: a root that the caller gives, and below it names made of run id, step, user id and the like. A path
+- Its path is computed: a root from the caller, and below it names built from run id, step, user id and the like. A path
   read from a file or from the environment proves nothing.
-- nothing below that root is a symbolic link, and no other disk is mounted there.
-- it contains a file `.run-marker`, written when the folder was made, which says what the folder is and for which run.
-- the folder, its marker and all folders in it belong to this user.
+- Nothing below that root is a symbolic link, and no other disk is mounted there.
+- It contains a file `.run-marker`, written when the folder was made, with the purpose of the folder and its run.
+- The folder, its marker and all folders in it belong to this user.
 
 The marker is removed last: a folder that a kill leaves half removed still has it, and is removed the next time. A kill between
-making a folder and its marker leaves an empty folder, which may be removed by its name alone.
+making a folder and its marker leaves an empty folder, which may be removed because of its name.
 """
 
 import os
@@ -22,59 +22,65 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from train_anywhere.files.marked import MARKER, NotOurs, Place, enter, make, opened, prove
+from train_anywhere.files.owned_folder import (
+    MARKER,
+    NotOwnedError,
+    OwnedFolder,
+    check_marker,
+    make_owned,
+    open_below,
+    open_subfolder,
+)
 
-DEEPEST = 50
+MAX_DEPTH = 50
 """Levels of folders below a folder of ours; this project never makes more."""
 
 
-def make_empty(place: Place, private: bool = False) -> None:
-    """`make` an empty folder: an existing one is removed first, if it is ours. Raises what `make` raises."""
+def make_empty(place: OwnedFolder, private: bool = False) -> None:
+    """Create an empty folder like `make_owned`; an existing one is removed first if it is ours. Raises what `make_owned` raises."""
     if os.path.lexists(place.path) and not remove(place):
-        raise FileExistsError(f"{place.path} is in the way")
-    make(place, private)
+        raise FileExistsError(f"{place.path} exists and can't be removed")
+    make_owned(place, private)
 
 
-def remove(place: Place, hidden: str = "") -> bool:
-    """Remove the folder if it is ours; if it is not, say so once.
+def remove(place: OwnedFolder, hidden: str = "") -> bool:
+    """Remove the folder if it is ours, else log the reason once; return whether it is gone.
 
-    Args:
-        hidden: a name to rename it to first, so that a kill leaves nothing half removed under its own name.
-
-    Returns:
-        Whether it is gone.
+    It is first renamed to `hidden`, if given, so that a kill leaves nothing half removed under its own name.
     """
     try:
-        with opened(place.root, place.names[:-1]) as parent:
+        with open_below(place.root, place.names[:-1]) as parent:
             _remove(parent, place, hidden)
     except FileNotFoundError:
         return not os.path.lexists(place.path)
     except OSError as why:
-        say_once(f"{place.path} is not removed: {why if isinstance(why, NotOurs) else why.strerror or why}.")
+        print_once(
+            f"{place.path} is not removed: {why if isinstance(why, NotOwnedError) else why.strerror or why}."
+        )
         return False
     return True
 
 
-def remove_in(place: Place, name: str) -> None:
+def remove_in(place: OwnedFolder, name: str) -> None:
     """Remove the file `name`, if it exists, from a folder that is ours.
 
     Raises:
-        NotOurs: the folder can't be proved to be ours.
-        OSError: the disk refuses, or there is no such folder.
+        NotOwnedError: the folder can't be proved to be ours.
+        OSError: the disk failed, or the folder does not exist.
     """
-    with opened(place.root, place.names) as folder:
-        prove(folder, place)
+    with open_below(place.root, place.names) as folder:
+        check_marker(folder, place)
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
 
 
 def temporary_name(path: Path) -> Path:
-    """The name, beside a file, under which this process alone writes its replacement."""
+    """Return a name next to a file, unique to this process, under which to write its replacement."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
 
 
 def remove_file(path: Path) -> None:
-    """Remove a temporary file of this process, if it exists. Raises ValueError if its name is not one."""
+    """Remove a temporary file of this process, if it exists. Raises ValueError unless its name has this process's number."""
     if not (path.name.startswith(".") and str(os.getpid()) in re.split("[.-]", path.name)):
         raise ValueError(f"{path} is not a temporary file of this process")
     with suppress(FileNotFoundError):
@@ -88,23 +94,23 @@ def remove_empty(folder: Path) -> None:
 
 
 def remove_link(path: Path) -> None:
-    """Remove a symbolic link, and nothing else; its target stays."""
+    """Remove a symbolic link but not its target; do nothing if the path is anything else."""
     if path.is_symlink():
         path.unlink()
 
 
 @cache
-def say_once(text: str) -> None:
+def print_once(text: str) -> None:
     """Print a line to the log, once per process."""
     print(text, file=sys.stderr, flush=True)
 
 
-def _remove(parent: int, place: Place, hidden: str) -> None:
+def _remove(parent: int, place: OwnedFolder, hidden: str) -> None:
     name = place.names[-1]
-    folder = enter(parent, name, place.path)
+    folder = open_subfolder(parent, name, place.path)
     try:
-        prove(folder, place)
-        _survey(folder, place.path)
+        check_marker(folder, place)
+        _check_content(folder, place.path)
         if hidden:
             name = _hide(parent, name, hidden, folder)
         _empty(folder)
@@ -113,35 +119,35 @@ def _remove(parent: int, place: Place, hidden: str) -> None:
     os.rmdir(name, dir_fd=parent)
 
 
-def _survey(folder: int, path: Path, levels: int = DEEPEST) -> None:
-    """Before anything is removed, raise NotOurs for what this project never makes: mounted disks, folders of other users."""
+def _check_content(folder: int, path: Path, levels: int = MAX_DEPTH) -> None:
+    """Raise NotOwnedError if a folder contains what this project never makes: mounted disks, folders of other users."""
     if not levels:
-        raise NotOurs(f"{path} is deeper than any folder of this project")
+        raise NotOwnedError(f"{path} is deeper than any folder of this project")
     for name in _folders(folder):
-        inner = enter(folder, name, path / name)
+        inner = open_subfolder(folder, name, path / name)
         try:
             if os.fstat(inner).st_uid != os.getuid():
-                raise NotOurs(f"{path / name} belongs to another user")
-            _survey(inner, path / name, levels - 1)
+                raise NotOwnedError(f"{path / name} belongs to another user")
+            _check_content(inner, path / name, levels - 1)
         finally:
             os.close(inner)
 
 
 def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
-    """Rename the open folder; returns its new name."""
+    """Rename the open folder; return its new name."""
     try:
         os.rename(name, hidden, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
-        return name  # something else has the hidden name: remove it under its own
-    there = os.stat(hidden, dir_fd=parent, follow_symlinks=False)
-    if os.path.samestat(there, os.fstat(folder)):
+        return name  # the hidden name is in use: remove the folder under its own name
+    status = os.stat(hidden, dir_fd=parent, follow_symlinks=False)
+    if os.path.samestat(status, os.fstat(folder)):
         return hidden
     os.rename(hidden, name, src_dir_fd=parent, dst_dir_fd=parent)
-    raise NotOurs(f"{name} was replaced meanwhile")
+    raise NotOwnedError(f"{name} was replaced by another process meanwhile")
 
 
 def _empty(folder: int) -> None:
-    """Remove the content of the open folder, the marker last and only if nothing else is left."""
+    """Remove the content of the open folder; the marker last, and only if nothing else is left."""
     folders = _folders(folder)
     for name in os.listdir(folder):
         if name in folders:

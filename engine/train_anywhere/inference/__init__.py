@@ -1,14 +1,14 @@
-"""Trained models: measured, used, exported. Run folders are only read, also those of runs that train meanwhile.
+"""Evaluation, prediction, generation and export with trained models. Run folders may belong to runs that are still training.
 
     from train_anywhere.inference import load_model
     model = load_model("results/latest")
 
-request          what was typed for `src/evaluate.py`, checked
-opening          a run folder, a checkpoint, the model with its weights
-evaluate_run     does it here; `evaluation_job` as a job
-predictions      files of predictions; `output_files` names files that do not exist yet
+request          checks the arguments of `src/evaluate.py`
+trained_model    opens a run folder and loads a checkpoint into its model
+evaluate_run     runs an evaluation here; `evaluation_job` prepares one as a job
+predictions      writes files of predictions; `output_files` chooses names of new files
 """
 
-from train_anywhere.inference.opening import load_model
+from train_anywhere.inference.trained_model import load_model
 
 __all__ = ["load_model"]

@@ -1,4 +1,4 @@
-"""Names of the files that come after training, each of them free, and the file of the metrics."""
+"""Paths of new files of an evaluation, and the file of its metrics."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ ENDINGS = (".npz", ".csv")
 
 
 def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapping[str, float]) -> Path:
-    """RUN/evaluations/<split>-<step>.json. Another result of the same split and step stays: then the name ends in -2, -3, ...
+    """Write RUN/evaluations/<split>-<step>.json and return its path. If that has other metrics, the name ends in -2, -3, ...
 
     Raises:
         CheckpointError: the run folder can't be written.
@@ -40,45 +40,45 @@ def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapp
             path = folder / f"{split}-{saved.path.name}{'' if number == 1 else f'-{number}'}.json"
             if not path.exists():
                 write_atomic(path, text)
-            if _same(path, content):
+            if _has_content(path, content):
                 return path
             number += 1
     except OSError as error:
         raise CheckpointError(f"{folder} can't be written ({error.strerror or error}).") from error
 
 
-def _same(path: Path, content: Mapping[str, Any]) -> bool:
+def _has_content(path: Path, content: Mapping[str, Any]) -> bool:
     try:
         return bool(json.loads(read_text(path)) == json.loads(dumps(content)))
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def free(path: Path) -> Path:
-    """The absolute path of a file that is about to be written.
+def check_new_file(path: Path) -> Path:
+    """Return the absolute path of a file to write.
 
     Raises:
-        CheckpointError: something has that name, or its folder is not there.
+        CheckpointError: the file exists, or its folder does not.
     """
     path = shell_folder() / path.expanduser()
     if path.exists() or path.is_symlink():
-        raise CheckpointError(f"{path} is there already, and is not overwritten; name another file.")
+        raise CheckpointError(f"{path} exists and is not overwritten; name another file.")
     if not path.parent.is_dir():
-        raise CheckpointError(f"{path.parent} is no folder; make it, or name another file.")
+        raise CheckpointError(f"{path.parent} is not a folder; make it, or name another file.")
     return path
 
 
-def prediction_file(named: str) -> Path:
-    """A free file for predictions. Raises CheckpointError: also for another ending."""
-    if Path(named).suffix not in ENDINGS:
-        raise CheckpointError(f"--predict {named}: the name must end in {' or '.join(ENDINGS)}.")
-    return free(Path(named))
+def prediction_file(name: str) -> Path:
+    """Return the path of a new file for predictions. Raises CheckpointError, also for a suffix that is not in `ENDINGS`."""
+    if Path(name).suffix not in ENDINGS:
+        raise CheckpointError(f"--predict {name}: the name must end in {' or '.join(ENDINGS)}.")
+    return check_new_file(Path(name))
 
 
-def export_file(run: RunDir, saved: SavedCheckpoint, named: Path | None, ending: str) -> Path:
-    """The file named, or RUN/exports/model-<step><ending>. Raises CheckpointError: it is there already."""
-    if named:
-        return free(named)
+def export_file(run: RunDir, saved: SavedCheckpoint, file: Path | None, suffix: str) -> Path:
+    """Return `file`, or RUN/exports/model-<step><suffix>. Raises CheckpointError if it exists."""
+    if file:
+        return check_new_file(file)
     folder = run.path / EXPORTS
     try:
         make_folder(folder)
@@ -86,4 +86,4 @@ def export_file(run: RunDir, saved: SavedCheckpoint, named: Path | None, ending:
         raise CheckpointError(
             f"{folder} can't be made ({error.strerror}); name a file with --to FILE."
         ) from error
-    return free(folder / f"model-{saved.path.name}{ending}")
+    return check_new_file(folder / f"model-{saved.path.name}{suffix}")

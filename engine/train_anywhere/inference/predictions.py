@@ -1,4 +1,4 @@
-"""Files of what a model answers to the rows of a split."""
+"""Files with the predictions of a model for the rows of a split."""
 
 import csv
 import io
@@ -15,35 +15,36 @@ from train_anywhere.files.atomic import write_atomic
 def write_predictions(
     path: Path, arrays: Mapping[str, np.ndarray], names: Sequence[str] = (), classes: Sequence[str] = ()
 ) -> None:
-    """Write one row for each row of the split, in its order.
+    """Write the predictions for each row of a split, in the order of the rows.
 
     Args:
-        path: .npz holds the arrays [n, ...] by name, .csv a column for each number of a row.
-        names: a name for each row, such as its file; empty if rows have none.
-        classes: names of the classes. Arrays [n, classes] get them as columns, and the class with the largest number.
+        path: a .npz file has the arrays [n, ...] by name, a .csv file a column for each number of a row.
+        arrays: the predictions [n, ...] by name.
+        names: a name for each row, such as its file; may be empty.
+        classes: names of the classes. Arrays [n, classes] get a column for each, and one with the class of the largest number.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the file can't be written.
     """
     try:
         if path.suffix == ".npz":
             with open(path, "xb") as file:
-                texts = {"files": names[: _rows(arrays)], "class_names": classes}
-                np.savez(file, **{k: np.array(v) for k, v in texts.items() if v} | dict(arrays))
+                labels = {"files": names[: _count_rows(arrays)], "class_names": classes}
+                np.savez(file, **{k: np.array(v) for k, v in labels.items() if v} | dict(arrays))
         else:
             write_atomic(path, _table(arrays, names, classes))
     except OSError as error:
         raise CheckpointError(f"{path} can't be written ({error.strerror or error}).") from error
 
 
-def _rows(arrays: Mapping[str, np.ndarray]) -> int:
+def _count_rows(arrays: Mapping[str, np.ndarray]) -> int:
     return min(map(len, arrays.values()), default=0)
 
 
 def _table(arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequence[str]) -> str:
-    columns: dict[str, Iterable[Any]] = {"row": range(_rows(arrays))}
+    columns: dict[str, Iterable[Any]] = {"row": range(_count_rows(arrays))}
     if names:
-        columns["file"] = names[: _rows(arrays)]
+        columns["file"] = names[: _count_rows(arrays)]
     for name, array in arrays.items():
         flat = array.reshape(len(array), -1)
         of_classes = len({*classes}) == len(classes) > 1 and array.shape[1:] == (len(classes),)
@@ -58,10 +59,10 @@ def _table(arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequ
     return text.getvalue()
 
 
-def named_arrays(tree: Any, name: str = "predictions") -> dict[str, np.ndarray]:
-    """Arrays of a tree of tuples and dicts by name: a single one is "predictions", others go by key or number."""
+def flatten_arrays(tree: Any, name: str = "predictions") -> dict[str, np.ndarray]:
+    """Return the arrays in nested tuples and dicts by name: a single one is "predictions", others have keys or numbers as names."""
     if isinstance(tree, Mapping):
-        return {k: v for key, value in tree.items() for k, v in named_arrays(value, str(key)).items()}
+        return {k: v for key, value in tree.items() for k, v in flatten_arrays(value, str(key)).items()}
     if isinstance(tree, list | tuple):
-        return {k: v for n, value in enumerate(tree) for k, v in named_arrays(value, f"{name}_{n}").items()}
+        return {k: v for n, value in enumerate(tree) for k, v in flatten_arrays(value, f"{name}_{n}").items()}
     return {name: np.asarray(tree)}

@@ -1,4 +1,4 @@
-"""Around `src/train.py`: the command line that Hydra gets, and the exit code with one message for what went wrong."""
+"""The command line of `src/train.py` for Hydra, and its exit code and error message."""
 
 import os
 import sys
@@ -6,92 +6,94 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 
-from train_anywhere.config.command.command_line import here, opened, split
-from train_anywhere.config.command.compose import CONFIGS, complete_choices, quoted
-from train_anywhere.config.command.explained import explained
-from train_anywhere.config.command.refusal import refusal
-from train_anywhere.config.command.yaml_files import refuse_unusable
+from train_anywhere.config.command.command_line import refuse_deleted_folder, split_flags, to_hydra_overrides
+from train_anywhere.config.command.compose import CONFIGS, install_choice_loader, quote_value
+from train_anywhere.config.command.help_comments import add_comments
+from train_anywhere.config.command.refusal import explain_refusal
+from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
-from train_anywhere.files.terminal.output import escape_characters, trouble
+from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.runs.reopen.resume import saved_overrides
+from train_anywhere.runs.reopen.resume import load_saved_overrides
 
 
-def complete(arguments: Sequence[str]) -> list[str]:
-    """The command line for Hydra: first what made the run that `resume=` names, then what was typed, quoted as Hydra reads it.
+def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the command line for Hydra: the overrides of the run that `resume=` names, then the typed ones, with Hydra's quotes.
 
     Raises:
-        ConfigError: for a flag that does not exist, or a file below configs/ that Hydra could not read.
-        CheckpointError: where `resume=` names no run folder, or a damaged one.
+        ConfigError: a flag does not exist, or Hydra could not read a file below configs/.
+        CheckpointError: `resume=` does not name a run folder, or names a damaged one.
     """
-    here()
-    refuse_unusable(CONFIGS)
-    complete_choices()
-    line = split(arguments)
-    words = [quoted(word) for word in opened([*saved_overrides(line.overrides), *line.overrides])]
+    refuse_deleted_folder()
+    refuse_unusable_files(CONFIGS)
+    install_choice_loader()
+    line = split_flags(arguments)
+    saved = load_saved_overrides(line.overrides)
+    words = [quote_value(word) for word in to_hydra_overrides([*saved, *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
     return [*words, *line.flags]
 
 
 @contextmanager
-def help_page(arguments: Sequence[str]) -> Iterator[None]:
-    """Where help is asked for, what Hydra prints gets the comments of the configuration."""
+def add_help_comments(arguments: Sequence[str]) -> Iterator[None]:
+    """Add the comments of the configuration files to the help page that Hydra prints inside the `with` block."""
     if not {"-h", "--help"} & set(arguments):
         yield
         return
     try:
         with redirect_stdout(StringIO()) as page:
             yield
-    finally:  # Hydra ends the program
-        print(explained(page.getvalue()), end="")
+    finally:  # Hydra exits after the help page
+        print(add_comments(page.getvalue()), end="")
 
 
-def run_folder(arguments: Sequence[str]) -> str:
-    """The one argument of `--run`. Raises ProjectError where there is another number of them."""
+def parse_run_argument(arguments: Sequence[str]) -> str:
+    """Return the one argument of `--run`. Raises ProjectError for another number of arguments."""
     if len(arguments) != 1:
         raise ProjectError("--run takes one run folder: python src/train.py --run RUNDIR.")
     return arguments[0]
 
 
-def exit_code(command: Callable[[], int], overrides: bool = True) -> int:
-    """What a command returns. What a user can cause becomes one message; anything else is a bug and keeps its traceback.
+def run_command(command: Callable[[], int], overrides: bool = True) -> int:
+    """Run a command and return its exit code. An error that a user can cause is printed as one message; a bug keeps its traceback.
 
-    Args:
-        overrides: what was typed are keys and groups of the configuration, of which a refusal lists all problems.
+    With `overrides` the arguments are overrides of the configuration, and the message lists all of their problems.
     """
     escape_characters()
     try:
         code = command()
         if sys.stdout is not None:
-            sys.stdout.flush()  # a full disk is found here, not at Python's own end
+            sys.stdout.flush()  # raises for a full disk here, not when Python exits
         return code
-    except BrokenPipeError:  # `| head`: what was to be done is done
+    except BrokenPipeError:  # such as of `| head`: the reader has all that it needs
         sys.stdout = None
         return 0
     except KeyboardInterrupt:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        message = _unwritable_output(error) or refusal(error, _typed() if overrides else [], _sweep())
+        message = _output_message(error) or explain_refusal(
+            error, _read_overrides() if overrides else [], _is_sweep()
+        )
         if message is None:
             raise
-        with suppress(OSError):  # the exit code says it too
+        with suppress(OSError):  # the exit code remains
             print(f"error: {printable(message)}", file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
 
 
-def _unwritable_output(error: Exception) -> str | None:
-    """An error of a file that has no name came from standard output."""
+def _output_message(error: Exception) -> str | None:
+    """Return a message if the error is one of standard output: an OSError without a file name."""
     unnamed = isinstance(error, OSError) and error.errno is not None and error.filename is None
-    return trouble() if unnamed else None
+    return output_problem() if unnamed else None
 
 
-def _typed() -> list[str]:
-    """The overrides on the command line; none where it can't be read."""
+def _read_overrides() -> list[str]:
+    """Return the overrides on the command line; [] if they can't be parsed."""
     with suppress(ConfigError):
-        return [quoted(word) for word in opened(split(sys.argv[1:]).overrides)]
+        return [quote_value(word) for word in to_hydra_overrides(split_flags(sys.argv[1:]).overrides)]
     return []
 
 
-def _sweep() -> bool:
+def _is_sweep() -> bool:
     return "-m" in sys.argv or "--multirun" in sys.argv

@@ -1,8 +1,8 @@
-"""The process whose forks are programs: it imports modules, then forks for each request of a `train_anywhere.launch.forkserver.ForkServer`.
+"""The fork server: a process that imports modules, then forks a program for each request of a `forkserver.ForkServer`.
 
-It only imports: nothing that threads, devices or process groups depend on is initialized before a fork. A fork looks like a new
-interpreter: its own session, folder, environment, umask, standard streams, signal handlers and random state. It runs the
-program's real file as `__main__` and exits as the interpreter does.
+It only imports, and does not initialize threads, devices or process groups before a fork. A fork looks like a new interpreter: its own
+session, folder, environment, umask, standard streams, signal handlers and random state. It runs the program's file as `__main__` and
+exits like an interpreter.
 """
 
 import ctypes
@@ -27,20 +27,20 @@ from typing import Any
 
 from train_anywhere.files import ENGINE
 from train_anywhere.monitor.ranks import GONE, process_state
-from train_anywhere.runs.lock import started
+from train_anywhere.runs.lock import process_start
 
-ROOM = " " * 4000
-"""Last word of the server's command line: a fork writes its own command line over it."""
+PADDING = " " * 4000
+"""Last argument of the server's command line: space that a fork overwrites with its own command line."""
 
 AFTER_IMPORTS: dict[str, str] = {}
-"""Environment of this server once it has imported the modules."""
+"""Environment of this server after the imports."""
 
-MORE: list[socket.socket] = []
-"""Further sockets on which requests arrive; a module may add one, for what forks start themselves."""
+EXTRA_SOCKETS: list[socket.socket] = []
+"""Further sockets on which requests arrive. A module may add one for programs that forks start."""
 
 
 def read_line(connection: socket.socket) -> str:
-    """Return a line without its end, and leave what comes after it; "" if the other side has gone."""
+    """Read one line and return it without its end, and leave later data unread; return "" if the peer has closed the connection."""
     found = b""
     while not found.endswith(b"\n"):
         try:
@@ -55,9 +55,9 @@ def read_line(connection: socket.socket) -> str:
 
 
 def serve(requests: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request. In a fork, return the request; in the server None, when its client has gone."""
+    """Fork for each request. Return the request in a fork, and None in the server when its client has closed the connection."""
     children: dict[int, socket.socket] = {}
-    sockets, server = [requests, *MORE], os.getpid()
+    sockets, server = [requests, *EXTRA_SOCKETS], os.getpid()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -67,7 +67,7 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
         ready = select.select(watched, [], [])[0]
         if reader in ready:
             os.read(reader, 1 << 12)
-            _report_ends(children)
+            _report_exits(children)
         for source in set(ready) - {reader}:
             _, passed, _, _ = socket.recv_fds(source, 1, 4)
             if not passed:
@@ -92,15 +92,15 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
 
 
 def _fork() -> int:
-    """Return the fork's process id, 0 in the fork, or -1 if the system has no room for a process."""
+    """Return the fork's process id, 0 in the fork, or -1 if the system can't start another process."""
     try:
         return os.fork()
     except OSError:
         return -1
 
 
-def _report_ends(children: dict[int, socket.socket]) -> None:
-    """Send the exit code of each fork that has ended to whoever waits for it."""
+def _report_exits(children: dict[int, socket.socket]) -> None:
+    """Send the exit code of each fork that has exited to the process that requested it."""
     for child in list(children):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -108,12 +108,10 @@ def _report_ends(children: dict[int, socket.socket]) -> None:
                 answers.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
-def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]:
-    """Make this fork look like a new interpreter; return its arguments without -u.
+def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]:
+    """Make this fork look like a new interpreter, as `request` describes it; return its arguments without -u.
 
-    Args:
-        request: what `ForkServer.start` has sent.
-        imported: variables that were set by what the server has imported.
+    `imported` are the environment variables that imports set in the server.
     """
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -121,24 +119,24 @@ def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update({**imported, **request["environ"]})
-    os.getppid = starter(request["starter"], request["server"])  # type: ignore[assignment]
+    os.getppid = make_getppid(request["starter"], request["server"])  # type: ignore[assignment]
     for to, passed in enumerate(request["streams"]):
         os.dup2(passed, to)
     for passed in request["streams"]:
         os.close(passed)
-    show_as(request["command"])
+    set_command_line(request["command"])
     words = request["command"][1:]
     unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     streams = {
         "stdin": io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), sys.stdin.encoding),
-        "stdout": _text(1, sys.stdout, unbuffered),
-        "stderr": _text(2, sys.stderr, unbuffered),
+        "stdout": _open_text(1, sys.stdout, unbuffered),
+        "stderr": _open_text(2, sys.stderr, unbuffered),
     }
     for name, stream in streams.items():
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     for finalizer in util._finalizer_registry.values():  # type: ignore[attr-defined]
-        finalizer._pid = os.getpid()  # else it is skipped at the end: it was registered in the server
+        finalizer._pid = os.getpid()  # else it is skipped at exit, because the server registered it
     tempfile.tempdir = None
     time.tzset()
     random.seed()
@@ -147,28 +145,28 @@ def become(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]
     return words[words[0] == "-u" :]
 
 
-def starter(pid: int, server: int) -> Callable[[], int]:
-    """Return what os.getppid is in a fork: the process that requested it, or 1 once that or the server has ended."""
-    parent, start, fork = os.getppid, int(started(pid) or 0), os.getpid()
+def make_getppid(pid: int, server: int) -> Callable[[], int]:
+    """Return a replacement of os.getppid for a fork: the process that requested it, or 1 after that or the server has exited."""
+    parent, start, fork = os.getppid, int(process_start(pid) or 0), os.getpid()
 
     def getppid() -> int:
-        if os.getpid() != fork:  # a child of the fork, such as a worker that reads data
+        if os.getpid() != fork:  # in a child of the fork, such as a data worker
             return parent()
         return pid if parent() == server and process_state(pid, start) != GONE else 1
 
     return getppid
 
 
-def show_as(command: Sequence[str]) -> None:
-    """Make `ps` and `pgrep -f` show another command line for this process, by writing over its own (Linux, see proc(5))."""
+def set_command_line(command: Sequence[str]) -> None:
+    """Make `ps` and `pgrep -f` show another command line for this process by overwriting its arguments (Linux, see proc(5))."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        start, end = map(int, fields[45:47])  # arg_start and arg_end; this list begins at the third field
+        start, end = map(int, fields[45:47])  # arg_start and arg_end; this list starts at the third field
         text = "\0".join(command).encode(errors="surrogateescape")[: end - start - 1]
         ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
-def _text(number: int, like: Any, unbuffered: bool) -> io.TextIOWrapper:
+def _open_text(number: int, like: Any, unbuffered: bool) -> io.TextIOWrapper:
     raw = io.FileIO(number, "w", closefd=False)
     buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
     return io.TextIOWrapper(
@@ -180,9 +178,9 @@ def _text(number: int, like: Any, unbuffered: bool) -> io.TextIOWrapper:
     )
 
 
-def run(words: list[str]) -> None:
+def run_program(words: list[str]) -> None:
     """Run a script, a module (-m) or code (-c), as the interpreter does."""
-    sys.path.remove(str(ENGINE))  # the server's: a program finds the engine itself
+    sys.path.remove(str(ENGINE))  # added for the server; a program finds the engine itself
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
     if words[0] == "-m":
@@ -199,12 +197,7 @@ def run(words: list[str]) -> None:
 
 
 def main(number: int, modules: Sequence[str]) -> None:
-    """Import the modules and serve until the client has gone; in a fork, run the program.
-
-    Args:
-        number: the descriptor of the socket on which requests arrive.
-        modules: imported before the first fork.
-    """
+    """Import the modules and serve requests on the socket with descriptor `number` until it is closed; in a fork, run the program."""
     requests, before = socket.socket(fileno=number), dict(os.environ)
     for name in modules:
         importlib.import_module(name)
@@ -213,4 +206,4 @@ def main(number: int, modules: Sequence[str]) -> None:
     gc.collect()
     gc.freeze()
     if (request := serve(requests)) is not None:
-        run(become(request, imported))
+        run_program(set_up_fork(request, imported))

@@ -1,7 +1,7 @@
-"""Start Python programs as forks of one process that has imported what they need, so that none waits for an import.
+"""Start Python programs as forks of a process that has imported their modules already.
 
-A new interpreter takes seconds to import a framework; a fork of a process that has imported it starts at once. `ForkServer` starts
-that process (launch/fork_main.py) and requests forks of it. A program that a fork can't run starts as a new interpreter.
+A new interpreter takes seconds to import a framework, and a fork starts at once. `ForkServer` starts the process that forks
+(launch/fork_main.py) and sends requests to it. A program that a fork can't run starts as a new interpreter.
 """
 
 import json
@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.launch.fork_main import AFTER_IMPORTS, ROOM, main, read_line
+from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, main, read_line
 
 READ_AT_IMPORT = (
     "CUDA", "KERAS", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TF_C", "TORCH_", "XLA",
 )  # fmt: skip
-"""Starts of the names of variables that libraries read while they are imported."""
+"""Prefixes of environment variables that libraries read while they are imported."""
 
-LOST = -int(signal.SIGKILL)
-"""Exit code of a fork whose server was killed: only the server knows its real one."""
+LOST_EXIT_CODE = -int(signal.SIGKILL)
+"""Exit code of a fork whose server was killed, because only the server knows the real one."""
 
 
 class Process(Protocol):
-    """What starters of programs need of `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that this project uses."""
 
     pid: int
     returncode: Any
@@ -52,10 +52,10 @@ class Process(Protocol):
 
 
 class ForkedProcess:
-    """A program that runs as a fork, with the methods of `subprocess.Popen` that its starters use.
+    """A program that runs as a fork, with methods of `subprocess.Popen`.
 
     Attributes:
-        pid: its process, which leads a session and a process group.
+        pid: its process id; it leads a session and a process group.
         returncode: its exit code, negative for a signal; None while it runs.
         stdin: the pipe to its standard input, if one was requested.
     """
@@ -73,10 +73,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code.
-
-        Args:
-            timeout: seconds; None: wait until it ends.
+        """Wait for the exit of the program, `timeout` seconds at most, and return the exit code.
 
         Raises:
             subprocess.TimeoutExpired: the program still runs.
@@ -84,7 +81,7 @@ class ForkedProcess:
         if self.returncode is None:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-            self.returncode = int(read_line(self._answers) or LOST)
+            self.returncode = int(read_line(self._answers) or LOST_EXIT_CODE)
             self._answers.close()
         return self.returncode
 
@@ -104,7 +101,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Starts programs as forks of a process that has imported `modules`; use it as a context manager.
+    """Starter of programs as forks of a process that has imported `modules`, and a context manager.
 
     If a fork is not possible, `start` starts a new interpreter: on macOS, whose libraries do not survive a fork
     (https://github.com/python/cpython/issues/77906); for a program with other options than -u, -m and -c, or with another value of a
@@ -112,9 +109,9 @@ class ForkServer:
 
     Args:
         modules: imported before the first fork.
-        environ: environment of the server; None: that of this process.
+        environ: environment of the server; None: the environment of this process.
         root: folder from which the project's modules are imported.
-        around: words before the server's command.
+        around: arguments before the server's command.
     """
 
     def __init__(
@@ -133,7 +130,7 @@ class ForkServer:
             number = theirs.fileno()
             folders = [str(root), str(ENGINE)]
             code = f"import sys; sys.path[:1] = {folders}; from {main.__module__} import main; main({number}, {[*modules]})"
-            command = [*around, sys.executable, "-c", code, ROOM]
+            command = [*around, sys.executable, "-c", code, PADDING]
             quiet = subprocess.DEVNULL
             self._server = subprocess.Popen(
                 command, cwd=root, env=self._environ, pass_fds=[number], start_new_session=True,
@@ -142,7 +139,7 @@ class ForkServer:
 
     @classmethod
     def join(cls, client: socket.socket) -> "ForkServer":
-        """Return the server at the other end of a socket of `train_anywhere.launch.fork_main.MORE`, for use in its forks."""
+        """Return the server at the other end of a socket in `train_anywhere.launch.fork_main.EXTRA_SOCKETS`, for use in its forks."""
         self = cls.__new__(cls)
         self._socket, self._environ = client, AFTER_IMPORTS
         return self
@@ -154,7 +151,7 @@ class ForkServer:
         self.close()
 
     def close(self) -> None:
-        """Stop the server; programs that run continue."""
+        """Stop the server; running programs continue."""
         if self._socket:
             self._socket.close()
             self._socket = None
@@ -171,28 +168,22 @@ class ForkServer:
         stderr: Any = None,
         start_new_session: bool = True,
     ) -> Process:
-        """Start a program, as `subprocess.Popen` does; returns once it runs.
+        """Start a program like `subprocess.Popen`, and return when it runs. `command` is this Python and its arguments.
 
-        Args:
-            command: this Python and its arguments.
-            env: environment; None: that of this process.
-            cwd: folder; None: that of this process.
-            stdin, stdout, stderr: as for `subprocess.Popen`; only stdin may be a pipe.
-            start_new_session: applies to a new interpreter; a fork always has a session of its own.
+        `env` and `cwd` default to those of this process. Only `stdin` may be a pipe. `start_new_session` applies to a new interpreter;
+        a fork always has a new session.
         """
         environ = dict(os.environ if env is None else env)
         with ExitStack() as streams:
             pipe = os.pipe() if stdin is subprocess.PIPE else None
             writer = os.fdopen(pipe[1], "wb", 0) if pipe else None
-            numbers = [
-                _descriptor(streams, *one)
-                for one in ((pipe[0] if pipe else stdin, 0), (stdout, 1), (stderr, 2))
-            ]
+            wanted = ((pipe[0] if pipe else stdin, 0), (stdout, 1), (stderr, 2))
+            numbers = [_descriptor(streams, *one) for one in wanted]
             numbers[2] = numbers[1] if stderr is subprocess.STDOUT else numbers[2]
             if pipe:
                 streams.callback(os.close, pipe[0])
-            known = self._serves(command) and not self.differing(environ)
-            if known and (forked := self.fork(command, environ, cwd or Path.cwd(), numbers)):
+            can_fork = self._can_fork(command) and not self.list_differences(environ)
+            if can_fork and (forked := self.fork(command, environ, cwd or Path.cwd(), numbers)):
                 forked.stdin = writer
                 return forked
             process = subprocess.Popen(
@@ -202,28 +193,23 @@ class ForkServer:
             process.stdin = writer
             return process
 
-    def _serves(self, command: Sequence[str]) -> bool:
-        """Return whether a fork can do what the command's options ask for."""
+    def _can_fork(self, command: Sequence[str]) -> bool:
+        """Return whether a fork supports the command's options."""
         words = [word for word in command[1:3] if word != "-u"]
         return bool(words) and (words[0] in ("-m", "-c") or not words[0].startswith("-"))
 
-    def differing(self, environ: Mapping[str, str]) -> list[str]:
-        """Return the variables that libraries read while they are imported, and that differ from the server's."""
+    def list_differences(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the environment variables that libraries read while they are imported and that differ from the server's."""
         names = {n for n in environ.keys() | self._environ.keys() if n.startswith(READ_AT_IMPORT)}
-        return sorted(
-            n for n in names - {"PYTHONUNBUFFERED", "PYTHONPATH"} if environ.get(n) != self._environ.get(n)
-        )
+        names -= {"PYTHONUNBUFFERED", "PYTHONPATH"}
+        return sorted(n for n in names if environ.get(n) != self._environ.get(n))
 
     def fork(
         self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
     ) -> ForkedProcess | None:
-        """Start a program as a fork, also with variables that differ; return None if the server has ended.
+        """Start a program as a fork, even if `list_differences` is not empty; return None if the server has exited.
 
-        Args:
-            command: this Python and its arguments.
-            environ: its environment.
-            cwd: its folder.
-            streams: descriptors of its standard input, output and error.
+        `streams` are the descriptors of its standard input, output and error.
         """
         if not self._socket:
             return None
@@ -249,7 +235,7 @@ class ForkServer:
 
 
 def _descriptor(streams: ExitStack, stream: Any, number: int) -> int:
-    """Return the descriptor that a program gets as its `number`."""
+    """Return the descriptor that becomes the program's descriptor `number`."""
     if stream is subprocess.DEVNULL:
         opened = os.open(os.devnull, os.O_RDWR)
         streams.callback(os.close, opened)

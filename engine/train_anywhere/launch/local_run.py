@@ -1,4 +1,4 @@
-"""From a composed configuration to a run folder, and training in it on this machine."""
+"""A run on this machine: check the configuration, make or reopen the run folder, train."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,55 +7,57 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere import features
-from train_anywhere.config.checks.batch_size import uneven_batch
-from train_anywhere.config.checks.targets import unreadable
-from train_anywhere.config.checks.this_machine import this_machine
+from train_anywhere.checkpoints.resume_check import refuse_unreadable
+from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.checks.targets import unreadable_target_notes
+from train_anywhere.config.checks.this_machine import machine_problems
 from train_anywhere.config.checks.writable import results_problems
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.devices import no_apple_gpu, no_gpu, visible_gpus
+from train_anywhere.distributed.devices import apple_gpu_problem, no_gpu_message, visible_gpus
 from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.layout import Layout, local_layout
-from train_anywhere.distributed.packages import missing_framework
+from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.errors import CheckpointError
-from train_anywhere.launch.preflight import data_problems, refuse_unreadable_run
-from train_anywhere.launch.processes import beside, refuse_nested_launch, run_here
+from train_anywhere.launch.preflight import data_problems
+from train_anywhere.launch.processes import refuse_nested_launch, run_here, run_monitor
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, create, discard, open_run, point_latest
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.runs.reopen.completed import complete, is_complete
-from train_anywhere.runs.reopen.from_scratch import set_aside
+from train_anywhere.runs.reopen.completion import completion_message, is_complete
+from train_anywhere.runs.reopen.from_scratch import move_aside
 from train_anywhere.runs.reopen.frozen import write_frozen
-from train_anywhere.runs.reopen.resume import resumed
+from train_anywhere.runs.reopen.resume import merge_resumed
 from train_anywhere.runs.reopen.trust import remember
 from train_anywhere.runs.summary import display_path
 
 
 def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
-    """Check, make or reopen the run folder, train; returns the exit code.
+    """Check the configuration, make or reopen the run folder, train; return the exit code.
 
     Args:
         tree: the composed configuration.
-        overrides: the command line, kept in the run folder.
+        overrides: the command line, which is kept in the run folder.
 
     Raises:
-        ConfigError: with all problems, before anything is written.
-        CheckpointError: where another job trains in the run folder, or none of its checkpoints can be read.
+        ConfigError: lists all problems, before anything is written.
+        CheckpointError: another job trains in the run folder, or none of its checkpoints can be read.
     """
     run = open_run(tree["resume"]) if tree["resume"] else None
-    config = load(resumed(tree, run, overrides) if run else tree, local_problems)
+    config = load(merge_resumed(tree, run, overrides) if run else tree, local_problems)
     layout = local_layout(config)
     refuse_nested_launch()
     if run:
         RunLock(run).refuse_if_held()
-        if is_complete(run, config):
-            print(complete(run, config))
-            return 0
-        refuse_unreadable_run(run, config)
+        if not config.from_scratch:
+            if is_complete(run, config.trainer):
+                print(completion_message(run, config))
+                return 0
+            refuse_unreadable(run)
     if config.dry_run:
-        print(resolved_numbers(config, layout))
+        print(format_dry_run(config, layout))
         return 0
-    if run and config.from_scratch and (kept := set_aside(run)):
-        print(f"from_scratch=true: what the run had is kept in {display_path(kept)}.", flush=True)
+    if run and config.from_scratch and (kept := move_aside(run)):
+        print(f"from_scratch=true: the earlier results are kept in {display_path(kept)}.", flush=True)
     results, new = Path(config.paths.results), run is None
     before = latest_run(results) if new else None
     try:
@@ -68,7 +70,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
             with suppress(OSError):
                 point_latest(results, before)
         raise
-    with beside(run, config):
+    with run_monitor(run, config):
         code = run_here(run, layout)
     if before and never_trained(run):
         point_latest(results, before)
@@ -83,7 +85,7 @@ def latest_run(results: Path) -> Path | None:
 
 
 def make_run(config: Config, overrides: Sequence[str], layout: Layout) -> RunDir:
-    """A new run folder, ready for its ranks."""
+    """Make a run folder with all files that its ranks read."""
     run = create(Path(config.paths.results), config.name)
     try:
         freeze(run, config, overrides, layout)
@@ -94,9 +96,18 @@ def make_run(config: Config, overrides: Sequence[str], layout: Layout) -> RunDir
 
 
 def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout) -> None:
-    """Write what the ranks read, and what run.json says of a run before it starts. Raises CheckpointError: the disk refuses."""
+    """Write the files that the ranks read, and run.json. Raises CheckpointError if the disk can't be written."""
     try:
-        _freeze(run, config, overrides, layout)
+        write_frozen(run, config, overrides)
+        remember(run.path, config)  # this user runs it here
+        run.update(
+            state="queued",
+            framework=config.framework,
+            strategy=layout.strategy,
+            launch="local",
+            cluster=config.cluster.name,
+            world_size=layout.device_count,
+        )
     except OSError as error:
         raise CheckpointError(
             f"{error.filename or run.path} can't be written ({error.strerror or error}), so nothing was trained; make room there"
@@ -104,48 +115,35 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
         ) from error
 
 
-def _freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout) -> None:
-    write_frozen(run, config, overrides)
-    remember(run.path, config)  # this user runs it here
-    run.update(
-        state="queued",
-        framework=config.framework,
-        strategy=layout.strategy,
-        launch="local",
-        cluster=config.cluster.name,
-        world_size=layout.device_count,
-    )
-
-
 def never_trained(run: RunDir) -> bool:
-    """Whether a run failed before its first step, such as for its data: `latest` should not point to it."""
-    info = run.info()
+    """Return whether a run failed before its first step, such as because of its data, so that `latest` should not point to it."""
+    info = run.read_info()
     return info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, []))
 
 
 def local_problems(config: Config) -> list[str]:
-    """What this machine can't run: several nodes, a batch that its devices can't share, missing folders, data or Horovod."""
+    """Return why this machine can't run it: several nodes, an uneven batch, missing folders, data or Horovod."""
     devices = local_layout(config).device_count
     problems = [
-        *this_machine(config, visible_gpus, local_layout(config).world_size),
+        *machine_problems(config, visible_gpus, local_layout(config).world_size),
         *features.problems(config, lambda one: [*one.problems(), *one.problems_here()]),
-        uneven_batch(config.data.batch_size, devices),
+        batch_size_problem(config.data.batch_size, devices),
         *data_problems(config, devices),
     ]
     if config.resume is None:
         problems += results_problems(Path(config.paths.results), config.name)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
-        problems.append(no_gpu("this machine"))
+        problems.append(no_gpu_message("this machine"))
     if config.trainer.accelerator == "mps":
-        problems.append(no_apple_gpu())
-    problems.append(missing_framework(config.framework))
+        problems.append(apple_gpu_problem())
+    problems.append(framework_problem(config.framework))
     if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
         problems.append(f"{problem} Without Horovod: strategy=auto.")
     return [p for p in problems if p]
 
 
-def resolved_numbers(config: Config, layout: Layout) -> str:
-    """What `dry_run=true` shows for a run on this machine."""
+def format_dry_run(config: Config, layout: Layout) -> str:
+    """Return the lines that `dry_run=true` prints for a run on this machine."""
     rows = {
         "framework": config.framework,
         "strategy": layout.strategy,
@@ -155,5 +153,7 @@ def resolved_numbers(config: Config, layout: Layout) -> str:
         "batch per device": config.data.batch_size // layout.device_count,
         "run folder": f"{config.paths.results}/{config.name}/<run id>",
     }
-    lines = [f"{k:<18}{v}" for k, v in rows.items()] + [f"note: {note}" for note in unreadable(config)]
+    lines = [f"{k:<18}{v}" for k, v in rows.items()] + [
+        f"note: {note}" for note in unreadable_target_notes(config)
+    ]
     return "\n".join([*lines, "dry run: nothing was written or started."])

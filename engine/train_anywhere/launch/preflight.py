@@ -1,6 +1,6 @@
-"""What is known of a run before it starts: whether its data is there and its checkpoints can be read, and whether batches and model fit.
+"""Cheap checks before a run starts: is the data there, do batches fit the memory, does the model fit the data, are packages installed?
 
-Only what is cheap to learn, by names and headers: a damaged row is found when it is read.
+The checks look at names and headers of files; a damaged row is only found when it is read.
 """
 
 import inspect
@@ -10,69 +10,61 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.checkpoints.init_run import init_problems
-from train_anywhere.checkpoints.usable import refuse_unreadable
-from train_anywhere.config.checks.targets import brings_network
+from train_anywhere.checkpoints.resume_check import refuse_unreadable as refuse_unreadable  # for plugins
+from train_anywhere.config.checks.targets import task_has_network
+from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import locate
-from train_anywhere.config.open_groups import CHECK, LISTED
+from train_anywhere.config.open_groups import CHECK, LIST_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Known
-from train_anywhere.data.order.fits import too_large
+from train_anywhere.data.order.batch_check import too_large
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.renamed import renamed
-from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.native_network import unsaid
+from train_anywhere.renamed import current_name
+from train_anywhere.training.native_network import missing_facts
 from train_anywhere.training.plan import make_plan
 
-LARGEST = 2**31
-"""Numbers in one rank's batch: 8 GiB."""
-
-
-def refuse_unreadable_run(run: RunDir, config: Config) -> None:
-    """Where a run is to be resumed and not started from scratch: its checkpoints, looked at quickly.
-
-    Raises:
-        CheckpointError: none of them can be read.
-    """
-    if not config.from_scratch:
-        refuse_unreadable(run)
+MAX_BATCH_NUMBERS = 2**31
+"""Maximum count of numbers in one rank's batch: 8 GiB of float32."""
 
 
 def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
-    """One sentence for each reason why no training could begin.
+    """Return a message for each reason why training can't start on `devices` devices of all nodes.
 
-    Args:
-        devices: over all nodes.
-        look: whether the data's folder is one of this machine.
+    `look` is false if the data's folder may not exist on this machine.
     """
     try:
-        known = known_of(config, look)
+        known = check_data(config.data, look)
     except DataError as error:
         return [str(error)]
     except ConfigError as error:
         return error.problems
-    except OSError as error:  # a path that can't be one
+    except OSError as error:  # not a valid path
         return [f"data.dir={error.filename} can't be used ({error.strerror}); use data.dir=FOLDER."]
     length = known.length
-    sentences = [too_large(length, config.data.batch_size, devices)] if length else []
-    sentences += [*known.problems, _too_much_memory(config, known, devices), *_no_such_model(config, known)]
-    found = [s for s in sentences if s] + _missing_packages(config) + init_problems(config)
-    if length and not found and config.data.batch_size % devices == 0:
-        found += _no_step(config, length, devices)
+    batch_size = config.data.batch_size
+    messages = [too_large(length, batch_size, devices)] if length else []
+    messages += [
+        *known.problems,
+        _memory_problem(batch_size, known, devices),
+        *_model_problems(config, known),
+    ]
+    found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)
+    if length and not found and batch_size % devices == 0:
+        found += _schedule_problems(config, length, devices)
     return found
 
 
-def known_of(config: Config, look: bool) -> Known:
-    """What the `_check_` of the data set knows before it is opened; nothing where it has none.
+def check_data(data: Data, look: bool) -> Known:
+    """Return the facts that the `_check_` of the data set finds without opening the data; empty without a `_check_`.
 
     Raises:
-        ConfigError: there is no such function.
-        DataError: files are missing, or not what they should be.
+        ConfigError: the function does not exist.
+        DataError: files are missing or have the wrong content.
     """
-    data = config.data
     if data.check is None:
         return Known()
-    known = _ask(data.check, "data", {**data.arguments, "look": look, "stage": data.stage})
+    known = _call_check(data.check, "data", {**data.arguments, "look": look, "stage": data.stage})
     if not isinstance(known, Known | None):
         raise ConfigError(
             f"data.{CHECK}={data.check} returns a {type(known).__name__}; it must return what is known, a train_anywhere.data.known.Known."
@@ -81,34 +73,34 @@ def known_of(config: Config, look: bool) -> Known:
 
 
 def _missing_packages(config: Config) -> list[str]:
-    """What the `_check_` of loggers and callbacks says of this environment, where a job uses it too."""
+    """Return the problems that `_check_` of loggers and callbacks finds here, if a job uses this Python environment too."""
     c = config.cluster
     if c.venv or c.conda or config.container.name != "none":
         return []
     problems: list[str] = []
-    for group in LISTED:
+    for group in LIST_GROUPS:
         for name, section in getattr(config, group).items():
             try:
                 if section.check:
-                    _ask(section.check, f"{group}.{name}", section.arguments)
+                    _call_check(section.check, f"{group}.{name}", section.arguments)
             except ConfigError as error:
                 problems += error.problems
     return problems
 
 
-def _ask(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
-    """Call a check with what it takes of all that is known; one that needs more can't say anything yet.
+def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
+    """Call a check with the arguments in `known` that it takes; return None if it needs others.
+
+    Only functions in files `checks.py` of this project are called: the name and the arguments may come from an untrusted file.
 
     Raises:
-        ConfigError: it is no function of a file `checks.py` of this project. Nothing else may run while a command is looked at: the
-            name and the arguments may come from a file that someone has sent.
+        ConfigError: it is another function.
     """
-    dotted = renamed(dotted)
+    dotted = current_name(dotted)
     *parts, _ = dotted.split(".")
-    own = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)
-    if not own or not any(
-        place.joinpath(*parts).with_suffix(".py").is_file() for place in _checked_places(parts)
-    ):
+    valid = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)
+    folders = _check_folders(parts) if valid else ()
+    if not any(folder.joinpath(*parts).with_suffix(".py").is_file() for folder in folders):
         raise ConfigError(
             f"{section}.{CHECK}={dotted} would be called before anything starts, so it must be a function in a file checks.py of this "
             "project, such as mine.checks.table; name that, or leave it out."
@@ -120,39 +112,41 @@ def _ask(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
     return check(**{name: known[name] for name in parameters if name in known})
 
 
-def _checked_places(parts: list[str]) -> tuple[Path, ...]:
-    """Folders whose checks may be called: the project, and of the environment this package alone."""
+def _check_folders(parts: list[str]) -> tuple[Path, ...]:
+    """Return the folders whose checks may be called: the project, and of the installed packages only this one."""
     return (ROOT, ENGINE) if parts[0] == "train_anywhere" else (ROOT,)
 
 
-def _too_much_memory(config: Config, known: Known, devices: int) -> str:
+def _memory_problem(batch_size: int, known: Known, devices: int) -> str:
     numbers = math.prod(known.facts.get("shape", (1,)))
-    most = LARGEST * devices // numbers
-    if config.data.batch_size <= most:
+    most = MAX_BATCH_NUMBERS * devices // numbers
+    if batch_size <= most:
         return ""
     return (
-        f"data.batch_size={config.data.batch_size} of {numbers:,} numbers each do not fit the memory of {devices} ranks; "
+        f"data.batch_size={batch_size} of {numbers:,} numbers each do not fit the memory of {devices} ranks; "
         f"use data.batch_size={max(1, most)} or less."
     )
 
 
-def _no_such_model(config: Config, known: Known) -> list[str]:
-    """What the data set will not say and the model needs; else what the `_check_` of the model says. Nothing where the task uses none."""
+def _model_problems(config: Config, known: Known) -> list[str]:
+    """Return the facts that the model needs and the data set does not give, else the message of the model's `_check_`, if any."""
     model = config.model
-    if brings_network(config):
+    if task_has_network(config.task, config.framework):
         return []
-    if known.later is not None and (problems := unsaid(config, [*known.facts, *known.later])):
+    if known.later is not None and (
+        problems := missing_facts(config.model, config.data.name, [*known.facts, *known.later])
+    ):
         return problems
     if model.check is None:
         return []
     facts = {argument: known.facts[fact] for argument, fact in model.from_data.items() if fact in known.facts}
-    said = _ask(model.check, "model", {**facts, **model.arguments})
-    return [said] if isinstance(said, str) else []
+    problem = _call_check(model.check, "model", {**facts, **model.arguments})
+    return [problem] if isinstance(problem, str) else []
 
 
-def _no_step(config: Config, length: int, devices: int) -> list[str]:
+def _schedule_problems(config: Config, length: int, devices: int) -> list[str]:
     try:
-        # the other splits are counted when they are opened
+        # 1, 1: the other splits are counted when they are opened
         make_plan(config, -(-length // config.data.batch_size), 1, 1, devices)
     except ConfigError as error:
         return error.problems

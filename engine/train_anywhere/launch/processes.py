@@ -1,4 +1,4 @@
-"""Run on this machine: this process is the only rank, or it starts one process per device and watches them."""
+"""The ranks of a run on this machine: this process is the only rank, or it starts one process per device and watches them."""
 
 import contextlib
 import os
@@ -18,20 +18,18 @@ from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
-from train_anywhere.files.terminal.output import outlive_terminal, protect
+from train_anywhere.files.terminal.output import outlive_terminal, protect_output
+from train_anywhere.launch.exits import follow_parent, rank_environment
 from train_anywhere.launch.forkserver import ForkServer, Process
-from train_anywhere.launch.leaving import follow_parent, rank_environment
-from train_anywhere.launch.rank import frozen, run_rank
+from train_anywhere.launch.rank import load_frozen, run_rank
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.stop import SIGNALS
 
-ENDING_S = 0.2
-"""How long a run that has ended waits for its side process; on a busy machine that takes longer, because its priority is low."""
-
+MONITOR_EXIT_S = 0.2
+"""How long a run that has ended waits for its monitor process, which may take longer because its priority is low."""
 
 KILLED = 128 + signal.SIGKILL
-"""Of ranks that hung, among others: see features/hangs/kill_ranks.py."""
-
+"""Exit code of killed ranks, among others those that hung: see features/hangs/kill_ranks.py."""
 
 Start = Callable[..., Process]
 """A function that starts a program: `subprocess.Popen`, or `ForkServer.start`."""
@@ -43,80 +41,74 @@ class ForkServers:
     def __init__(self) -> None:
         self._servers: dict[str, ForkServer] = {}
 
-    def starter(self, framework: str, ranks: int) -> Start:
-        """Return the function that starts the ranks of a run and its side process.
+    def get_starter(self, framework: str, ranks: int) -> Start:
+        """Return the function that starts the ranks of a run and its monitor process.
 
-        Args:
-            framework: lightning or keras.
-            ranks: of the run; a later run with another number of ranks may start new interpreters, since the number of
-                threads is set for each.
+        A later run with another number of ranks may start new interpreters, since that number sets the number of threads.
         """
         if framework not in self._servers:
             modules = (
                 f"train_anywhere.training.{framework}.run",
                 "train_anywhere.launch.rank",
-                *SIDE_PROCESSES,
-                *IMPORTED_LATE[framework],
+                *MONITOR_MODULES,
+                *LATE_IMPORTS[framework],
             )
-            self._servers[framework] = ForkServer(modules, {**os.environ, **_threads(ranks)})
+            self._servers[framework] = ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
         return self._servers[framework].start
 
 
-IMPORTED_LATE = {
+LATE_IMPORTS = {
     "lightning": ("train_anywhere.training.lightning.loop.tensorboard", "torch.utils.tensorboard", "hydra"),
     "keras": ("hydra",),
 }
 """Modules that a run imports inside functions; hydra includes omegaconf, which Lightning imports too."""
 
-SIDE_PROCESSES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report.page")
-"""Modules that a run imports besides its framework."""
+MONITOR_MODULES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report.page")
+"""Modules of the monitor process and the report, imported besides the framework."""
 
 
 def run_here(
     run: RunDir, layout: Layout, start: Start | None = None, signals: list[int] | None = None
 ) -> int:
-    """Train in `run` on this machine, again as often as a feature asks for it; returns the exit code of training.
+    """Train in `run` on this machine, and restart failed ranks if a feature requests it; return the exit code of training.
 
-    Args:
-        start: starts all ranks; None: a single rank runs in this process.
-        signals: receives the signals that were forwarded to the ranks.
+    `start` starts all ranks; None: a single rank runs in this process. The signals that were forwarded to ranks are added to `signals`.
     """
     inside = layout.world_size == 1 and start is None
     code = run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
-    while code == 1 and (why := _starts_again(run)):
+    while code == 1 and (why := _restart_reason(run)):
         print(why, file=sys.stderr, flush=True)
         code = _run_ranks(run, layout.world_size, start, signals)
     return code
 
 
 def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] | None) -> int:
-    protect()
+    protect_output()
     outlive_terminal()
-    code = recorded(run, watch(start_ranks(run, ranks, start or subprocess.Popen), signals=signals))
+    code = watch_ranks(start_ranks(run, ranks, start or subprocess.Popen), signals=signals)
+    code = check_recorded(run, code)
     if code not in (0, REFUSED):
         recover_leftovers(run)
-    return STOPPED if code == KILLED and run.info().get("state") == "preempted" else code
+    return STOPPED if code == KILLED and run.read_info().get("state") == "preempted" else code
 
 
-def _starts_again(run: RunDir) -> str:
-    with contextlib.suppress(
-        ProjectError
-    ):  # a run folder that can't be read any more is not why the ranks failed
-        return Features.of(frozen(run)).starts_again(run)
+def _restart_reason(run: RunDir) -> str:
+    with contextlib.suppress(ProjectError):  # an unreadable run folder is not why the ranks failed
+        return Features.of(load_frozen(run)).restart_reason(run)
     return ""
 
 
-def recorded(run: RunDir, code: int) -> int:
+def check_recorded(run: RunDir, code: int) -> int:
     """Return the exit code of the ranks, or 1 if all exited with 0 before rank 0 recorded the end of the run."""
-    if code or run.info().get("state") != "running":
+    if code or run.read_info().get("state") != "running":
         return code
     print(f"the process of {run.path} exited with code 0 before the end of the run.", file=sys.stderr)
     return 1
 
 
 @contextlib.contextmanager
-def beside(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
-    """Run the side process of this machine (monitor/node.py) while the run trains; if it can't be started, go without."""
+def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
+    """Run the monitor process of this machine (monitor/node.py) inside the `with` block, if a feature needs it and it can be started."""
     if not Features.of(config).on_node:
         yield
         return
@@ -132,14 +124,14 @@ def beside(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iter
     try:
         yield
     finally:
-        _end_beside(process)
+        _stop_monitor(process)
 
 
-def _end_beside(process: Process) -> None:
-    """End it, and kill it where it takes long: nothing that it has written needs more."""
+def _stop_monitor(process: Process) -> None:
+    """Terminate the monitor, and kill it if it is slow: it has no unwritten data."""
     process.terminate()
     try:
-        process.wait(ENDING_S)
+        process.wait(MONITOR_EXIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -148,10 +140,10 @@ def _end_beside(process: Process) -> None:
 
 
 def refuse_nested_launch() -> None:
-    """Each process of `mpirun python src/train.py` would make a run of its own.
+    """Refuse `mpirun python src/train.py`, where each process would make its own run.
 
     Raises:
-        ConfigError: where this process already is one rank of several.
+        ConfigError: this process already is one rank of several.
     """
     topology = discover()
     if topology.world_size > 1:
@@ -163,26 +155,22 @@ def refuse_nested_launch() -> None:
 
 
 def start_ranks(run: RunDir, ranks: int, start: Start = subprocess.Popen) -> list[Process]:
-    """Start `ranks` processes of this program, with the variables that `discover` reads for their rank and world size."""
-    command = run_command(run, 1)
+    """Start `ranks` processes of this program, with the environment variables that `discover` reads."""
+    command = build_rank_command(run, 1)
     return [start(command, env=environ, start_new_session=True) for environ in _environments(ranks)]
 
 
-def run_command(run: RunDir, ranks: int) -> list[str]:
+def build_rank_command(run: RunDir, ranks: int) -> list[str]:
     """Return the command that trains in a run folder: a single rank, or the launcher of several."""
-    several = ["-m", "train_anywhere.launch.processes", str(run.path)]
-    return [
-        sys.executable,
-        "-u",
-        *(several if ranks > 1 else [str(ROOT / "src" / "train.py"), "--run", str(run.path)]),
-    ]
+    one, several = [str(ROOT / "src" / "train.py"), "--run"], ["-m", "train_anywhere.launch.processes"]
+    return [sys.executable, "-u", *(several if ranks > 1 else one), str(run.path)]
 
 
 def _environments(ranks: int) -> list[dict[str, str]]:
     """Return the environment of each rank; a single one needs no variables."""
     if ranks == 1:
         return [rank_environment()]
-    # what an earlier torchrun left: ranks would wait for a store that it keeps
+    # variables of an outer torchrun, whose store the ranks would wait for
     left = ("TORCHELASTIC_", "GROUP_RANK", "GROUP_WORLD_SIZE")
     shared = {
         **{k: v for k, v in rank_environment().items() if not k.startswith(left)},
@@ -190,28 +178,25 @@ def _environments(ranks: int) -> list[dict[str, str]]:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port(ranks)),
-        **_threads(ranks),
+        **_thread_variables(ranks),
     }
     return [{**shared, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(ranks)]
 
 
-def _threads(ranks: int) -> dict[str, str]:
+def _thread_variables(ranks: int) -> dict[str, str]:
     """Share the CPUs of this machine among several ranks, unless the user has set the number of threads."""
     if ranks == 1 or "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
 
 
-def watch(processes: Sequence[Process], grace: float = 15.0, signals: list[int] | None = None) -> int:
-    """Wait for all ranks; forward signals; when one fails, name it and stop the others.
+def watch_ranks(processes: Sequence[Process], grace: float = 15.0, signals: list[int] | None = None) -> int:
+    """Wait for all ranks, rank 0 first in `processes`; forward signals; if a rank fails, report it and stop the others.
 
-    Args:
-        processes: rank 0 first.
-        grace: seconds between the first failure and killing the ranks that still run.
-        signals: receives the signals that were forwarded.
+    The other ranks are killed `grace` seconds after the first failure. The forwarded signals are added to `signals`.
 
     Returns:
-        0, or the exit code of the first rank that failed (128 + n for signal n, as shells count).
+        0, or the exit code of the first rank that failed, as of a shell: 128 + n for signal n.
     """
 
     def forward(number: int, frame: object) -> None:
@@ -221,20 +206,20 @@ def watch(processes: Sequence[Process], grace: float = 15.0, signals: list[int] 
             if process.poll() is None:
                 process.send_signal(number)
 
-    for number in SIGNALS:  # not SIGHUP: a terminal that hangs up ends no run
+    for number in SIGNALS:  # not SIGHUP: a run continues when its terminal is closed
         signal.signal(number, forward)
     while True:
         codes = [p.poll() for p in processes]
         failed = [(rank, code) for rank, code in enumerate(codes) if code]
         if failed:
             rank, code = failed[0]
-            return _end_others(processes, rank, code, grace)
+            return _stop_others(processes, rank, code, grace)
         if all(code == 0 for code in codes):
             return 0
         time.sleep(0.05)
 
 
-def _end_others(processes: Sequence[Process], rank: int, code: int, grace: float) -> int:
+def _stop_others(processes: Sequence[Process], rank: int, code: int, grace: float) -> int:
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(p.poll() is None for p in processes):
         time.sleep(0.05)
@@ -252,22 +237,22 @@ def _end_others(processes: Sequence[Process], rank: int, code: int, grace: float
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` unused TCP ports in a row of the loopback interface.
+    """Return the first of `count` consecutive unused TCP ports of the loopback interface.
 
-    Workers of some strategies listen on a port each: the coordinator's plus their local rank.
+    The workers of some strategies listen on one port each: the coordinator's port plus their local rank.
     """
     while True:
         with contextlib.ExitStack() as stack:
-            first = _bound(stack, 0)
+            first = _bind(stack, 0)
             try:
                 for port in range(first + 1, first + count):
-                    _bound(stack, port)
+                    _bind(stack, port)
             except (OSError, OverflowError):
                 continue
             return first
 
 
-def _bound(stack: contextlib.ExitStack, port: int) -> int:
+def _bind(stack: contextlib.ExitStack, port: int) -> int:
     s = stack.enter_context(socket.socket())
     s.bind(("127.0.0.1", port))
     return int(s.getsockname()[1])
@@ -276,4 +261,4 @@ def _bound(stack: contextlib.ExitStack, port: int) -> int:
 if __name__ == "__main__":
     follow_parent()
     here = RunDir(Path(sys.argv[1]))
-    sys.exit(run_here(here, local_layout(frozen(here))))
+    sys.exit(run_here(here, local_layout(load_frozen(here))))

@@ -1,11 +1,11 @@
-"""What is seen of a run while it trains.
+"""Observation of a run while it trains, and its report.
 
-heartbeat      each rank writes where it is; `ranks` reads that on its node
-node           the side process of a node: calls the parts of features (`features.hangs`, `sampler`, `serve`) at intervals
-live           RUN/monitor/live.json, how far the training is
-times          where the time goes; `goodput` and `efficiency` compute shares of it
-run_facts      what a run folder says of a run; `verdicts` in sentences
+heartbeat      each rank writes its progress to node memory; `ranks` reads it on the same node
+node           the monitor process of a node: polls services of features (`features.hangs`, `sampler`, `serve`)
+live           RUN/monitor/live.json: progress of the training
+times          time spent in each section; `goodput` and `efficiency` compute shares of it
+run_facts      reads the facts of a run from its folder; `verdicts` puts them into sentences
 report         RUN/report.html
 
-Everything is written below RUN/monitor. What a disk refuses is written at the next sample.
+All files but the report are in RUN/monitor. If a write fails, the next one tries again.
 """

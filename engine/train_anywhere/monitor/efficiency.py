@@ -1,8 +1,8 @@
-"""The efficiency of a run on several ranks: the share of a step's computing in which a rank does not wait for others.
+"""Efficiency of a run on several ranks: the share of a step without data wait in which a rank does not wait for others.
 
-What a rank waits for is the slowest rank and the network, as far as the gradients' way is not hidden behind the backward pass. It is
-measured in a step now and then: from the moment when a rank's own gradients are there to the moment when it has their average.
-What can't be seen this way: that the network slows down the computing itself.
+A rank waits for the slowest rank, and for communication that is not hidden behind the backward pass. This wait is measured in
+occasional steps, from the time when a rank has its own gradients to the time when it has their average. The measurement does not
+show how far communication slows down the computation itself.
 """
 
 import time
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 EVERY_S = 1.0
-"""Seconds between two steps that are measured."""
+"""Seconds between two measured steps."""
 
-SETTLED = 5
-"""Batches before the first one: they hold compilation and the first use of the network."""
+WARM_UP = 5
+"""Batches before the first measured one: they include compilation and the first use of the network."""
 
 
 class Efficiency:
-    """Adds up what was measured, of this rank and of all.
+    """Sums of the measured steps, of this rank and of all.
 
     Attributes:
-        share: of a step without its wait for data, that the ranks spent waiting for each other; None: nothing was measured.
+        share: share of a step, without its data wait, that the ranks spent waiting for each other; None if not measured.
     """
 
     def __init__(self) -> None:
@@ -35,28 +35,28 @@ class Efficiency:
         return None if self.share is None else round(1 - self.share, 4)
 
     def due(self, trained: int) -> bool:
-        """Whether a step that begins now is to be measured; `trained` batches are done."""
-        return trained >= SETTLED and time.monotonic() - self._last >= EVERY_S
+        """Return whether to measure the step that starts now; `trained` batches are done."""
+        return trained >= WARM_UP and time.monotonic() - self._last >= EVERY_S
 
-    def measured(self, whole: float, waited: float) -> None:
-        """One step: `waited` of `whole` seconds."""
+    def add_step(self, whole: float, waited: float) -> None:
+        """Add a measured step of `whole` seconds, `waited` of which were a wait for other ranks."""
         self.whole += whole
         self.waited += min(waited, whole)
         self._last = time.monotonic()
 
     def numbers(self) -> list[float]:
-        """Of this rank, to be added up over all of them, by the reduction that all ranks do anyway."""
+        """Return the sums of this rank, which the reduction of the metrics adds up over all ranks."""
         return [self.whole, self.waited]
 
-    def agree(self, sums: Sequence[float]) -> None:
-        """The sums over all ranks."""
+    def set_sums(self, sums: Sequence[float]) -> None:
+        """Set the share from the sums over all ranks."""
         whole, waited = sums
         self.share = waited / whole if whole else None
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Where the training of a run spent its seconds, over all attempts; `compute` holds `others` too where that was not measured: None."""
+    """Seconds of a run's training by cause, over all attempts; if `others` was not measured (None), `compute` includes it."""
 
     compute: float
     data: float
@@ -65,18 +65,18 @@ class StepTime:
 
     @property
     def whole(self) -> float:
-        """All four."""
+        """The sum of all four."""
         return self.compute + self.data + (self.others or 0.0) + self.checkpoint
 
     @property
     def efficiency(self) -> float | None:
-        """From 0 to 1; None where it was not measured."""
+        """The efficiency, from 0 to 1; None if not measured."""
         computing = self.compute + (self.others or 0.0)
         return None if self.others is None or not computing else self.compute / computing
 
 
 def step_time(attempts: Sequence[Mapping[str, Any]]) -> StepTime:
-    """That of a run, from the attempts in its run.json."""
+    """Return the times of a run, from the attempts in its run.json."""
     known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), Mapping)]
 
     def total(name: str) -> float:

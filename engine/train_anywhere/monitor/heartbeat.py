@@ -1,9 +1,9 @@
-"""A rank's heartbeat: a small file in the memory of its node, which the rank writes at each step and the node's side process reads.
+"""Heartbeat of a rank: a small file in node memory, written by the rank at each step and read by a monitor process on the node.
 
-    /dev/shm/<name>-<user id>-<run id>.ranks/rank-3      see `Record` for what is in it
+    /dev/shm/<name>-<user id>-<run id>.ranks/rank-3      its content: see `Record`
 
-Writing is one `pack_into` a memory map: no system call, so that no disk and no other process can hold a step back. The writer is
-`own`, the heartbeat of this process; before `begin` it writes into memory of its own, so a loop needs no question whether there is one.
+A write is one `pack_into` a memory map, without a system call: no disk and no other process can delay a step. Before `open`
+a heartbeat writes to a private buffer, so callers need not check for one.
 """
 
 import mmap
@@ -16,42 +16,42 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.files.marked import Place, make
+from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.removal import remove, remove_in
 from train_anywhere.monitor.efficiency import Efficiency
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.lock import started
+from train_anywhere.runs.lock import process_start
 
 VERSION = 1
 SECTIONS = ("start", "step", "validation", "test", "checkpoint", "end")
 PLACES = ("", "importing", "meeting", "preparing", "data", "forward", "backward")
-"""Where in its section a rank is, in the order of a start and of a step."""
+"""Positions of a rank within its section, in the order of a start and of a step."""
 
 DATA, FORWARD = PLACES.index("data"), PLACES.index("forward")
 
 _LAYOUT = struct.Struct("=IIIIIQIBBQQQdddddQQI")
 SIZE = 4096
-"""Bytes of the file: one page."""
+"""Size of the file in bytes: one memory page."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A heartbeat as it was read.
+    """Content of a heartbeat file.
 
     Attributes:
-        rank, world_size: which of how many.
-        pid, started: the process, and when it began, in clock ticks since the node's boot.
-        stacks: it writes its stacks when SIGUSR2 comes, see `features/hangs/stacks.py`.
-        section, place: of `SECTIONS` and `PLACES`.
-        turn: sections entered so far.
+        rank, world_size: the rank and the number of ranks.
+        pid, started: the process id and its start time, in clock ticks since the node's boot.
+        stacks: 1 if the process writes its stacks on SIGUSR2, see `features/hangs/stacks.py`, else 0.
+        section, place: a member of `SECTIONS` and one of `PLACES`.
+        turn: number of sections entered so far.
         batch: batches done in this section.
-        step: optimizer steps done, counted as the run counts them.
-        began, beat: when the section began and when the rank last wrote, in the node's monotonic seconds.
-        longest: the longest silence in this section so far, in seconds.
-        own: seconds of the rank's own work in all training batches so far: waiting for data, and computing until it waits for others.
-        data: seconds of those that waited for data.
+        step: optimizer steps done, counted over the whole run.
+        began, beat: times of the section's start and of the last write, in seconds of the node's monotonic clock.
+        longest: longest silence in this section so far, in seconds.
+        own: seconds of the rank's own work in all training batches so far: data wait, and compute until it waits for other ranks.
+        data: the part of `own` spent waiting for data, in seconds.
         trained: training batches so far.
-        beats: how often the rank has written in sections of this name.
+        beats: number of writes in sections of this name.
     """
 
     rank: int
@@ -77,17 +77,19 @@ _FIELDS = [field.name for field in fields(Record)]
 
 
 class Heartbeat:
-    """Writes the heartbeat of this process; for the training thread alone.
+    """Writer of this process's heartbeat; only the training thread may use it.
 
     Attributes:
-        waited: seconds that the newest batch was waited for.
-        efficiency: of the ranks together.
+        path: path of its file; None before `open` and after `close`.
+        folder: folder with the heartbeats of this run on this node.
+        waited: seconds spent waiting for the newest batch.
+        efficiency: efficiency of all ranks together.
     """
 
     def __init__(self) -> None:
         self._map: mmap.mmap | bytearray = bytearray(SIZE)
-        self._path: Path | None = None
-        self.folder: Place | None = None
+        self.path: Path | None = None
+        self.folder: OwnedFolder | None = None
         self.rank, self.world_size, self.stacks = 0, 1, 0
         self.section, self.place, self.turn, self.batch, self.step = 0, 0, 0, 0, 0
         self.own = self.data = 0.0
@@ -99,53 +101,52 @@ class Heartbeat:
         self._longest, self._beats = [0.0] * len(SECTIONS), [0] * len(SECTIONS)
         self._spent = [0.0] * len(SECTIONS)
 
-    def begin(self, run: RunDir, topology: Topology) -> Path | None:
-        """From here on the node can see this rank; returns its file, None where the node's memory takes none."""
-        self.__init__()  # type: ignore[misc]
+    def open(self, run: RunDir, topology: Topology) -> None:
+        """Create the heartbeat file of this rank, if node memory can hold it."""
         self.rank, self.world_size = topology.rank, topology.world_size
-        self._started = int(started(os.getpid()) or 0)
+        self._started = int(process_start(os.getpid()) or 0)
         with suppress(OSError):
             self.folder = place_of(run)
-            make(self.folder, private=True)
+            make_owned(self.folder, private=True)
             path = self.folder.path / f"rank-{self.rank}"
-            remove_in(self.folder, path.name)  # of a killed process
+            remove_in(self.folder, path.name)  # a killed process may have left one
             with open(path, "xb+", buffering=0) as file:
-                # not truncate: without free memory that gives a page whose first use kills this process
+                # write zeros instead of truncating: if memory is full, using a truncated page kills the process (SIGBUS)
                 file.write(bytes(SIZE))
                 self._map = mmap.mmap(file.fileno(), SIZE)
-            self._path = path
+            self.path = path
         self.enter("start", "importing")
-        return self._path
 
-    def end(self) -> None:
-        """The process is about to end; nobody needs to look at it any more."""
+    def close(self) -> None:
+        """Enter the last section and remove the heartbeat file: the process is about to exit."""
         self.enter("end")
-        if self._path and self.folder:
+        if self.path and self.folder:
             with suppress(OSError):
-                remove_in(self.folder, self._path.name)
-            with suppress(FileNotFoundError):  # another rank, which ends at the same time, has removed it
-                if not any(name.startswith("rank-") for name in os.listdir(self._path.parent)):
+                remove_in(self.folder, self.path.name)
+            with suppress(FileNotFoundError):  # another rank may exit at the same time and remove it first
+                if not any(name.startswith("rank-") for name in os.listdir(self.path.parent)):
                     remove(self.folder)
-            self._path, self._map = None, bytearray(SIZE)
+            self.path, self._map = None, bytearray(SIZE)
 
     def enter(self, section: str, place: str = "") -> None:
-        """A section begins; all ranks enter the same ones in the same order."""
+        """Start a section. All ranks enter the same sections in the same order."""
         self.turn += 1
         self.batch = 0
         self._spent[self.section] += time.monotonic() - self.began
         self.section = SECTIONS.index(section)
-        # a silence across sections is of neither
+        # a silence that spans two sections counts for neither
         self.began = self.beat = self._batch_began = time.monotonic()
         self.at(place)
 
     @property
     def name(self) -> str:
-        """Of the present section, in the words that people read: train is what the ranks call step."""
+        """The current section's name for messages: `step` is shown as `train`."""
         return "train" if SECTIONS[self.section] == "step" else SECTIONS[self.section]
 
     def spent(self) -> dict[str, float]:
-        """Seconds in each section so far, by its name. Of those of `step`: `data` is the wait for the next batch, and `others`, where it
-        was measured, the wait for other ranks.
+        """Return the seconds spent in each section so far, by name.
+
+        The time of `step` includes `data`, the wait for batches, and `others`, the wait for other ranks if it was measured.
         """
         seconds = dict(zip(SECTIONS, self._spent, strict=True))
         seconds[SECTIONS[self.section]] += time.monotonic() - self.began
@@ -155,19 +156,19 @@ class Heartbeat:
 
     @contextmanager
     def within(self, section: str) -> Iterator[None]:
-        """A section inside another one, which goes on after it."""
+        """Enter a section nested in the current one, and return to the current one afterwards."""
         before, place = SECTIONS[self.section], PLACES[self.place]
         self.enter(section)
         yield
         self.enter(before, place)
 
     def at(self, place: str) -> None:
-        """The next place within the section."""
+        """Move to a place within the section."""
         self.place = PLACES.index(place)
         self._write(time.monotonic())
 
     def fetched(self) -> None:
-        """The batch has come: the time since the last one was a wait for data."""
+        """Record that the batch arrived: the time since the last one was spent waiting for data."""
         now = time.monotonic()
         self.waited = now - self._batch_began
         self.data += self.waited
@@ -175,18 +176,18 @@ class Heartbeat:
         self._write(now)
 
     def waited_for_data(self, seconds: float, batches: int) -> None:
-        """The newest batch was waited for, where the loop can't tell when it came; it stands for so many."""
+        """Record the data wait of the newest batch, for loops that can't time `fetched`; it counts for this number of batches."""
         self.waited = seconds
         self.data += seconds * batches
 
     def computed(self, seconds: float | None = None) -> None:
-        """What this rank computes in a batch before it waits for others is done: `seconds`, or the time since the last batch."""
+        """Record this rank's own work in a batch, before it waits for other ranks: `seconds`, or the time since the last batch."""
         now = time.monotonic()
         self.own += now - self._batch_began if seconds is None else seconds
         self._write(now)
 
     def trained_batch(self, step: int, batches: int = 1) -> None:
-        """So many training batches are done, and `step` optimizer steps."""
+        """Record that `batches` more training batches are done, and `step` optimizer steps in total."""
         self.step = step
         self.trained += batches
         self.batch += batches
@@ -195,7 +196,7 @@ class Heartbeat:
         self._write(now)
 
     def evaluated_batch(self) -> None:
-        """A batch of a validation or test is done."""
+        """Record that a batch of validation or test is done."""
         self.batch += 1
         self._write(time.monotonic())
 
@@ -212,26 +213,23 @@ class Heartbeat:
         )  # fmt: skip
 
 
-own = Heartbeat()
-"""Of this process, which is one rank."""
-
-
-def place_of(run: RunDir) -> Place:
-    """Where the ranks of a run that are on this node have their heartbeats."""
+def place_of(run: RunDir) -> OwnedFolder:
+    """Return the folder with the heartbeats of a run's ranks on this node."""
     memory = Path("/dev/shm")
     root = memory if os.access(memory, os.W_OK) else Path("/tmp")
     name = f"{run.path.parent.name}-{os.getuid()}-{run.id}.ranks"
-    return Place(root, (name,), f"heartbeats of run {run.id}")
+    return OwnedFolder(root, (name,), f"heartbeats of run {run.id}")
 
 
 def read(path: Path) -> Record | None:
-    """The heartbeat in a file; None if it can't be read, or is being written at every try."""
+    """Return the heartbeat in a file; None if it can't be read, or changes during every attempt."""
     for _ in range(5):
         try:
             content = path.read_bytes()
             first, version, *words, last = _LAYOUT.unpack_from(content)
         except (OSError, struct.error):
             return None
+        # equal counters at both ends mean that no write happened during the read
         if first == last and first and version == VERSION:
             if words[5] >= len(SECTIONS) or words[6] >= len(PLACES):
                 return None

@@ -1,4 +1,4 @@
-"""RUN/monitor/live.json: how far the training is, renewed by a thread of rank 0 every two seconds while anything moves."""
+"""RUN/monitor/live.json: progress of the training, updated by a thread of rank 0 every two seconds while it changes."""
 
 import os
 import threading
@@ -14,27 +14,28 @@ from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.attempts import running_job
 
 EVERY_S = 2.0
-"""Seconds between two looks at the training."""
+"""Shortest time in seconds between two updates."""
 
-RESTS = 1000
-"""A renewal is followed by a rest of this many times its length: 0.1 % of the time at most, on a slow disk too."""
+REST_FACTOR = 1000
+"""After an update the thread rests this many times its duration, so that writing takes at most 0.1 % of the time."""
 
 LONGEST_REST_S = 60.0
-"""What a disk that hardly answers makes of it."""
+"""Longest rest in seconds, on a very slow disk."""
 
 PATIENCE_S = 2.0
-"""How long the end of a training waits for the last renewal: a disk may hang."""
+"""Longest wait in seconds for the last update at the end of a training: a disk may hang."""
 
 
 class Live:
-    """Renews the file while the training moves; the training thread does nothing for it.
+    """Thread that updates the file while the training changes, at no cost for the training thread.
 
-    What a disk refuses is left out: the next renewal tries again.
+    If a write fails, the next update tries again.
 
     Args:
         run: folder of the run.
-        describe: what the file says, besides job and time; called by the thread.
-        moved: when the training last moved, in seconds of `time.monotonic`.
+        describe: returns the content of the file except job and time; called by the thread.
+        moved: returns when the training last changed, in seconds of `time.monotonic`.
+        environ: environment variables that identify the job.
     """
 
     def __init__(
@@ -48,26 +49,26 @@ class Live:
         self._describe, self._moved, self._job = describe, moved, running_job(environ)
         self._written: Mapping[str, Any] = {}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="live", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="live", daemon=True)
 
     def start(self) -> None:
         """Write the file for the first time, in the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Write how the training ended; a disk that hangs is not waited for."""
+        """Write the final state; don't wait for a disk that hangs."""
         self._over.set()
         self._thread.join(PATIENCE_S)
 
-    def _renew(self) -> None:
+    def _run(self) -> None:
         rest = 0.0
         while not self._over.wait(rest):
-            took = self._look()
-            rest = min(max(EVERY_S, RESTS * took), LONGEST_REST_S)
-        self._look()
+            took = self._update()
+            rest = min(max(EVERY_S, REST_FACTOR * took), LONGEST_REST_S)
+        self._update()
 
-    def _look(self) -> float:
-        """Write what has changed; returns the seconds that took."""
+    def _update(self) -> float:
+        """Write the file if its content has changed; return the seconds this took."""
         began = time.perf_counter()
         content = self._describe()
         if content != self._written:
@@ -79,17 +80,14 @@ class Live:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the file in one step, in a folder that is made if need be.
+    """Replace the file atomically, and create its folder if it is missing. Raises OSError.
 
-    It need not outlive a power cut, so nothing waits until it is on the disk.
-
-    Raises:
-        OSError: the disk refuses.
+    The file need not survive a power failure, so it is not flushed to disk.
     """
     text = dumps(dict(content))
     try:
         write_atomic(path, text, flush=False)
     except FileNotFoundError:
-        # not made beforehand: nearly always it is there, and a shared disk answers slowly
+        # create the folder only on failure: it nearly always exists, and a shared disk answers slowly
         make_folder(path.parent)
         write_atomic(path, text, flush=False)

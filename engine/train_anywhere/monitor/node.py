@@ -1,6 +1,8 @@
-"""The side process of one node: `python -m train_anywhere.monitor.node RUN [PARENT]`.
+"""The monitor process of one node, which runs services of features next to the ranks.
 
-It can't hurt the ranks, and ends when its input does.
+python -m train_anywhere.monitor.node RUN [PARENT]
+
+It never disturbs the ranks, and exits at the end of its input.
 """
 
 import os
@@ -15,54 +17,55 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.config.load import load
-from train_anywhere.config.schema import Config
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.features import Features
-from train_anywhere.features.feature import Part
+from train_anywhere.features.feature import NodeService
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 
 CHECK_EVERY_S = 1.0
-"""Time between two looks at whether the parent lives; the end of the input is seen at once."""
+"""Seconds between two checks whether the parent is alive; the end of the input is noticed at once."""
 
 
 NICE = 10
-"""A tenth of the share that a rank gets of a CPU they both want; at 19, a hundredth, it would stand still where every CPU is busy."""
+"""On a busy CPU this gives a tenth of a rank's share; with 19, a hundredth, this process would hardly run if all CPUs are busy."""
 
 CLOSING_S = 0.5
-"""How long the end waits for a part that is at work."""
+"""Seconds that the exit waits for a service in the middle of a poll."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look after this node until the run's job ends; always 0.
+    """Run the services of this node until the run's job ends; return 0.
 
     Args:
-        arguments: the run folder, and the process id of the parent where the parent knows it.
+        arguments: the run folder, and optionally the process id of the parent.
     """
-    lower()
+    lower_priority()
     parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
     run = RunDir(Path(arguments[0]))
-    look_after(parts_of(run, load(read_frozen(run))), lambda: ended(parent), run)
+    run_services(make_services(run, Features.of(load(read_frozen(run)))), lambda: wait_for_end(parent), run)
     return 0
 
 
-def parts_of(run: RunDir, config: Config) -> list[Part]:
-    """Return the parts of this node's side process; one that can't be made is left out."""
-    parts: list[Part] = []
-    for make in Features.of(config).parts(run, node_name()):
-        attempted(lambda make=make: parts.append(make()), run)  # type: ignore[misc]
-    return parts
+def make_services(run: RunDir, features: Features) -> list[NodeService]:
+    """Return the services of this node; one that can't be created is left out."""
+    services: list[NodeService] = []
+    for make in features.node_services(run, node_name()):
+        attempt(lambda make=make: services.append(make()), run)  # type: ignore[misc]
+    return services
 
 
-def look_after(parts: list[Part], done: Callable[[], bool], run: RunDir) -> None:
-    """Call each part when it is due, until `done`. Each has a thread: a GPU that does not answer must not stop the watch.
+def run_services(services: list[NodeService], done: Callable[[], bool], run: RunDir) -> None:
+    """Poll each service until `done`. Each has a thread, so that a GPU that does not answer can't block the others.
 
     Args:
-        done: waits a moment; true where the side process has to end.
+        services: the services of this node.
+        done: waits for a moment, and returns whether this process has to exit.
+        run: the run folder.
     """
     stop = threading.Event()
-    threads = [threading.Thread(target=_repeat, args=(part, stop, run), daemon=True) for part in parts]
+    threads = [threading.Thread(target=_repeat, args=(s, stop, run), daemon=True) for s in services]
     for thread in threads:
         thread.start()
     try:
@@ -70,18 +73,18 @@ def look_after(parts: list[Part], done: Callable[[], bool], run: RunDir) -> None
             pass
     finally:
         stop.set()
-        for part, thread in zip(parts, threads, strict=True):
+        for service, thread in zip(services, threads, strict=True):
             thread.join(CLOSING_S)
-            attempted(part.close, run)
+            attempt(service.close, run)
 
 
-def _repeat(part: Part, stop: threading.Event, run: RunDir) -> None:
-    while not stop.wait(part.every_seconds) and attempted(lambda: part.look(time.time()), run):
+def _repeat(service: NodeService, stop: threading.Event, run: RunDir) -> None:
+    while not stop.wait(service.every_seconds) and attempt(lambda: service.poll(time.time()), run):
         pass
 
 
-def attempted(do: Callable[[], None], run: RunDir) -> bool:
-    """Whether it went well, or a disk refused; any other error is kept in a file of the run folder, not in the log."""
+def attempt(do: Callable[[], None], run: RunDir) -> bool:
+    """Call a function and return False if it raises, except an OSError; write the traceback to the run folder, not to the log."""
     try:
         do()
     except OSError:
@@ -95,15 +98,15 @@ def attempted(do: Callable[[], None], run: RunDir) -> bool:
     return True
 
 
-def ended(parent: int) -> bool:
-    """Wait for a moment; true at once when the input ends, and within `CHECK_EVERY_S` after the parent does."""
+def wait_for_end(parent: int) -> bool:
+    """Wait up to `CHECK_EVERY_S`, and return whether the input has ended (noticed at once) or the parent has exited."""
     if select.select([0], [], [], CHECK_EVERY_S)[0] and not os.read(0, 4096):
         return True
     return os.getppid() != parent
 
 
-def lower() -> None:
-    """Yield the CPUs to the ranks, and end quietly at SIGTERM; other signals of a job are for the ranks."""
+def lower_priority() -> None:
+    """Yield the CPUs to the ranks, exit quietly on SIGTERM, and ignore other signals of the job, which are for the ranks."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # TensorBoard's writer imports numpy
     with suppress(OSError):
         os.nice(NICE)
@@ -113,5 +116,5 @@ def lower() -> None:
 
 
 if __name__ == "__main__":
-    with suppress(Exception):  # what is wrong with the run folder, the ranks say
+    with suppress(Exception):  # the ranks report problems of the run folder
         main(sys.argv[1:])

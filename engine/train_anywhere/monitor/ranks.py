@@ -1,6 +1,6 @@
-"""What the ranks do, as the side process of their node sees it: RUN/monitor/ranks-<host>.json.
+"""Status of the ranks, from their heartbeats, shared between nodes in RUN/monitor/ranks-<host>.json.
 
-Ages are computed on the node whose clock they are of; clocks of two nodes are never compared.
+Ages are computed on the node whose clock measured them; clocks of different nodes are never compared.
 """
 
 import time
@@ -19,20 +19,19 @@ from train_anywhere.monitor.heartbeat import PLACES, Record
 from train_anywhere.runs.folder import RunDir
 
 GONE, ENDED = "gone", "ended"
-"""Besides the letters of /proc: the process ended in the middle of its work, or after it."""
+"""Process states in addition to the letters of /proc: the process exited before or after its work was done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A rank at one moment.
+class RankStatus:
+    """Status of a rank at one moment. For the other attributes see `Record`.
 
     Attributes:
-        host: its node.
-        process: the letter that /proc shows, such as T for stopped, or `GONE`, or `ENDED`.
-        seconds: since the section began.
-        silent: seconds since the rank last wrote.
-        clock: the node's monotonic seconds at this moment, for differences on this node.
-        section ... beats: see `Record`.
+        host: name of its node.
+        process: the state letter of /proc, such as T for stopped, or `GONE` or `ENDED`.
+        seconds: seconds since the section began.
+        silent: seconds since the last heartbeat.
+        clock: seconds of the node's monotonic clock at this moment, for differences on this node.
     """
 
     rank: int
@@ -58,43 +57,39 @@ class Seen:
 
     @property
     def progress(self) -> tuple[int, int, int, int]:
-        """How far it is: all ranks pass the same places in the same order."""
+        """Progress of the rank, comparable between ranks: all pass the same places in the same order."""
         return self.step, self.turn, self.batch, PLACES.index(self.place)
 
     @property
     def ended(self) -> bool:
-        """It has done all its work: nobody waits for it."""
+        """Whether the rank has done all its work, so that no other rank waits for it."""
         return self.process == ENDED
 
 
 class NodeRanks:
-    """The ranks of this node.
-
-    Args:
-        host: the node's name.
-    """
+    """Reader of the heartbeats of this node's ranks; `host` is the node's name."""
 
     def __init__(self, run: RunDir, host: str) -> None:
         self.run, self.host = run, host
         self.place = heartbeat.place_of(run)
-        self.known: dict[int, Seen] = {}
+        self.known: dict[int, RankStatus] = {}
         self._number = 0
 
-    def look(self) -> list[Seen]:
-        """All ranks that have come so far, by number; those of an earlier start of the run are not counted."""
+    def read(self) -> list[RankStatus]:
+        """Return all ranks that have started so far, ordered by number, without those of an earlier start of the run."""
         found = {}
         for path in self.place.path.glob("rank-*[0-9]"):
             if record := heartbeat.read(path):
                 process = process_state(record.pid, record.started)
                 if process != GONE or record.rank in self.known:
-                    found[record.rank] = seen(record, self.host, process)
+                    found[record.rank] = rank_status(record, self.host, process)
         for rank in self.known.keys() - found.keys():
             found[rank] = _without_heartbeat(self.known[rank])
         self.known = found
         return [found[rank] for rank in sorted(found)]
 
     def write(self) -> None:
-        """Tell the other nodes. Raises OSError: the disk refuses."""
+        """Write the last read status for the other nodes. Raises OSError."""
         self._number += 1
         make_folder(self.run.monitor)
         ranks = [asdict(self.known[rank]) for rank in sorted(self.known)]
@@ -102,40 +97,41 @@ class NodeRanks:
         write_atomic(self.run.monitor / f"ranks-{self.host}.json", dumps(content))
 
     def close(self) -> None:
-        """Remove what killed ranks have left in the node's memory, if none lives there any more."""
-        if all(seen.process in (GONE, ENDED) for seen in self.look()):
+        """Remove heartbeats that killed ranks left in node memory, if no rank is alive there."""
+        if all(rank.process in (GONE, ENDED) for rank in self.read()):
             remove(self.place)
 
 
 class OtherNodes:
-    """What the side processes of the other nodes have written, read by that of the first one.
+    """Reader of the status files of the other nodes, on the first one.
 
     Args:
-        own: the name of this node.
-        every: seconds between two readings, as often as the nodes write.
+        run: the run folder.
+        own: name of this node.
+        every: seconds between two reads, which is the interval of the nodes' writes.
     """
 
     def __init__(self, run: RunDir, own: str, every: float) -> None:
         self.folder, self.own, self.every = run.monitor, own, every
-        self.quiet = 3 * every + 10  # a shared disk may show a new file late
+        self.quiet = 3 * every + 10  # a shared disk may show new files late
         self._changed: dict[str, tuple[Any, float]] = {}
-        self._newest: list[Seen] = []
+        self._newest: list[RankStatus] = []
         self._looked = 0.0
         self._old = {path.name: _number(read_json(path)) for path in self._files()}
 
-    def look(self) -> list[Seen]:
-        """The ranks of the other nodes, read again every `every` seconds."""
+    def read(self) -> list[RankStatus]:
+        """Return the ranks of the other nodes, reading their files again after `every` seconds."""
         if time.monotonic() - self._looked >= self.every:
-            self._newest, self._looked = self._read(), time.monotonic()
+            self._newest, self._looked = self._read_files(), time.monotonic()
         return self._newest
 
-    def _read(self) -> list[Seen]:
-        """Of a node that no longer writes, all ranks are as silent as it is."""
+    def _read_files(self) -> list[RankStatus]:
+        """Read all files. If a node no longer writes, all of its ranks count as silent for that time."""
         now, found = time.monotonic(), []
         for path in self._files():
             content = read_json(path)
             number = _number(content)
-            if self._old.get(path.name) == number:  # an earlier start wrote it
+            if self._old.get(path.name) == number:  # a file from an earlier start
                 continue
             self._old.pop(path.name, None)
             known, since = self._changed.get(path.name, (None, now))
@@ -143,7 +139,7 @@ class OtherNodes:
                 known, since = self._changed[path.name] = number, now
             late = now - since if now - since > self.quiet else 0.0
             with suppress(TypeError, KeyError):
-                ranks = [Seen(**fields) for fields in content["ranks"]]
+                ranks = [RankStatus(**fields) for fields in content["ranks"]]
                 if late:
                     ranks = [replace(r, silent=r.silent + late, seconds=r.seconds + late) for r in ranks]
                 found += ranks
@@ -153,25 +149,25 @@ class OtherNodes:
         return (p for p in self.folder.glob("ranks-*.json") if p.name != f"ranks-{self.own}.json")
 
 
-def seen(record: Record, host: str, process: str) -> Seen:
-    """A heartbeat, with ages as of now."""
+def rank_status(record: Record, host: str, process: str) -> RankStatus:
+    """Return the status of a rank from its heartbeat, with ages as of now."""
     now = time.monotonic()
     fields = asdict(record)
     began, beat = fields.pop("began"), fields.pop("beat")
     if process == GONE and record.section == "end":
         process = ENDED
-    return Seen(host=host, process=process, seconds=now - began, silent=now - beat, clock=now, **fields)
+    return RankStatus(host=host, process=process, seconds=now - began, silent=now - beat, clock=now, **fields)
 
 
-def _without_heartbeat(last: Seen) -> Seen:
-    """A rank removes its heartbeat when it ends; one that ended between two looks was still at work at the last one."""
+def _without_heartbeat(last: RankStatus) -> RankStatus:
+    """Return the status of a rank that removed its heartbeat, which it does at its end: ended, if its process is gone."""
     if process_state(last.pid, last.started) == GONE or last.section == "end":
         return replace(last, process=ENDED)
     return last
 
 
 def process_state(pid: int, started: int) -> str:
-    """The letter that /proc shows for a process, such as R, S, D or T; `GONE` if it has ended."""
+    """Return the state letter of /proc for a process, such as R, S, D or T; `GONE` if it has exited."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -180,7 +176,7 @@ def process_state(pid: int, started: int) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty if it can't be read."""
+    """Return the object in a JSON file; empty if it can't be read."""
     try:
         content = loads(read_text(path))
     except (OSError, ValueError):
@@ -189,12 +185,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def short(host: str) -> str:
-    """A node's name without its domain: schedulers and the system write it either way."""
+    """Return a node's name without its domain, which some schedulers and systems append."""
     return host.partition(".")[0]
 
 
 def mappings(value: object) -> list[dict[str, Any]]:
-    """The objects in a list of JSON; empty for anything else."""
+    """Return the objects in a JSON list; empty for any other value."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 

@@ -1,6 +1,6 @@
-"""What a run folder says about how a run went, read for verdicts and for the report.
+"""Facts of a run, read from its folder for verdicts and the report.
 
-The files may be half-written, or of another version of this project: what can't be read is left out.
+Files may be incomplete or from another version of this project: values that can't be read are left out.
 """
 
 import csv
@@ -14,11 +14,11 @@ import yaml
 
 from train_anywhere.files.atomic import read_text
 from train_anywhere.monitor.ranks import mappings, read_json, short
-from train_anywhere.runs.attempts import with_ends, with_times
+from train_anywhere.runs.attempts import with_script_ends, with_times
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
 Series = list[tuple[float, float]]
-"""Points of a curve: x and y."""
+"""Points (x, y) of a curve."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,10 @@ class GpuUse:
     """One GPU of the job, over the samples of its node.
 
     Attributes:
-        use: unix seconds and percent.
-        power: unix seconds and watts.
-        memory: the most that was in use, in GiB.
+        index: number of the GPU on its node.
+        use: use in percent over Unix seconds.
+        power: power in watts over Unix seconds.
+        memory: peak memory in GiB; None if unknown.
     """
 
     index: int
@@ -42,12 +43,13 @@ class NodeUse:
     """One node of the job.
 
     Attributes:
-        cpus: that the job could use there.
-        cpu: unix seconds and percent of those.
-        memory: the most that the job held, in GiB.
-        memory_limit: GiB that the job may hold; None: no limit.
-        gpus: that the job holds there.
-        ranks_here: numbers of the ranks that ran there; empty if nobody says.
+        host: name of the node.
+        cpus: number of CPUs that the job could use there.
+        cpu: use of these CPUs in percent, over Unix seconds.
+        memory: peak memory of the job in GiB; None if unknown.
+        memory_limit: memory limit of the job in GiB; None: no limit.
+        gpus: the job's GPUs on the node.
+        ranks_here: numbers of the ranks that ran there; empty if unknown.
         every: seconds between two samples.
     """
 
@@ -62,21 +64,21 @@ class NodeUse:
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks ran there; None if nobody says."""
+        """Number of ranks that ran there; None if unknown."""
         return len(self.ranks_here) or None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A run, as far as its folder tells.
+    """Facts of a run.
 
     Attributes:
-        info: run.json.
-        config: config.yaml as it is written.
-        metrics: by name: optimizer step and value; nan and inf included.
-        nodes: of all attempts.
-        watch: what the watch has found, see `features/hangs/rank_watch.py`.
-        run: the run folder, for features that read more of it.
+        info: content of run.json.
+        config: content of config.yaml.
+        metrics: values over the optimizer step, by metric name; includes nan and inf.
+        nodes: nodes of all attempts.
+        watch: content of watch.json, see `features/hangs/supervisor.py`.
+        run: the run folder, for features that read other files of it.
     """
 
     info: Mapping[str, Any]
@@ -88,25 +90,21 @@ class Facts:
 
     @property
     def present(self) -> list[NodeUse]:
-        """The nodes of the newest attempt; all, if nobody says which they are."""
+        """Nodes of the newest attempt; all nodes, if those are unknown."""
         hosts = {short(str(host)) for host in self.info.get("hosts") or ()}
         return [node for node in self.nodes if not hosts or short(node.host) in hosts]
 
     @property
     def attempts(self) -> list[Mapping[str, Any]]:
-        """Oldest first."""
+        """Attempts of the run, oldest first."""
         return [*self.info.get(ATTEMPTS, [])]
 
 
 def read_facts(run: RunDir) -> Facts:
-    """The facts of a run.
-
-    Raises:
-        CheckpointError: run.json is damaged.
-    """
-    folder, info = run.monitor, run.info()
+    """Read the facts of a run. Raises CheckpointError if run.json is damaged."""
+    folder, info = run.monitor, run.read_info()
     if attempts := info.get(ATTEMPTS):
-        info[ATTEMPTS] = with_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
+        info[ATTEMPTS] = with_script_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
     try:
         config = yaml.safe_load(read_text(run.config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -122,7 +120,7 @@ def read_facts(run: RunDir) -> Facts:
 
 
 def curves(path: Path) -> dict[str, Series]:
-    """The columns of metrics.csv over the optimizer step."""
+    """Return the columns of metrics.csv over the optimizer step."""
     found: dict[str, Series] = {}
     for row in rows(path):
         step = number(row.get("step"))
@@ -134,7 +132,7 @@ def curves(path: Path) -> dict[str, Series]:
 
 
 def node_use(path: Path) -> NodeUse | None:
-    """A node, from its samples and facts; None where the file holds no samples."""
+    """Return the use of a node from its file of samples; None if that has no samples."""
     samples = [row for row in rows(path) if number(row.get("time")) is not None]
     if not samples:
         return None
@@ -147,14 +145,14 @@ def node_use(path: Path) -> NodeUse | None:
         cpu=series(samples, "cpu_use_percent"),
         memory=max(used, default=None),
         memory_limit=number(facts.get("memory_limit_gib")),
-        gpus=tuple(gpu_use(samples, index) for index in gpus_of(samples[0])),
+        gpus=tuple(gpu_use(samples, index) for index in gpu_numbers(samples[0])),
         ranks_here=tuple(r["rank"] for r in mappings(ranks) if "rank" in r),
         every=number(facts.get("every_seconds")) or 10.0,
     )
 
 
-def gpus_of(row: Mapping[str, str]) -> list[int]:
-    """The numbers of the GPUs that have columns: gpu0_use_percent, ..."""
+def gpu_numbers(row: Mapping[str, str]) -> list[int]:
+    """Return the numbers of the GPUs with columns such as gpu0_use_percent."""
     ending = "_use_percent"
     numbers = [
         n.removeprefix("gpu").removesuffix(ending) for n in row if n.startswith("gpu") and n.endswith(ending)
@@ -163,20 +161,20 @@ def gpus_of(row: Mapping[str, str]) -> list[int]:
 
 
 def gpu_use(samples: list[dict[str, str]], index: int) -> GpuUse:
-    """One GPU over the samples."""
+    """Return the use of one GPU over the samples."""
     used = [value for _, value in series(samples, f"gpu{index}_memory_used_gib")]
     power = series(samples, f"gpu{index}_power_w")
     return GpuUse(index, series(samples, f"gpu{index}_use_percent"), power, max(used, default=None))
 
 
 def series(samples: Iterable[Mapping[str, str]], name: str) -> Series:
-    """Time and value of one column, without its gaps."""
+    """Return time and value of one column, without missing values."""
     points = ((number(row.get("time")), number(row.get(name))) for row in samples)
     return [(t, v) for t, v in points if t is not None and v is not None and math.isfinite(v)]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; none where it can't be read."""
+    """Return the rows of a CSV file; empty if it can't be read."""
     try:
         return [*csv.DictReader(read_text(path).splitlines())]
     except (OSError, ValueError, csv.Error):
@@ -184,7 +182,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def number(value: object) -> float | None:
-    """A number, from a file or from JSON; None for what is none."""
+    """Return a value of a CSV or JSON file as a number; None if it is not one."""
     try:
         return float(value) if isinstance(value, str | int | float) and value != "" else None
     except ValueError:
@@ -192,5 +190,5 @@ def number(value: object) -> float | None:
 
 
 def mean(points: Series) -> float | None:
-    """The mean of a curve's values."""
+    """Return the mean of a curve's values; None for an empty curve."""
     return sum(value for _, value in points) / len(points) if points else None

@@ -1,6 +1,6 @@
-"""Verdicts in words: what a person should know of a run, and what to do about it.
+"""Verdicts on a run: sentences about its problems, and what to do about them.
 
-Each rule is a function of `Facts` and is silent where it has nothing to say. Its threshold has a source or was measured.
+Each rule is a function of `Facts` that yields a sentence if its threshold, which has a source or was measured, is exceeded.
 """
 
 import math
@@ -13,45 +13,45 @@ from train_anywhere.monitor.goodput import SECTIONS, goodput
 from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import Facts, NodeUse, Series, mean
 
-SETTLED_S = 60.0
-"""Samples of the first minute are of imports and of the first compilation: they say nothing of the training."""
+WARM_UP_S = 60.0
+"""Samples of the first minute are ignored: they show imports and the first compilation, not the training."""
 
 ENOUGH = 6
-"""Samples after that minute below which a mean says nothing: at the default interval, another minute."""
+"""Fewest samples after the first minute for a meaningful mean: another minute at the default interval."""
 
 IDLE_PERCENT = 5.0
-"""NVML's use is the share of time in which any kernel ran, so that even a badly fed GPU that trains shows more."""
+"""GPU use in percent: NVML counts the time in which any kernel ran, so even a badly fed GPU that trains shows more."""
 
 DATA_SHARE = 0.2
-"""A fifth of the training spent waiting for batches: more workers can at most give that back."""
+"""Share of the training spent waiting for batches, which is the most that more workers can save."""
 
 OTHERS_SHARE = 0.5
-"""Above it half of the devices' time is lost: half of the devices would be as fast, or nearly so."""
+"""Share of a step spent waiting for other ranks: above it, half of the devices would be about as fast."""
 
 CHECKPOINT_SHARE = 0.05
-"""Five times what `checkpoint.interval=auto` allows, see `features/interval/interval.py`."""
+"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/interval/interval.py`."""
 
 LOST_SHARE = 0.1
-"""A tenth of the allocation spent on steps that were trained twice."""
+"""Share of the allocation spent on steps that were trained twice."""
 
 CPU_SHARE = 0.5
-"""CPUs that a job holds and never uses are refused or charged for at most sites; half of them leaves room for peaks."""
+"""Share of the CPUs in use: most sites charge for unused CPUs or refuse such jobs; the other half leaves room for peaks."""
 
-CPUS_WORTH_IT = 8
-"""On small nodes it is not worth a sentence."""
+MIN_CPUS = 8
+"""Fewest CPUs of a job for which unused ones are reported."""
 
 MEMORY_SHARE = 0.95
-"""Of its memory limit: the kernel ends a job's processes at 1."""
+"""Share of the memory limit; at 1 the kernel kills processes of the job."""
 
 
 def verdicts(facts: Facts) -> list[str]:
-    """All that there is to say, the worst first."""
+    """Return all verdicts, the worst first."""
     rest = [sentence for rule in RULES for sentence in rule(facts)]
     return [*loss_is_nan(facts), *features.verdicts(facts), *rest]
 
 
 def loss_is_nan(facts: Facts) -> Iterator[str]:
-    """A loss became nan or inf, and stayed so: the first that did."""
+    """Report the first loss that became nan or inf and stayed so."""
     found = []
     for name, points in facts.metrics.items():
         since = next((i for i in range(len(points), 0, -1) if math.isfinite(points[i - 1][1])), 0)
@@ -62,8 +62,8 @@ def loss_is_nan(facts: Facts) -> Iterator[str]:
         yield f"{name} is {value:g} since step {int(step)}: lower optimizer.lr, or clip with trainer.gradient_clip_val=1."
 
 
-def gpus_without_a_task(facts: Facts) -> Iterator[str]:
-    """GPUs that the job holds and that no rank was started for."""
+def unused_gpus(facts: Facts) -> Iterator[str]:
+    """Report GPUs of the job without a rank."""
     held = [(len(n.gpus), n.ranks) for n in facts.present if n.gpus and n.ranks]
     left = sum(max(0, gpus - int(ranks or 0)) for gpus, ranks in held)
     if left and int(facts.info.get("world_size") or 1) >= sum(int(ranks or 0) for _, ranks in held):
@@ -72,7 +72,7 @@ def gpus_without_a_task(facts: Facts) -> Iterator[str]:
 
 
 def idle_gpus(facts: Facts) -> Iterator[str]:
-    """GPUs that hardly ran while others, or nobody, did. The ranks of a node use its GPUs in their order."""
+    """Report GPUs that were mostly idle. The ranks of a node use its GPUs in order."""
     for node in facts.nodes:
         ranks = sorted(node.ranks_here)
         for place, gpu in enumerate(node.gpus[: len(ranks) or None]):
@@ -83,83 +83,83 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
                 yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f} %)."
 
 
-def waited_for_data(facts: Facts) -> Iterator[str]:
-    """The training waited for its batches."""
+def data_wait(facts: Facts) -> Iterator[str]:
+    """Report a long wait for batches."""
     spent = step_time(facts.attempts)
     stepping = spent.whole - spent.checkpoint
-    if stepping >= SETTLED_S and spent.data / stepping > DATA_SHARE:
+    if stepping >= WARM_UP_S and spent.data / stepping > DATA_SHARE:
         workers = facts.config.get("data", {}).get("workers")
         now = f" (now {workers})" if workers is not None else ""
         yield f"training waited {spent.data / stepping:.0%} of each step for data: raise data.workers{now}."
 
 
-def waited_for_others(facts: Facts) -> Iterator[str]:
-    """The ranks waited for each other, and none of them is to blame."""
+def communication_wait(facts: Facts) -> Iterator[str]:
+    """Report a long wait of the ranks for each other, if none of them is a slow one."""
     spent = step_time(facts.attempts)
-    if spent.whole < SETTLED_S or spent.efficiency is None or mappings(facts.watch.get("slow")):
+    if spent.whole < WARM_UP_S or spent.efficiency is None or mappings(facts.watch.get("slow")):
         return
     if (waited := 1 - spent.efficiency) > OTHERS_SHARE:
         yield f"ranks waited {waited:.0%} of each step for the network and each other: use fewer devices, or a larger data.batch_size."
 
 
-def checkpoints_are_dear(facts: Facts) -> Iterator[str]:
-    """The training stood still for its checkpoints."""
+def checkpoint_wait(facts: Facts) -> Iterator[str]:
+    """Report a long wait for checkpoints."""
     spent = seconds(facts)
     whole, saving = sum(spent.get(name, 0.0) for name in SECTIONS), spent.get("checkpoint", 0.0)
-    if whole >= SETTLED_S and saving / whole > CHECKPOINT_SHARE:
-        yield f"training stood still {saving / whole:.0%} of the time for checkpoints: use checkpoint.interval=auto."
+    if whole >= WARM_UP_S and saving / whole > CHECKPOINT_SHARE:
+        yield f"training waited {saving / whole:.0%} of the time for checkpoints: use checkpoint.interval=auto."
 
 
-def work_was_lost(facts: Facts) -> Iterator[str]:
-    """Steps were trained twice after crashes."""
+def lost_work(facts: Facts) -> Iterator[str]:
+    """Report steps that were trained twice after crashes."""
     found = goodput(facts.attempts)
-    if found and found.whole >= SETTLED_S and found.seconds["lost"] / found.whole > LOST_SHARE:
+    if found and found.whole >= WARM_UP_S and found.seconds["lost"] / found.whole > LOST_SHARE:
         share = found.seconds["lost"] / found.whole
-        yield f"{share:.0%} of the time went into steps that a crash lost: save more often with checkpoint.interval=auto."
+        yield f"{share:.0%} of the time was spent on steps lost in a crash: save more often with checkpoint.interval=auto."
 
 
-def cpus_were_idle(facts: Facts) -> Iterator[str]:
-    """The job held CPUs that it did not use."""
+def idle_cpus(facts: Facts) -> Iterator[str]:
+    """Report CPUs of the job that it did not use."""
     held = [(node.cpus, used) for node in facts.present if (used := cpus_used(node)) is not None]
     cpus, busy = sum(c for c, _ in held), sum(used for _, used in held)
-    if cpus >= CPUS_WORTH_IT and busy < CPU_SHARE * cpus and facts.info.get("job_ids"):
+    if cpus >= MIN_CPUS and busy < CPU_SHARE * cpus and facts.info.get("job_ids"):
         yield f"the job used {max(1, round(busy))} of {cpus} CPUs: lower cluster.cpus_per_task, or raise data.workers."
 
 
-def memory_was_short(facts: Facts) -> Iterator[str]:
-    """A node's memory limit was nearly reached."""
+def memory_near_limit(facts: Facts) -> Iterator[str]:
+    """Report nodes on which the job's memory was close to its limit."""
     for node in facts.nodes:
         if node.memory and node.memory_limit and node.memory > MEMORY_SHARE * node.memory_limit:
-            yield f"the job held {node.memory:.1f} of {node.memory_limit:.1f} GiB on {node.host}: raise cluster.mem."
+            yield f"the job used {node.memory:.1f} of {node.memory_limit:.1f} GiB on {node.host}: raise cluster.mem."
 
 
 Rule = Callable[[Facts], Iterator[str]]
 RULES: tuple[Rule, ...] = (
-    gpus_without_a_task,
+    unused_gpus,
     idle_gpus,
-    waited_for_data,
-    waited_for_others,
-    work_was_lost,
-    checkpoints_are_dear,
-    memory_was_short,
-    cpus_were_idle,
+    data_wait,
+    communication_wait,
+    lost_work,
+    checkpoint_wait,
+    memory_near_limit,
+    idle_cpus,
 )
 
 
 def after_start(points: Series) -> Series:
-    """The samples after the first minute."""
-    return [(t, value) for t, value in points if t - points[0][0] >= SETTLED_S]
+    """Return the samples after the first minute."""
+    return [(t, value) for t, value in points if t - points[0][0] >= WARM_UP_S]
 
 
 def cpus_used(node: NodeUse) -> float | None:
-    """Mean number of CPUs that were busy; None where there are too few samples."""
+    """Return the mean number of busy CPUs; None if there are too few samples."""
     settled = after_start(node.cpu)
     use = mean(settled)
     return None if use is None or len(settled) < ENOUGH else use / 100 * node.cpus
 
 
 def seconds(facts: Facts) -> dict[str, float]:
-    """Time in each section over all attempts, by the names of `monitor/heartbeat.py`."""
+    """Return the seconds in each section over all attempts, by the names of `monitor/heartbeat.py`."""
     total: dict[str, float] = {}
     for attempt in facts.attempts:
         spent: Any = attempt.get("seconds")

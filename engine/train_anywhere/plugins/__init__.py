@@ -1,10 +1,10 @@
-"""Hydra's plugins. A project registers subclasses of them in hydra_plugins/: Hydra accepts only classes that are defined there.
+"""Plugins for Hydra. A project registers subclasses in hydra_plugins/, since Hydra accepts only classes defined there.
 
-launchers  `cluster=...`: composed configurations in, one submitted job out; without a cluster, the members of a sweep on this machine
-optuna     searches: each member is chosen by the results of those before (`search`)
-product    all combinations; unlike Hydra's own it writes no file and composes each member once
+launchers  submit composed configurations as one job (`cluster=...`), or run the members of a sweep on this machine
+optuna     searches: choose each member by the results of earlier ones (`search`)
+product    all combinations of values; unlike Hydra's sweeper it writes no file and composes each member once
 
-Hydra imports every plugin at every start, so only Hydra is imported at the top.
+Hydra imports all plugins at each start, so these modules import only Hydra at the top.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["launchers", "optuna", "product", "register"]
 
 
 def register(module: str) -> None:
-    """Let Hydra find the subclasses that `module` defines, under the names that `hydra/launcher=` and `hydra/sweeper=` take."""
+    """Register the subclasses in `module` with Hydra, under the names for `hydra/launcher=` and `hydra/sweeper=`."""
     store = ConfigStore.instance().store
     options: dict[str, Any] = {
         "n_trials": 20,

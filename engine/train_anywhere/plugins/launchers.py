@@ -1,4 +1,4 @@
-"""Two launchers: one hands composed configurations to the scheduler, one runs them here. All work is done elsewhere."""
+"""Hydra launchers that submit composed configurations or run them here, by calling `slurm` and `launch`."""
 
 import sys
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from omegaconf import DictConfig
 
 
 class _Composer(Launcher):
-    """What both need: the members of a sweep as plain trees."""
+    """Base of both launchers, which composes the members of a sweep."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Called by Hydra before `launch`."""
+        """Keep what Hydra passes before `launch`."""
         self.context, self.config = hydra_context, config
 
-    def trees(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        """Compose each member; a single one is what Hydra has composed already."""
-        from train_anywhere.config.environment_values import plain
+    def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Return each member as a plain tree; Hydra has composed a single one already."""
+        from train_anywhere.config.environment_values import to_plain_tree
 
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
-            return [plain(self.config)]
+            return [to_plain_tree(self.config)]
         loader = self.context.config_loader
-        return [plain(loader.load_sweep_config(self.config, list(m))) for m in members]
+        return [to_plain_tree(loader.load_sweep_config(self.config, list(m))) for m in members]
 
 
 class SlurmLauncher(_Composer):
@@ -34,55 +34,55 @@ class SlurmLauncher(_Composer):
         """Submit one job, or one array for all members of a sweep.
 
         Raises:
-            ConfigError: with all problems; nothing was written.
-            SubmitError: in the scheduler's words; nothing is left behind.
+            ConfigError: lists all problems; nothing was written.
+            SubmitError: has the scheduler's message; nothing was submitted and no folder stays.
         """
-        from train_anywhere.launch.preflight import data_problems, refuse_unreadable_run
+        from train_anywhere.launch.preflight import data_problems, refuse_unreadable
         from train_anywhere.slurm.submission.prepare import start
 
-        members = name_cluster(self, job_overrides)
+        members = replace_current_cluster(self, job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
         wants = not sweeper.endswith(".ProductSweeper")
-        results = start(
-            self.trees(members), members, data_problems, refuse_unreadable_run, wants_results=wants
-        )
+        trees = self.compose_members(members)
+        results = start(trees, members, data_problems, refuse_unreadable, wants_results=wants)
         if not wants and (failed := [r for r in results if isinstance(r, Exception)]):
             raise failed[0]
-        return [_returned(*both) for both in zip(members, results, strict=True)]
+        return [_make_job_return(*both) for both in zip(members, results, strict=True)]
 
 
 class HereLauncher(_Composer):
-    """`-m` without a cluster: check all members, then run each in a process of its own."""
+    """`-m` without a cluster: check all members, then run each in its own process."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run all members, also after one has failed; leaves with an exit code when one did, unless the sweeper wants the results.
+        """Run all members, even after a failure. If one failed, exit with its code, unless the sweeper needs the results.
 
         Raises:
-            ConfigError: with all problems of all members; nothing was started.
+            ConfigError: lists the problems of all members; nothing was started.
         """
         from train_anywhere.launch.local_sweep import run_all
-        from train_anywhere.slurm.status.best import result
+        from train_anywhere.slurm.status.best import sweep_result
 
-        ended = run_all(self.trees(job_overrides), job_overrides)
+        ended = run_all(self.compose_members(job_overrides), job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
         if sweeper.endswith(".ProductSweeper") and (code := next((e.code for e in ended if e.code), 0)):
             sys.exit(code)
         return [
-            _returned(words, result(e.run, e.config)) for words, e in zip(job_overrides, ended, strict=False)
+            _make_job_return(words, sweep_result(e.run, e.config.checkpoint))
+            for words, e in zip(job_overrides, ended, strict=False)
         ]
 
 
-def name_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequence[Any]:
-    """The members, or the words of one, with the preset of this machine in place of `cluster=current`."""
+def replace_current_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequence[Any]:
+    """Return the members, or the overrides of one, with `cluster=current` replaced by the preset of this machine."""
     if launcher.config.cluster.name != "current":
         return members
-    from train_anywhere.slurm.presets import name_current
+    from train_anywhere.slurm.presets import resolve_current
 
-    return [name_current([m])[0] if isinstance(m, str) else name_current(m) for m in members]
+    return [resolve_current([m])[0] if isinstance(m, str) else resolve_current(m) for m in members]
 
 
-def _returned(words: Sequence[str], result: "float | Exception | None") -> JobReturn:
-    """What a sweeper gets: a number, or the reason why there is none, which reading it raises."""
+def _make_job_return(words: Sequence[str], result: "float | Exception | None") -> JobReturn:
+    """Return the result for a sweeper: a number, or an exception that is raised when the result is read."""
     failed = isinstance(result, Exception)
     returned = JobReturn(overrides=words, status=JobStatus.FAILED if failed else JobStatus.COMPLETED)
     returned.return_value = result

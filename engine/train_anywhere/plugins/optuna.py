@@ -1,4 +1,4 @@
-"""Optuna proposes each member of a sweep by what those before have reached."""
+"""Sweeper that lets Optuna propose each member by the results of earlier ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from omegaconf import DictConfig
 
 
 class OptunaSweeper(Sweeper):
-    """`-m hydra/sweeper=optuna`. All work is done in engine/train_anywhere/search, which imports Optuna.
+    """The sweeper `-m hydra/sweeper=optuna`, a wrapper of `train_anywhere.search`, which imports Optuna.
 
     Args:
-        n_trials: how many in all.
-        n_jobs: how many run at the same time.
-        study_name: of a study to begin or to go on with; None: an unfinished one of the same command, else a new one.
+        n_trials: number of all trials.
+        n_jobs: number of trials that run at the same time.
+        study_name: name of a study to start or continue; None: an unfinished study of the same command, else a new one.
         sampler: tpe or random.
         pruner: none, or median: a trial that does worse than half of the others did at the same validation is stopped.
-        params: the search space, besides what is typed: {optimizer.lr: "interval(0.001, 0.1)"}.
+        params: search space in addition to the command line: {optimizer.lr: "interval(0.001, 0.1)"}.
     """
 
     def __init__(self, params: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.params, self.options = params or {}, options
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Called by Hydra before `sweep`."""
+        """Keep what Hydra passes before `sweep`."""
         self.context = hydra_context
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
@@ -36,11 +36,11 @@ class OptunaSweeper(Sweeper):
         """Carry out the search.
 
         Raises:
-            ConfigError: with all problems; nothing was written.
-            Interrupted: Ctrl-C; the same command goes on.
+            ConfigError: lists all problems; nothing was written.
+            SubmitInterrupted: after Ctrl-C; the same command continues the search.
         """
         from train_anywhere.errors import ConfigError
-        from train_anywhere.plugins.launchers import HereLauncher, SlurmLauncher, name_cluster
+        from train_anywhere.plugins.launchers import HereLauncher, SlurmLauncher, replace_current_cluster
 
         if not isinstance(self.launcher, HereLauncher | SlurmLauncher):
             raise ConfigError(
@@ -48,24 +48,24 @@ class OptunaSweeper(Sweeper):
             )
         if not isinstance(self.params, Mapping):
             raise ConfigError(
-                f"hydra.sweeper.params={self.params} is no search space; use hydra.sweeper.params={{seed:'range(1,9)'}}, or give keys "
+                f"hydra.sweeper.params={self.params} is not a search space; use hydra.sweeper.params={{seed:'range(1,9)'}}, or give keys "
                 "several values."
             )
         refuse_without_optuna()
         from train_anywhere.search.start_search import search
 
         launcher = self.launcher
-        words = name_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
+        words = replace_current_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides([*words])
 
         def compose(member: Sequence[str]) -> dict[str, Any]:
-            return launcher.trees([member])[0]
+            return launcher.compose_members([member])[0]
 
         search(overrides, self.options, compose, isinstance(launcher, SlurmLauncher))
 
 
 def refuse_without_optuna() -> None:
-    """Raises ConfigError where Optuna is not installed."""
+    """Raise ConfigError if Optuna is not installed."""
     from importlib.util import find_spec
 
     from train_anywhere.errors import ConfigError

@@ -1,4 +1,4 @@
-"""All combinations of the values on the command line."""
+"""Sweeper over all combinations of the values on the command line."""
 
 import itertools
 from typing import Any
@@ -11,12 +11,10 @@ from omegaconf import DictConfig
 
 
 class ProductSweeper(Sweeper):
-    """Hands every combination to the launcher at once; unlike Hydra's own it writes no multirun.yaml, so that a refused or dry
-    run writes nothing.
-    """
+    """Sweeper that passes all combinations to the launcher at once, and writes no multirun.yaml, so that a refused run leaves no file."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Called by Hydra before `sweep`."""
+        """Keep what Hydra passes before `sweep`."""
         from hydra.core.plugins import Plugins
 
         self.context = hydra_context
@@ -28,7 +26,7 @@ class ProductSweeper(Sweeper):
         """Launch all members.
 
         Raises:
-            ConfigError: a sweep over nothing, or another launcher than ours, which would know nothing of `cluster=`.
+            ConfigError: a sweep is empty, or the launcher is not one of this package and would ignore `cluster=`.
         """
         from train_anywhere.errors import ConfigError
         from train_anywhere.plugins.launchers import HereLauncher, SlurmLauncher
@@ -39,16 +37,16 @@ class ProductSweeper(Sweeper):
             )
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides(arguments)
         if not any(o.is_sweep_override() for o in overrides):
-            return self.launcher.launch([arguments], initial_job_idx=0)  # as typed: composed already
+            return self.launcher.launch([arguments], initial_job_idx=0)  # Hydra has composed it already
         refuse_empty([o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()])
-        # the last one counts where a key is given twice
-        by_key = {o.get_key_element(): choices(o) for o in overrides}
+        # the last value of a repeated key counts
+        by_key = {o.get_key_element(): list_values(o) for o in overrides}
         members = itertools.product(*by_key.values())
         return self.launcher.launch([list(m) for m in members], initial_job_idx=0)
 
 
-def choices(override: Override) -> list[str]:
-    """The override once for each of its values."""
+def list_values(override: Override) -> list[str]:
+    """Return one override for each value of a sweep."""
     key = override.get_key_element()
     if override.is_sweep_override():
         return [f"{key}={value}" for value in override.sweep_string_iterator()]
@@ -56,9 +54,11 @@ def choices(override: Override) -> list[str]:
 
 
 def refuse_empty(sweeps: list[Override]) -> None:
-    """Raises ConfigError where one of them has no value: there would be no member."""
-    from train_anywhere.config.command.compose import empty_sweep
+    """Raise ConfigError if a sweep has no values: there would be no members."""
+    from train_anywhere.config.command.compose import empty_sweep_problem
     from train_anywhere.errors import ConfigError
 
-    if empty := [empty_sweep(str(o.input_line)) for o in sweeps if not list(o.sweep_string_iterator())]:
+    if empty := [
+        empty_sweep_problem(str(o.input_line)) for o in sweeps if not list(o.sweep_string_iterator())
+    ]:
         raise ConfigError(*empty)

@@ -1,23 +1,23 @@
-"""Run folders: one run, one folder, whatever happens to the run.
+"""Run folders: a run keeps one folder through all restarts and resumes.
 
-results/<name>/<run id>/ holds, with its writer:
+results/<name>/<run id>/ holds these files, each with its writer:
 
-    config.yaml overrides.txt     the submission or local start, and each resume: the complete configuration and the overrides
+    config.yaml overrides.txt     the submission or local start, and each resume: the resolved configuration and the overrides
     run.json state                state, attempts, jobs, hosts, metrics: `RunDir.update`, called by the submission, by
                                   `RunRecorder` on rank 0, by `jobs.py cancel`; the batch script writes `state`
-    jobs.txt                      the submission: one job id a line
-    job.sbatch (job.pbs) code/    the submission: the batch script, and the code as it was
+    jobs.txt                      the submission: one job id per line
+    job.sbatch (job.pbs) code/    the submission: the batch script, and a snapshot of the code
     slurm-<job>.out .err          the scheduler; PBS: pbs-<job>.out .err
     ranks/                        each rank with `monitor.ranks=true`: where it runs, a checksum of its weights
-    lock steps                    rank 0 while it trains: who trains here, and how far it is (every few seconds)
-    checkpoints/                  rank 0's worker thread, see `checkpoints`; where the state is sharded, all ranks write their parts
+    lock steps                    rank 0 while it trains, every few seconds: the process that trains here, and the steps done
+    checkpoints/                  rank 0's worker thread, see `checkpoints`; if the state is sharded, all ranks write their shards
     metrics.csv tensorboard/      rank 0, at each log interval
-    monitor/                      the side process of each node, see `monitor`
-    bad_nodes                     whoever found one: the nodes that the job does not want again
-    debug/                        whoever left something out of the log: ranks, and what launched them
-    before-1/                     `from_scratch=true`: what was trained before
+    monitor/                      the monitor process of each node, see `monitor`
+    bad_nodes                     the process that found one: nodes that the job must not get again
+    debug/                        ranks and their launcher: full tracebacks and output that the log leaves out
+    before-1/                     `from_scratch=true`: the results of the earlier training
 
-`folder`: the folder and run.json, which `recorder` writes on rank 0; `run_info`: whether it holds what it should; `attempts`: reads them.
-`lock`: one job at a time. `reopen`: a run folder that is resumed, with code that it may bring. `summary`: what is printed at the end.
-`debug`: what the log leaves out.
+`folder`: the folder and run.json. `recorder`: rank 0's writer of run.json. `run_info`: validation of run.json. `attempts`: its attempts.
+`lock`: one job at a time. `reopen`: resuming a run folder, and checks of the code that it brings. `summary`: the lines printed at the end.
+`debug`: details that the log leaves out.
 """

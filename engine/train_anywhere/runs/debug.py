@@ -1,7 +1,6 @@
-"""RUN/debug: what the log leaves out, whole, because a sentence in the log says it.
+"""RUN/debug: full tracebacks and output, for which the log has only one sentence.
 
-A file for each writer: the nodes of a job can't append to one file of a network disk. Its name begins with the start of the ranks
-that it is of: the job (`local` on this machine), and a number of that start.
+Each writer has its own file, because several nodes can't append to one file on a network disk. File names start with `launch_id`.
 """
 
 import os
@@ -18,20 +17,20 @@ from train_anywhere.runs.attempts import STARTED, running_job
 from train_anywhere.runs.folder import RunDir, now
 
 CAUSE = "cause"
-"""What `first` is asked for by a rank that fails for a reason of its own: who was the first to."""
+"""What `claim_first` is called with by a rank that fails for its own reason, not because another rank failed."""
 
 NODE = "node"
-"""The same: on which node that was."""
+"""The same, for the name of that rank's node."""
 
 
-def keep(run: RunDir, writer: str, text: str) -> Path | None:
+def append_debug(run: RunDir, writer: str, text: str) -> Path | None:
     """Append `text` to the debug file of a writer.
 
     Returns:
-        The file: in the run folder, or where that refuses it in a temporary one. None: the caller has to print the text.
+        The file. It is a temporary one if the run folder can't be written. None: no file could be written, and the caller prints `text`.
     """
     content = f"{now()}\n{text.rstrip()}\n\n".encode(errors="backslashreplace")
-    file = run.debug / f"{start_of_ranks()}-{writer}.txt"
+    file = run.debug / f"{launch_id()}-{writer}.txt"
     with suppress(OSError):
         make_folder(run.debug)
         _append(open_file(file, "ab"), content)
@@ -43,9 +42,9 @@ def keep(run: RunDir, writer: str, text: str) -> Path | None:
     return None
 
 
-def first(run: RunDir, what: str, writer: str) -> str:
-    """Whoever was the first of this start of the ranks to ask for `what`, a word; `writer` itself if it is, or if a disk refuses."""
-    file = run.debug / f"{start_of_ranks()}-{what}.txt"
+def claim_first(run: RunDir, what: str, writer: str) -> str:
+    """Return the first writer of this launch that claimed `what`; `writer` if it is the first or the disk can't be written."""
+    file = run.debug / f"{launch_id()}-{what}.txt"
     try:
         make_folder(run.debug)
         new = FileIO(file, "x")
@@ -60,20 +59,20 @@ def first(run: RunDir, what: str, writer: str) -> str:
     return writer
 
 
-def named(code: int) -> str:
-    """An exit code as shells count (128 + n for signal n), or the name of the signal that it means."""
+def describe_exit_code(code: int) -> str:
+    """Describe an exit code of a shell, where 128 + n means signal n."""
     number = code - 128
     return f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit code {code}"
 
 
-def start_of_ranks(environ: Mapping[str, str] = os.environ) -> str:
-    """Names this start of the ranks, alike in all of them: `local-40961`, `12-1795392794`."""
+def launch_id(environ: Mapping[str, str] = os.environ) -> str:
+    """Return a name for this launch of the ranks, equal in all of them: job id (or `local`) and a number, `12-1795392794`."""
     number = environ.get(STARTED) or environ.get("MASTER_PORT") or os.getpid()
     return f"{running_job(environ) or 'local'}-{number}"
 
 
 def _append(file: FileIO, content: bytes) -> None:
-    """Write all of it to an open file, and close it. Raises OSError."""
+    """Write all of `content` to an open file and close it. Raises OSError."""
     with file:
         while content:
             content = content[file.write(content) :]

@@ -1,4 +1,4 @@
-"""The run folder: one run, one folder, whatever happens to the run; the package docstring lists what it holds."""
+"""The run folder and run.json; the package docstring lists its files."""
 
 import os
 import threading
@@ -11,28 +11,28 @@ from typing import Any
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import link_atomic, read_text
-from train_anywhere.files.marked import Place, make
 from train_anywhere.files.ordinary import write_or_overwrite
+from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.plain_json import dumps, loads
-from train_anywhere.files.removal import remove, remove_link, say_once
-from train_anywhere.files.typed_paths import as_typed
+from train_anywhere.files.removal import print_once, remove, remove_link
+from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.run_info import is_info
 
 ATTEMPTS = "parts"
-"""Key of the attempts in run.json, see `runs/attempts.py`; the code that a run was submitted with may know no newer name."""
+"""Key of the attempts in run.json, see `runs/attempts.py`; it keeps its old name because a run may continue with older code."""
 
 JOBS = "jobs.txt"
-"""File of the run folder with the ids of the jobs that were submitted for it, one a line."""
+"""File of the run folder with the ids of the jobs that were submitted for it, one per line."""
 
-SCRIPT_SAYS = {"preempted": "queued", "running": "failed"}
-"""What the batch script may make of a state, see `RunDir.info`."""
+SCRIPT_STATES = {"preempted": "queued", "running": "failed"}
+"""States in run.json, each with the state that the batch script may replace it by, see `RunDir.read_info`."""
 
-SERVED = ("tensorboard", "dashboard")
-"""Keys of run.json: where a server shows the run or its node, while it trains."""
+SERVER_KEYS = ("tensorboard", "dashboard")
+"""Keys of run.json with the address of a server that shows the run or its node while it trains."""
 
 
 class RunDir:
-    """A run folder that exists.
+    """An existing run folder.
 
     Attributes:
         path: absolute path of the folder.
@@ -46,8 +46,8 @@ class RunDir:
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"
         self.state_file = path / "state"
-        self._state_text = ""  # of it, as this process has read or written it last
-        self._unwritten: dict[str, Any] = {}  # fields of run.json that the disk has not taken
+        self._state_text = ""  # content of `state_file` that this process last read or wrote
+        self._deferred: dict[str, Any] = {}  # fields of run.json that could not be written yet
         self.jobs = path / JOBS
         self.metrics_csv = path / "metrics.csv"
         self.tensorboard = path / "tensorboard"
@@ -55,47 +55,46 @@ class RunDir:
         self.monitor = path / "monitor"
         self.debug = path / "debug"
 
-    def served(self, kind: str) -> Path:
-        """The file in which one of `SERVED` says where it is."""
+    def server_file(self, kind: str) -> Path:
+        """Return the file with the address of a server; `kind` is one of `SERVER_KEYS`."""
         return self.monitor / f"{kind}.json"
 
-    def info(self) -> dict[str, Any]:
-        """The content of run.json; empty if there is none yet.
+    def read_info(self) -> dict[str, Any]:
+        """Return the content of run.json, or {} if it does not exist yet.
 
-        A batch script reads and writes no JSON but the file `state`: the state, and the job of the newest attempt. Both
-        files are written by `update`. Where they differ run.json counts, except for the two words that
-        `slurm/templates/_state.sh.j2` may write on its own: `queued` instead of `preempted`, `failed` instead of `running`.
+        The batch script does not handle JSON, only the file `state`: the state, and the job of the newest attempt. `update` writes
+        both files. If they differ, run.json counts, except for the two states that `slurm/templates/_state.sh.j2` may write itself:
+        `queued` instead of `preempted`, and `failed` instead of `running`.
 
         Raises:
-            CheckpointError: it is damaged or can't be read.
+            CheckpointError: run.json is damaged or can't be read.
         """
         try:
             content = loads(read_text(self.info_file))
         except FileNotFoundError:
-            return {**self._unwritten}
+            return {**self._deferred}
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.info_file} {_why(error)}; {REMEDY}") from error
+            raise CheckpointError(f"{self.info_file} {_describe_error(error)}; {REMEDY}") from error
         if not is_info(content, ATTEMPTS):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
-        content |= self._unwritten
-        said = self._state_of_script()
-        if said and said == SCRIPT_SAYS.get(str(content.get("state"))):
-            content["state"] = said
+        content |= self._deferred
+        state = self._read_state_file()
+        if state and state == SCRIPT_STATES.get(str(content.get("state"))):
+            content["state"] = state
         return self._with_servers(content)
 
     def update(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Merge `fields` into run.json, and write the file `state`. Only one process at a time: rank 0, or the submission.
+        """Merge `fields` into run.json and write the file `state`. `known` is the result of a `read_info` just before, if any.
 
-        Args:
-            known: what `info` has just returned, which is then not read again.
+        Only one process may call this at a time: rank 0 or the submission.
         """
         with _writing:
-            before = self.info() if known is None else known
+            before = self.read_info() if known is None else known
             content = {**before, **fields}
             if content.get("state") != before.get("state"):
                 content = self._with_servers(content)
             write_or_overwrite(self.info_file, dumps(content))
-            self._unwritten = {}
+            self._deferred = {}
             if "state" in content:
                 job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
                 line = f"{content['state']} {job}".rstrip() + "\n"
@@ -103,43 +102,38 @@ class RunDir:
                     write_or_overwrite(self.state_file, line)
                     self._state_text = line
 
-    def note(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
-        """`update` by a run that trains: what a disk refuses is kept, and written with the next call or by `catch_up`.
-
-        Returns:
-            Whether it is written; a line says why not.
-        """
+    def update_or_defer(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
+        """Call `update` and return whether run.json was written; if not, keep the fields for the next call or `write_deferred`."""
         with _writing:
             try:
                 self.update(known, **fields)
                 return True
             except OSError as error:
-                self._unwritten |= fields
-                say_once(
-                    f"{error.filename or self.info_file} can't be written ({error.strerror or error}); it is written once it can be."
-                )
+                self._deferred |= fields
+                file = error.filename or self.info_file
+                print_once(f"{file} can't be written ({error.strerror or error}); trying again later.")
                 return False
 
-    def catch_up(self) -> None:
-        """Write what a disk has refused, if it takes it now."""
-        if self._unwritten:
+    def write_deferred(self) -> None:
+        """Try again to write the fields that `update_or_defer` could not write."""
+        if self._deferred:
             with suppress(CheckpointError):
-                self.note()
+                self.update_or_defer()
 
     def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Of a run that trains: where servers show it, by what features/serve/servers.py has written beside run.json."""
-        for kind in SERVED:
+        """Add the addresses of the servers of a running run, from the files that features/serve/servers.py writes."""
+        for kind in SERVER_KEYS:
             content.pop(kind, None)
             if content.get("state") != "running":
                 continue
             with suppress(OSError, ValueError):
-                served = loads(read_text(self.served(kind)))
+                served = loads(read_text(self.server_file(kind)))
                 if served and isinstance(served, dict):
                     content[kind] = served
         return content
 
-    def _state_of_script(self) -> str:
-        """The first word of the file `state`; empty if it can't be read."""
+    def _read_state_file(self) -> str:
+        """Return the state in the file `state`, or "" if it can't be read."""
         self._state_text = ""
         with suppress(OSError, ValueError):
             self._state_text = read_text(self.state_file)
@@ -147,13 +141,14 @@ class RunDir:
 
 
 _writing = threading.RLock()
-"""Held while a thread of this process writes run.json."""
+"""Lock for the threads of this process that write run.json."""
 
 REMEDY = "rename it to continue without the history that it holds."
+"""End of the messages about a damaged run.json."""
 
 
-def _why(error: Exception) -> str:
-    """What is wrong with a file that could not be read; follows its name in a sentence."""
+def _describe_error(error: Exception) -> str:
+    """Return why a file could not be read, to follow its name in a message."""
     if isinstance(error, OSError):
         return f"can't be read ({error.strerror or error})"
     return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
@@ -162,7 +157,7 @@ def _why(error: Exception) -> str:
 def create(results: Path, name: str) -> RunDir:
     """Make `results/<name>/<run id>` and point `results/latest` at it.
 
-    Two runs that start in the same second get two folders: the id ends in random digits and mkdir is exclusive.
+    Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
 
     Raises:
         CheckpointError: the folder can't be made.
@@ -170,30 +165,30 @@ def create(results: Path, name: str) -> RunDir:
     try:
         (results / name).mkdir(parents=True, exist_ok=True)
         while True:
-            path = results / name / new_id()
+            path = results / name / new_run_id()
             try:
                 path.mkdir()
                 break
             except FileExistsError:
                 continue
     except OSError as error:
-        raise CheckpointError(_no_folder(results / name, error)) from error
+        raise CheckpointError(_no_folder_message(results / name, error)) from error
     try:
         run = claim(path)
         point_latest(results, path)
     except OSError as error:
         discard(RunDir(path))
-        raise CheckpointError(_no_folder(results / name, error)) from error
+        raise CheckpointError(_no_folder_message(results / name, error)) from error
     return run
 
 
-def new_id() -> str:
-    """Such as 20261120-101502-a1b2: the time, and random digits."""
+def new_run_id() -> str:
+    """Return a new run id, such as 20261120-101502-a1b2: the time and random digits."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
-def _no_folder(folder: Path, error: OSError) -> str:
-    """Why no run folder can be made below `folder`."""
+def _no_folder_message(folder: Path, error: OSError) -> str:
+    """Return the message for a run folder that can't be made below `folder`."""
     for path in (folder, *folder.parents):
         if path.is_symlink() and not path.exists():
             return (
@@ -205,62 +200,59 @@ def _no_folder(folder: Path, error: OSError) -> str:
 
 
 def claim(path: Path) -> RunDir:
-    """Make a run folder that `discard` may remove, unless it exists. Raises OSError."""
-    make(_place(path))
+    """Make a run folder that `discard` may remove. Raises OSError, also if the folder exists."""
+    make_owned(_place(path))
     return RunDir(path)
 
 
-def claim_code(code: Path) -> Place:
-    """Make the folder of a snapshot, which may be removed again, in a run folder that exists. Raises OSError."""
-    place = Place(code.parent, (code.name,), f"{code.name} of run {code.parent.name}")
-    make(place)
+def claim_code(code: Path) -> OwnedFolder:
+    """Make the removable folder of a code snapshot in an existing run folder. Raises OSError."""
+    place = OwnedFolder(code.parent, (code.name,), f"{code.name} of run {code.parent.name}")
+    make_owned(place)
     return place
 
 
 def discard(run: RunDir) -> bool:
-    """Remove a run folder whose job was refused; returns whether it is gone. If not, a line says why.
-
-    A run that has had a job, or a checkpoint, stays.
-    """
+    """Remove a run folder whose job was refused; return whether it is removed. A run with a job or a checkpoint is kept."""
     for used in (run.jobs, run.checkpoints):
         if os.path.lexists(used):
-            say_once(f"{run.path} is not removed: it has {used.name}.")
+            print_once(f"{run.path} is not removed: it has {used.name}.")
             return False
     return remove(_place(run.path))
 
 
-def _place(path: Path) -> Place:
-    return Place(path.parent, (path.name,), f"folder of run {path.name}")
+def _place(path: Path) -> OwnedFolder:
+    return OwnedFolder(path.parent, (path.name,), f"folder of run {path.name}")
 
 
 def point_latest(results: Path, path: Path | None) -> None:
-    """Point the symbolic link `results/latest` at `path`, in one step; None: remove it. Anything but a link stays."""
+    """Point the symbolic link `results/latest` at `path` atomically; None: remove it. A file or folder of that name is kept."""
     latest = results / "latest"
     if path is None:
         remove_link(latest)
     elif not link_atomic(latest, os.path.relpath(path, results)):
-        say_once(f"{latest} is not a link and stays as it is; the newest run is {path}.")
+        print_once(f"{latest} is not a link and stays as it is; the newest run is {path}.")
 
 
 def open_run(path: str | Path) -> RunDir:
-    """An existing run folder.
+    """Open an existing run folder.
 
     Raises:
         CheckpointError: the path is not a run folder.
     """
-    # pathlib fails for ~nobody and for circular links
-    folder = as_typed(os.path.expanduser(path))
-    if not os.path.isfile(folder / "config.yaml"):  # pathlib fails for names that are too long
+    # pathlib raises for ~nobody and for circular links
+    folder = resolve_as_typed(os.path.expanduser(path))
+    if not os.path.isfile(folder / "config.yaml"):  # pathlib raises for names that are too long
         raise CheckpointError(
-            f"{path} is not a run folder (it has no config.yaml); name one like {example(folder)}."
+            f"{path} is not a run folder (it has no config.yaml); name one like {example_run(folder)}."
         )
     return RunDir(folder)
 
 
-def example(folder: Path) -> str:
-    """A run folder near `folder` to name in a message."""
-    levels = ("*/config.yaml", "*/*/config.yaml")  # results/<name>/<run id>, seen from <name> or from results
-    with suppress(OSError):  # a folder that may not be read, or that disappears
+def example_run(folder: Path) -> str:
+    """Return the newest run folder below `folder` to name in a message; results/latest if there is none."""
+    levels = ("*/config.yaml", "*/*/config.yaml")  # `folder` is results/<name> or results
+    with suppress(OSError):  # a folder may be unreadable or just removed
         near = sorted(p.parent for level in levels for p in folder.glob(level))
         if near:
             return str(near[-1])
@@ -268,5 +260,5 @@ def example(folder: Path) -> str:
 
 
 def now() -> str:
-    """The time for run.json: ISO 8601, UTC, seconds."""
+    """Return the current time for run.json: ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,6 @@
-"""What a run writes must be ordinary files and folders in its run folder: a link would lead to a file of the user.
+"""Refuse links and special files where a run writes: a link could lead the run to overwrite a file elsewhere.
 
-Links that nothing writes to are left alone, such as notes of the user, or a checkpoint that was moved to another disk.
+Links that nothing writes to are allowed, such as the user's notes, or a checkpoint that was moved to another disk.
 """
 
 import os
@@ -21,10 +21,10 @@ FILES = (
 """Names of the files that this project and the schedulers write directly in the run folder."""
 
 FOLDERS = "checkpoints|tensorboard|monitor|debug|ranks|evaluations|exports|wandb|mlruns"
-"""Names of the folders that this project, and the loggers that it starts, make there."""
+"""Names of the folders that this project and its loggers make there."""
 
 REPLACED = ("metrics.csv", "lock")
-"""Files in whose place a folder may be: what writes them keeps it under another name, or refuses it."""
+"""Files in whose place a folder may be: their writers move it to another name, or refuse it."""
 
 ALL = ".*"
 INSIDE = {
@@ -36,22 +36,22 @@ INSIDE = {
     "tensorboard": r"events\.out\..*",
     "wandb": r"(?!latest-run$|debug.*\.log$).*",  # links that W&B makes
 }
-"""Names that are written in each folder."""
+"""Names that are written in each folder, as regular expressions."""
 
 
 def refuse_links(run: RunDir) -> None:
-    """Raise CheckpointError with all that `not_ordinary` finds."""
-    if problems := not_ordinary(run):
+    """Raise CheckpointError with all messages of `find_special_files`."""
+    if problems := find_special_files(run):
         raise CheckpointError("\n       ".join(problems))
 
 
-def not_ordinary(run: RunDir) -> list[str]:
+def find_special_files(run: RunDir) -> list[str]:
     """Return a message for each link, pipe, socket or device in the place of something that a run writes."""
-    found = [_problem(entry, "file") for entry in _named(run.path, FILES)]
-    found += [_problem(entry, "folder") for entry in _named(run.path, FOLDERS)]
+    found = [_problem(entry, "file") for entry in _matching_entries(run.path, FILES)]
+    found += [_problem(entry, "folder") for entry in _matching_entries(run.path, FOLDERS)]
     for folder, names in INSIDE.items():
-        names += f"|{_nodes(run)}" if folder == "tensorboard" else ""
-        found += [_problem(entry) for entry in _named(run.path / folder, names)]
+        names += f"|{_node_pattern(run)}" if folder == "tensorboard" else ""
+        found += [_problem(entry) for entry in _matching_entries(run.path / folder, names)]
     return sorted(problem for problem in found if problem)
 
 
@@ -69,8 +69,8 @@ def _problem(entry: os.DirEntry[str], wanted: str = "") -> str:
     return ""
 
 
-def _named(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder whose name matches; with `ALL` those of the folders in it too."""
+def _matching_entries(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder whose name matches; with `ALL`, also those in its subfolders."""
     with suppress(OSError):
         if folder.is_symlink():
             return
@@ -79,12 +79,12 @@ def _named(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
                 if re.fullmatch(names, entry.name, re.DOTALL):
                     yield entry
                 if names == ALL and entry.is_dir(follow_symlinks=False):
-                    yield from _named(Path(entry.path), names)
+                    yield from _matching_entries(Path(entry.path), names)
 
 
-def _nodes(run: RunDir) -> str:
-    """Return a pattern of the nodes of the run and this one: each has a folder in `tensorboard`."""
+def _node_pattern(run: RunDir) -> str:
+    """Return a pattern that matches this node and the nodes of the run: each has a folder in `tensorboard`."""
     hosts = [socket.gethostname(), node_name()]
     with suppress(CheckpointError):
-        hosts += map(str, run.info().get("hosts") or [])
+        hosts += map(str, run.read_info().get("hosts") or [])
     return "|".join(re.escape(host) for host in hosts if host)

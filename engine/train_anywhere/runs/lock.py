@@ -1,6 +1,6 @@
-"""One job at a time in a run folder: a second one is refused with the first one's job id.
+"""A lock that lets only one job train in a run folder: a second job is refused, and the message names the first one.
 
-<run folder>/lock    the process that trains there; its modification time moves as long as that process lives
+<run folder>/lock    the identity of the process that trains there; it updates the modification time every `HEARTBEAT_S`
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import CheckpointError, SchedulerError
-from train_anywhere.files.atomic import read_text, replace, take
+from train_anywhere.files.atomic import claim, read_text, replace
 from train_anywhere.files.plain_json import loads
 from train_anywhere.files.removal import remove_file
 from train_anywhere.runs.attempts import job_name
@@ -26,19 +26,19 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 
 HEARTBEAT_S, STALE_AFTER_S = 5.0, 20.0
-"""Heartbeat period, and how long to watch for one when nothing else shows whether the holder lives."""
+"""Heartbeat period, and how long to wait for a heartbeat if nothing else shows whether the holder is alive."""
 
 WRITE_GRACE_S = 1.0
 """Time for a process that has just created the lock to write its identity."""
 
 
 class RunLock:
-    """Held while training in a run folder: `with RunLock(run): ...`, in rank 0 only.
+    """Context manager that rank 0 holds while training in a run folder: `with RunLock(run): ...`.
 
-    A lock that a killed process left behind is taken over. Clocks are never compared: nodes disagree, and clocks jump.
+    A lock left by a killed process is taken over. Times of two clocks are never compared: nodes disagree, and clocks jump.
 
     Args:
-        recorder: records every few seconds how far the run is.
+        recorder: writes the progress of the run with each heartbeat.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RunLock:
         self._beats = threading.Thread(target=self._beat, name="lock", daemon=True)
 
     def __enter__(self) -> Self:
-        """Raises CheckpointError if another job trains in the run folder."""
+        """Acquire the lock. Raises CheckpointError if another job trains in the run folder."""
         while not self._create():
             self._remove_left_behind(self.refuse_if_held())
         self._beats.start()
@@ -62,32 +62,30 @@ class RunLock:
         self._over.set()
         self._beats.join()
         self._count()
-        with suppress(
-            OSError
-        ):  # a lock that stays names a process that has ended, and the next one takes it over
-            if read(self.path) == self.me:
+        with suppress(OSError):  # a lock that stays names an exited process, so the next job takes it over
+            if read_holder(self.path) == self.me:
                 self._remove_left_behind(self.me)
 
     def refuse_if_held(self) -> dict[str, Any] | None:
-        """Returns the ended process that left the lock behind; None if there is no lock, or it names none.
+        """Return the identity of the exited process that left the lock; None if there is no lock, or it does not name a process.
 
         Raises:
-            CheckpointError: another process holds it, or it is not a file.
+            CheckpointError: another process holds the lock, or it is not a file.
         """
         if os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file()):
             raise CheckpointError(
                 f"{self.path} is not a file of this project; move it away, then resume again."
             )
-        holder = read(self.path)
+        holder = read_holder(self.path)
         if holder is None and self.path.exists():
             time.sleep(WRITE_GRACE_S)
-            holder = read(self.path)
-        if holder is not None and alive(self.path, holder, self.me):
-            raise CheckpointError(refusal(self.path.parent, holder))
+            holder = read_holder(self.path)
+        if holder is not None and is_alive(self.path, holder, self.me):
+            raise CheckpointError(refusal_message(self.path.parent, holder))
         return holder
 
     def _create(self) -> bool:
-        """Create the lock; False if there is one."""
+        """Create the lock; return False if it exists."""
         try:
             with open(self.path, "x") as file:
                 file.write(json.dumps(self.me) + "\n")
@@ -99,13 +97,13 @@ class RunLock:
                 f"{self.path} can't be written ({error.strerror}); nothing was trained."
             ) from error
 
-    def _remove_left_behind(self, judged: dict[str, Any] | None) -> None:
-        """Of several processes that judge the same lock only one moves it; a new lock that was moved by mistake is put back."""
+    def _remove_left_behind(self, left_by: dict[str, Any] | None) -> None:
+        """Remove the lock if it still names `left_by`. Only one of several processes can move it; a newer lock is moved back."""
         try:
-            moved = take(self.path)
+            moved = claim(self.path)
         except FileNotFoundError:
             return
-        if read(moved) != judged:
+        if read_holder(moved) != left_by:
             replace(moved, self.path)
         else:
             remove_file(moved)
@@ -118,23 +116,23 @@ class RunLock:
 
     def _count(self) -> None:
         if self.recorder:
-            self.recorder.count()
+            self.recorder.record_progress()
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Identifies this process to another one that wants the same run folder."""
+    """Return the values that identify this process to another one on any node."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "started": started(os.getpid()),
+        "started": process_start(os.getpid()),
         "cluster": environ.get("SLURM_CLUSTER_NAME", ""),
         "job": job_name(environ) or "",
         "restart": environ.get("SLURM_RESTART_COUNT", ""),
     }
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """The holder of the lock; None if there is none, or its identity is not written yet."""
+def read_holder(path: Path) -> dict[str, Any] | None:
+    """Return the identity of the lock's holder; None if there is no lock, or its identity is not written yet."""
     try:
         holder = loads(read_text(path))
     except (OSError, ValueError):
@@ -144,25 +142,25 @@ def read(path: Path) -> dict[str, Any] | None:
     return holder if valid else None
 
 
-def alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
-    """Whether the process that wrote the lock still runs, by the first of these that can tell.
+def is_alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
+    """Return whether the process that wrote the lock is alive, by the first of these checks that applies.
 
-    The same machine knows its processes; a job that was requeued has ended before; the queue knows its jobs; the lock's
-    modification time, watched for a while, moves.
+    On the same machine: its processes. In the same job: another restart count means that the job was requeued. On the same cluster:
+    Slurm's queue. Else: whether the lock's modification time changes within `STALE_AFTER_S`.
     """
     if holder["host"] == me["host"]:
-        return holder["started"] == started(holder["pid"]) and holder["started"] != ""
+        return holder["started"] == process_start(holder["pid"]) and holder["started"] != ""
     if holder["job"] and (holder["job"], holder["cluster"]) == (me["job"], me["cluster"]):
-        return holder["restart"] == me["restart"] and moves(path)
-    queued = runs(holder["job"]) if holder["job"] and holder["cluster"] == me["cluster"] else None
-    return moves(path) if queued is None else queued
+        return holder["restart"] == me["restart"] and watch_heartbeat(path)
+    queued = is_job_running(holder["job"]) if holder["job"] and holder["cluster"] == me["cluster"] else None
+    return watch_heartbeat(path) if queued is None else queued
 
 
-def started(pid: int) -> str:
-    """Identifies a process of this machine among others with the same number: its start; "" if it is gone.
+def process_start(pid: int) -> str:
+    """Return the start time of a process on this machine, which distinguishes processes with the same pid; "" if it has exited.
 
-    In clock ticks since boot where /proc has it. `psutil.Process.create_time()` adds the time of the boot, which moves when
-    the clock is set: the lock of a living process would then look stale.
+    The unit is clock ticks since boot if /proc has it, else the output of `ps`. `psutil.Process.create_time()` is not used: it
+    adds the boot time, which changes when the clock is set, so the lock of a living process would look stale.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -172,30 +170,28 @@ def started(pid: int) -> str:
     return shown.stdout.strip()
 
 
-def runs(job: str) -> bool | None:
-    """Whether Slurm runs the job; None if Slurm can't be asked, or its answer is not the state of a job."""
-    known = states(job)
+def is_job_running(job: str) -> bool | None:
+    """Return whether Slurm runs the job; None if squeue fails or its output is not a job state."""
+    known = read_job_states(job)
     return None if known is None else any(state not in ("PENDING", "REQUEUED") for state in known)
 
 
-def states(job: str) -> list[str] | None:
-    """Return the state of a job in Slurm's queue, none if it has ended; None if Slurm can't be asked, or its answer is not a state."""
+def read_job_states(job: str) -> list[str] | None:
+    """Return the states of a job in Slurm's queue, [] if it has ended; None if squeue fails or its output is not a job state."""
     try:
-        said = programs.ask(
-            ["squeue", "--noheader", "--array", "--jobs", job, "--format=%i|%A|%T"],
-            "Invalid job id specified",
-        )
+        command = ["squeue", "--noheader", "--array", "--jobs", job, "--format=%i|%A|%T"]
+        output = programs.query(command, "Invalid job id specified")
     except SchedulerError:
         return None
-    rows = [line.split("|") for line in said.split() if not line.startswith("CLUSTER:")]
+    rows = [line.split("|") for line in output.split() if not line.startswith("CLUSTER:")]
     if not all(re.fullmatch("[A-Z_]+", row[-1]) for row in rows):
         return None
-    # an array's number lists all members, one of which has that number itself
+    # squeue lists all members for an array's id, which is also the plain id of one member
     return [row[-1] for row in rows if job in row[:-1] or len(row) == 1]
 
 
-def moves(path: Path) -> bool:
-    """Watch the lock until its modification time changes, at most `STALE_AFTER_S`."""
+def watch_heartbeat(path: Path) -> bool:
+    """Watch the lock for `STALE_AFTER_S` at most; return whether its modification time changes."""
     try:
         before, end = path.stat().st_mtime_ns, time.monotonic() + STALE_AFTER_S
         while time.monotonic() < end:
@@ -207,8 +203,8 @@ def moves(path: Path) -> bool:
     return False
 
 
-def refusal(folder: Path, holder: dict[str, Any]) -> str:
-    """The sentence for the second job."""
+def refusal_message(folder: Path, holder: dict[str, Any]) -> str:
+    """Return the message for a job that finds the lock held."""
     who = f"job {holder['job']}" if holder["job"] else f"process {holder['pid']}"
     cancel = f"scancel {holder['job']}" if holder["job"] else f"kill {holder['pid']}"
     return (

@@ -1,4 +1,4 @@
-"""Rank 0's record of a run: attempts in run.json, and every few seconds the steps and the time spent."""
+"""Rank 0's writer of run.json: attempts, and every few seconds the steps done and the time spent."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from train_anywhere.runs.attempts import (
     STARTED,
     TIMES,
     Outcome,
-    count_step,
-    counted_step,
-    ended_attempts,
+    extend_newest,
     hosts,
+    iso_from_unix,
     job_ids,
-    logged_step,
-    moment,
+    read_logged_step,
+    read_recorded_step,
+    record_step,
     running_job,
     with_times,
 )
@@ -26,33 +26,37 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
 
 class RunRecorder:
-    """Writes run.json while a run trains. Rank 0 has the only one.
+    """Writer of run.json while a run trains; only rank 0 has one.
 
     Args:
         time_spent: returns the seconds in each section of this attempt, see `monitor/times.py`.
 
     Attributes:
-        steps_done: returns the optimizer steps done, from any thread; None before training starts.
+        steps_done: returns the number of optimizer steps done, callable from any thread; None before training starts.
     """
 
     def __init__(self, run: RunDir, time_spent: Callable[[], Mapping[str, float]] | None = None) -> None:
         self.run, self.time_spent = run, time_spent
         self.steps_done: Callable[[], int] | None = None
 
-    def start(self, world_size: int, environ: Mapping[str, str] = os.environ, devices: int = 1) -> None:
-        """Start an attempt on `devices`. An earlier attempt without `ended_by` was killed."""
+    def record_start(
+        self, world_size: int, environ: Mapping[str, str] = os.environ, devices: int = 1
+    ) -> None:
+        """Record the start of an attempt on `devices` devices. An earlier attempt without `ended_by` was killed."""
         run = self.run
-        with suppress(OSError):  # a second name of it keeps its content when the script appends
+        with suppress(
+            OSError
+        ):  # replaces a hard link by a copy, because the batch script appends to this file
             open_file(run.monitor / ENDS, "rb+").close()
-        info = run.info()
+        info = run.read_info()
         attempts = info.get(ATTEMPTS, [])
         if attempts:
             attempts[-1] = with_times(run, {"ended_by": "killed", **attempts[-1]})
         world = {"hosts": hosts(environ), "world_size": world_size, "devices": devices}
         attempt = {"started": now(), "job": running_job(environ), **world}
         with suppress(KeyError, ValueError, OverflowError, OSError):
-            attempt["allocated"] = moment(environ[STARTED])
-        run.note(
+            attempt["allocated"] = iso_from_unix(environ[STARTED])
+        run.update_or_defer(
             info,
             state="running",
             world_size=world_size,
@@ -64,29 +68,22 @@ class RunRecorder:
             **{ATTEMPTS: [*attempts, attempt]},
         )
 
-    def first_step(self, step: int) -> None:
-        """Training of this attempt starts at optimizer step `step`; call it before the rows after it leave metrics.csv."""
-        run, info = self.run, self.run.info()
+    def record_first_step(self, step: int) -> None:
+        """Record the optimizer step that this attempt starts at. Call it before rows after this step are removed from metrics.csv."""
+        run, info = self.run, self.run.read_info()
         attempts = info.get(ATTEMPTS)
         if not attempts:
             return
         for before in attempts[-2:-1]:
-            before.setdefault("step", max(step, logged_step(run), counted_step(run)))
-        count_step(run, step)
+            before.setdefault("step", max(step, read_logged_step(run), read_recorded_step(run)))
+        record_step(run, step)
         attempts[-1]["from_step"] = step
-        run.note(info, **{ATTEMPTS: attempts})
+        run.update_or_defer(info, **{ATTEMPTS: attempts})
 
-    def end(self, outcome: Outcome, signal: str | None = None) -> bool:
-        """The attempt ended.
-
-        Args:
-            signal: name of the signal that stopped it, if one did.
-
-        Returns:
-            Whether run.json says so; it does not if the disk refuses.
-        """
+    def record_end(self, outcome: Outcome, signal: str | None = None) -> bool:
+        """Record the end of the attempt; return whether run.json could be written. `signal` is the one that stopped it, if any."""
         self._note_times()
-        return self.run.note(
+        return self.run.update_or_defer(
             state=outcome.state,
             ended=now(),
             epoch=outcome.epoch,
@@ -95,22 +92,22 @@ class RunRecorder:
             checkpoint=outcome.checkpoint,
             rate=outcome.rate and round(outcome.rate, 3),
             unit=outcome.unit,
-            **{ATTEMPTS: ended_attempts(self.run, ended_by=signal or outcome.state, step=outcome.step)},
+            **{ATTEMPTS: extend_newest(self.run, ended_by=signal or outcome.state, step=outcome.step)},
         )
 
-    def failure(self) -> None:
-        """The attempt ended with an error. Raises OSError, CheckpointError."""
+    def record_failure(self) -> None:
+        """Record that the attempt ended with an error. Raises OSError, CheckpointError."""
         self._note_times()
         step = {"step": self.steps_done()} if self.steps_done else {}
-        attempts = ended_attempts(self.run, ended_by="failed", **step)
+        attempts = extend_newest(self.run, ended_by="failed", **step)
         self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
 
-    def count(self) -> None:
-        """Record how far the attempt is; called every few seconds. What the disk refuses is written later."""
+    def record_progress(self) -> None:
+        """Write the steps done and the time spent; called every few seconds. What can't be written now is written later."""
         if self.steps_done is not None:
-            count_step(self.run, self.steps_done())
+            record_step(self.run, self.steps_done())
         self._note_times()
-        self.run.catch_up()
+        self.run.write_deferred()
 
     def _note_times(self) -> None:
         if self.time_spent is None:
@@ -121,6 +118,6 @@ class RunRecorder:
             try:
                 write_atomic(self.run.monitor / TIMES, content)
             except FileNotFoundError:
-                # not made beforehand: nearly always it is there, and a shared disk answers slowly
+                # made only now: nearly always it exists, and each check costs time on a shared disk
                 make_folder(self.run.monitor)
                 write_atomic(self.run.monitor / TIMES, content)

@@ -1,54 +1,54 @@
-"""Whether run.json holds what this project writes there: the kinds of values that others compute with.
+"""Validation of run.json: types of the values that commands compute with.
 
-A value of another kind would end a command that reads it with an error of its own, such as `jobs.py list` for all runs because of one.
-Keys that are not named here, and metrics, may hold anything: older and newer versions of this project have others.
+A value of another type would crash a command that reads it: one damaged run would fail `jobs.py list` for all runs. Metrics and
+keys that are not named here may hold anything, because other versions of this project have other keys.
 """
 
 from collections.abc import Callable, Mapping
 
-Kind = Callable[[object], bool]
+Check = Callable[[object], bool]
 
 
-def _whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _text(value: object) -> bool:
+def _is_string(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_text, value))
+def _is_string_list(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_string, value))
 
 
-def _numbers(value: object) -> bool:
-    return isinstance(value, Mapping) and all(map(_number, value.values()))
+def _is_number_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_number, value.values()))
 
 
-INFO: dict[str, Kind] = {
-    **dict.fromkeys(("world_size", "restarts", "epoch", "step"), _whole),
-    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint", "unit"), _text),
-    **dict.fromkeys(("hosts", "job_ids"), _texts),
-    "rate": _number,
+INFO: dict[str, Check] = {
+    **dict.fromkeys(("world_size", "restarts", "epoch", "step"), _is_integer),
+    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint", "unit"), _is_string),
+    **dict.fromkeys(("hosts", "job_ids"), _is_string_list),
+    "rate": _is_number,
     "metrics": lambda value: isinstance(value, Mapping),
 }  # fmt: skip
-"""Of run.json."""
+"""Checks of the values in run.json."""
 
-ATTEMPT: dict[str, Kind] = {
-    **dict.fromkeys(("step", "from_step", "devices"), _whole),
-    **dict.fromkeys(("started", "until", "allocated", "ended_by", "job"), _text),
-    "hosts": _texts,
-    "seconds": _numbers,
+ATTEMPT: dict[str, Check] = {
+    **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
+    **dict.fromkeys(("started", "until", "allocated", "ended_by", "job"), _is_string),
+    "hosts": _is_string_list,
+    "seconds": _is_number_mapping,
 }
-"""Of each attempt in it."""
+"""Checks of the values in each attempt."""
 
 
 def is_info(content: object, attempts: str) -> bool:
-    """Whether this can be a run.json; `attempts` is the key of its attempts."""
+    """Return whether `content` can be a run.json; `attempts` is the key of its attempts."""
     if not isinstance(content, dict) or not _fits(content, INFO):
         return False
     listed = content.get(attempts, [])
@@ -56,10 +56,10 @@ def is_info(content: object, attempts: str) -> bool:
 
 
 def is_attempt(content: object) -> bool:
-    """Whether this can be an attempt."""
+    """Return whether `content` can be an attempt."""
     return isinstance(content, dict) and _fits(content, ATTEMPT)
 
 
-def _fits(content: Mapping[str, object], kinds: Mapping[str, Kind]) -> bool:
-    """Whether each known key has a value of its kind, or none."""
+def _fits(content: Mapping[str, object], kinds: Mapping[str, Check]) -> bool:
+    """Return whether the value of each known key passes its check or is missing."""
     return all(content.get(key) is None or fits(content[key]) for key, fits in kinds.items())

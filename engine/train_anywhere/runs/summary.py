@@ -1,4 +1,4 @@
-"""What is printed when a run ends: the result, where everything is, and what to type next."""
+"""The lines printed when a run ends: results, paths, and the next command."""
 
 import math
 import os
@@ -20,18 +20,14 @@ NAN_ADVICE = (
 """What to try after a loss of nan or inf."""
 
 
-def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
-    """The closing lines of a run, from its run.json.
-
-    Args:
-        signal: name of the signal that ended the run early, if one did.
-    """
-    info = run.info()
+def format_summary(run: RunDir, config: Config, signal: str | None = None) -> str:
+    """Return the lines to print when a run has ended, from its run.json. `signal` is the one that stopped it early, if any."""
+    info = run.read_info()
     metrics = info.get("metrics", {})
     rows = []
     if tested := [name for name in metrics if "test" in name]:
-        rows.append(("Test", "   ".join(f"{name} {number(metrics, name)}" for name in tested)))
-    if bad := not_finite(metrics):
+        rows.append(("Test", "   ".join(f"{name} {format_metric(metrics, name)}" for name in tested)))
+    if bad := find_nonfinite_loss(metrics):
         rows.append(("Warning", f"the final {bad} is not a number"))
     if signal:
         rows.append(("Stopped", f"by {signal} in epoch {info['epoch'] + 1}, after {info['step']} steps"))
@@ -39,26 +35,22 @@ def summary(run: RunDir, config: Config, signal: str | None = None) -> str:
     if info.get("checkpoint"):
         rows.append(("Checkpoint", display_path(Path(info["checkpoint"]))))
     if config.monitor.tensorboard:
-        rows.append(
-            (
-                "TensorBoard",
-                f"{command_path('tensorboard')} --logdir {shlex.quote(display_path(run.path.parent))}",
-            )
-        )
+        logs = shlex.quote(display_path(run.path.parent))
+        rows.append(("TensorBoard", f"{command_path('tensorboard')} --logdir {logs}"))
     rows.append(("Next", next_command(run, config, signal)))
     return "\n" + "\n".join(f"{name + ':':<15}{one_line(text)}" for name, text in rows)
 
 
-def not_finite(metrics: Mapping[str, float | None]) -> str | None:
-    """The first loss that is nan or inf; in run.json it is null."""
+def find_nonfinite_loss(metrics: Mapping[str, float | None]) -> str | None:
+    """Return the name of the first loss that is nan, inf or (in run.json) null; None if there is none."""
     for name, value in metrics.items():
         if "loss" in name and (value is None or not math.isfinite(value)):
             return name
     return None
 
 
-def not_recorded(run: RunDir, state: str) -> str:
-    """Return the message for a run whose end the disk did not take."""
+def not_recorded_message(run: RunDir, state: str) -> str:
+    """Return the message for a run whose end could not be written to run.json."""
     return (
         f"the run is {state}, but {run.info_file} can't be written, so it does not record that; make room there, then: "
         f"{train_command()} resume={shlex.quote(display_path(run.path))}"
@@ -66,44 +58,41 @@ def not_recorded(run: RunDir, state: str) -> str:
 
 
 def next_command(run: RunDir, config: Config, signal: str | None) -> str:
-    """A command worth trying after this run."""
-    if signal and run.config.exists():  # a folder that was removed meanwhile can't be resumed
+    """Return a command to try after this run."""
+    if signal and run.config.exists():  # a removed folder can't be resumed
         return f"{train_command()} resume={shlex.quote(display_path(run.path))}"
     others = [name for name in SUPPORTED if name != config.framework]
     first = config.framework == next(iter(SUPPORTED))
-    if (
-        others and first and len({*config.task.target.values()}) > 1
-    ):  # the task has a side of its own for each
+    if others and first and len({*config.task.target.values()}) > 1:  # the task supports both frameworks
         return f"{train_command()} framework={others[0]}"
-    swept = (
-        "optimizer.lr=0.001,0.003 seed=1,2" if config.task.metrics else "seed=1,2"
-    )  # other tasks may have their own optimizer
-    return f"{train_command()} -m {swept}"
+    # a task without metrics may bring its own optimizer
+    sweep = "optimizer.lr=0.001,0.003 seed=1,2" if config.task.metrics else "seed=1,2"
+    return f"{train_command()} -m {sweep}"
 
 
 def train_command() -> str:
-    """How to call this program from here."""
+    """Return the command that calls src/train.py from the current folder."""
     return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'train.py'))}"
 
 
-def number(metrics: Mapping[str, float | None], name: str) -> str:
-    """A metric to read; run.json has null where it was nan or inf."""
+def format_metric(metrics: Mapping[str, float | None], name: str) -> str:
+    """Format a metric; run.json has null for nan and inf."""
     value = metrics.get(name)
     return "nan" if value is None else f"{value:.4f}"
 
 
 def command_path(name: str) -> str:
-    """A program of the environment in use: by name where the shell finds it, else by its path."""
+    """Return how to call a program of this Python environment: by name if it is on the PATH, else by path."""
     here = Path(sys.executable).parent
     on_path = os.environ.get("PATH", "").split(os.pathsep)
     return name if str(here) in on_path else shlex.quote(display_path(here / name))
 
 
 def display_path(path: Path) -> str:
-    """A path as a person would type it: relative to the current folder where it lies below, else absolute."""
+    """Return a path to display: relative if it is below the current folder, else absolute."""
     path = path if path.is_absolute() else Path(os.path.abspath(path))
     try:
         folders = (shell_folder(), Path.cwd())
-    except FileNotFoundError:  # a folder that was deleted meanwhile
+    except FileNotFoundError:  # the current folder was deleted
         return str(path)
     return next((str(path.relative_to(here)) for here in folders if path.is_relative_to(here)), str(path))

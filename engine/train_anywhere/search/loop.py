@@ -1,4 +1,4 @@
-"""Several trials at once, until all are done."""
+"""The loop that runs several trials at once until all are done."""
 
 import sys
 import time
@@ -9,185 +9,184 @@ from typing import Any, Protocol
 from optuna.trial import Trial, TrialState
 
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import Interrupted, ProjectError, SubmitError
+from train_anywhere.errors import ProjectError, SubmitError, SubmitInterrupted
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.search.study import Study
-from train_anywhere.search.trial_table import short, table
-from train_anywhere.slurm.status.best import reached, values
+from train_anywhere.search.trial_table import format_table, format_value
+from train_anywhere.slurm.status.best import best_value, metric_values
 
-AGAIN = ("preempted", "node_fail", "boot_fail", "lost")
-"""States of a trial that is begun again: what ended it was not the trial."""
+RESUMABLE = ("preempted", "node_fail", "boot_fail", "lost")
+"""States of a trial that is resumed, because something else stopped it."""
 
-TRIES = 3
-"""How often a trial is begun, at most."""
+MAX_TRIES = 3
+"""Maximum number of times that a trial is started."""
 
-HOPELESS = 3
-"""So many failed trials, and no other one: what fails is not the trial."""
+MAX_FAILURES = 3
+"""Give up after this many failed trials without a complete one: the cause is not the trial."""
 
 Compose = Callable[[Sequence[str]], Mapping[str, Any]]
-"""From overrides to a composed configuration."""
+"""A function that composes a configuration from overrides."""
 
 
-class Where(Protocol):
-    """What begins trials: `train_anywhere.search.local_trials.Here`, `train_anywhere.search.cluster_trials.Cluster`."""
+class TrialRunner(Protocol):
+    """The interface of `local_trials.LocalTrials` and `cluster_trials.ClusterTrials`, which start trials."""
 
     pause: float
 
     def check(self, tree: Mapping[str, Any], words: Sequence[str]) -> Config:
-        """The configuration of a trial. Raises ConfigError."""
+        """Return the configuration of a trial. Raises ConfigError."""
 
-    def shown(self, config: Config) -> str:
-        """What a dry run prints."""
+    def format_dry_run(self, config: Config) -> str:
+        """Return the lines that a dry run prints."""
 
-    def begin(self, config: Config, words: Sequence[str], folder: Path) -> str:
-        """Begin a trial in a new run folder; returns where."""
+    def start(self, config: Config, words: Sequence[str], folder: Path) -> str:
+        """Start a trial in a new run folder; return its job or process for the log."""
 
-    def again(self, run: RunDir) -> str:
-        """Go on with a trial; returns where."""
+    def resume(self, run: RunDir) -> str:
+        """Resume a trial; return its job or process for the log."""
 
-    def ended(self, live: Sequence[RunDir]) -> dict[str, str]:
-        """The states of those that have ended, by id."""
+    def read_ended(self, live: Sequence[RunDir]) -> dict[str, str]:
+        """Return the states of the trials that have ended, by run id."""
 
     def stop(self, run: RunDir) -> None:
-        """Ask a trial to save and stop."""
+        """Signal a trial to save a checkpoint and stop."""
 
-    def interrupted(self, live: Sequence[RunDir]) -> str:
-        """What becomes of them after Ctrl-C."""
+    def handle_interrupt(self, live: Sequence[RunDir]) -> str:
+        """Handle Ctrl-C, and return what happens to the live trials."""
 
 
 class Search:
-    """A study that is carried out.
+    """A running study. `compose` is Hydra's function to compose a configuration."""
 
-    Args:
-        compose: of Hydra.
-    """
-
-    def __init__(self, study: Study, where: Where, compose: Compose) -> None:
-        self.study, self.where, self.compose = study, where, compose
+    def __init__(self, study: Study, runner: TrialRunner, compose: Compose) -> None:
+        self.study, self.runner, self.compose = study, runner, compose
         self.live: dict[int, RunDir] = {}
         self.tries: dict[int, int] = {}
-        self.asked: dict[int, Trial] = {}
+        self.trials: dict[int, Trial] = {}
         self.seen: dict[int, int] = {}
         self.pruned: dict[int, str] = {}
 
     def run(self) -> None:
-        """Begin trials, wait for them, tell the study; then print the table.
+        """Start trials, wait for them, report their results to the study, and print the table at the end.
 
         Raises:
-            Interrupted: Ctrl-C; the same command goes on.
+            SubmitInterrupted: Ctrl-C; the same command resumes the study.
             SubmitError: all of the first trials have failed.
             ProjectError: a trial could not be submitted; the study is kept.
         """
         try:
             self._rejoin()
-            while self.live or self.study.left > 0:
-                self._tell()
-                self._watch()
-                while len(self.live) < self.study.wanted.at_once and self.study.left > 0:
-                    self._begin()
+            while self.live or self.study.remaining > 0:
+                self._report_ended()
+                self._prune_trials()
+                while len(self.live) < self.study.settings.at_once and self.study.remaining > 0:
+                    self._start_trial()
                 if self.live:
-                    time.sleep(self.where.pause)
+                    time.sleep(self.runner.pause)
         except KeyboardInterrupt:
-            said = self.where.interrupted([*self.live.values()])
-            raise Interrupted(
-                f"interrupted; {said} The same command goes on with {self.study.folder}."
-            ) from None
-        print(f"\n{table(self.study)}", flush=True)
+            message = self.runner.handle_interrupt([*self.live.values()])
+            message += f" The same command resumes {self.study.folder}."
+            raise SubmitInterrupted(f"interrupted; {message}") from None
+        print(f"\n{format_table(self.study)}", flush=True)
 
     def _rejoin(self) -> None:
-        """Trials of an earlier start that have no end yet."""
-        for number in self.study.running():
+        """Find the trials of an earlier start that have not ended."""
+        for number in self.study.list_running():
             run = RunDir(self.study.run_folder(number))
             if run.config.is_file():
                 self.live[number] = run
             else:
-                self.study.tell(number, None)  # interrupted before it was begun
+                self.study.tell(number, None)  # interrupted before it was started
         if self.study.trials:
             done = len(self.study.trials) - len(self.live)
-            self._say(
-                f"goes on: {done} of {self.study.wanted.trials} trials are done, {len(self.live)} were running"
-            )
+            total, running = self.study.settings.trials, len(self.live)
+            self._print(f"resumed: {done} of {total} trials are done, {running} were running")
 
-    def _begin(self) -> None:
+    def _start_trial(self) -> None:
         trial = self.study.ask()
-        number, drawn = trial.number, trial.params
-        words = self.study.words(drawn)
-        shown = " ".join(f"{key}={short(value)}" for key, value in drawn.items())
+        number, params = trial.number, trial.params
+        words = self.study.words(params)
+        shown = " ".join(f"{key}={format_value(value)}" for key, value in params.items())
         try:
-            config = self.where.check(self.compose(words), words)
-            said = self.where.begin(config, words, self.study.run_folder(number))
+            config = self.runner.check(self.compose(words), words)
+            process = self.runner.start(config, words, self.study.run_folder(number))
         except ProjectError as error:
-            self._could_not_begin(number, shown, error)
+            self._handle_refusal(number, shown, error)
             return
-        self.live[number], self.asked[number] = RunDir(self.study.run_folder(number)), trial
-        self._say(f"trial {number}  {shown}  {said}")
+        self.live[number], self.trials[number] = RunDir(self.study.run_folder(number)), trial
+        self._print(f"trial {number}  {shown}  {process}")
 
-    def _could_not_begin(self, number: int, shown: str, error: ProjectError) -> None:
-        """A trial that is refused for its values has failed; where the scheduler refuses, no other one would do better."""
+    def _handle_refusal(self, number: int, shown: str, error: ProjectError) -> None:
+        """Record a trial with invalid values as failed; raise other errors, such as of the scheduler, which all trials would get."""
         if not self.study.run_folder(number).exists():
             self.study.tell(number, None)
         if not hasattr(error, "problems"):
             raise error
-        self._say(f"trial {number}  {shown}  refused: {error}")
-        self._refuse_hopeless()
+        self._print(f"trial {number}  {shown}  refused: {error}")
+        self._refuse_if_all_fail()
 
-    def _tell(self) -> None:
-        """The study learns what has ended."""
+    def _report_ended(self) -> None:
+        """Report trials that have ended to the study, and resume those that something else stopped."""
         numbers = {run.id: number for number, run in self.live.items()}
-        for name, state in self.where.ended([*self.live.values()]).items():
+        for name, state in self.runner.read_ended([*self.live.values()]).items():
             number = numbers[name]
             run = self.live.pop(number)
             self.tries[number] = self.tries.get(number, 1) + 1
             if number in self.pruned and state != "completed":
                 run.update(state="cancelled", why=self.pruned[number])
-                self._told(number, run, "pruned")
-            elif state in AGAIN and self.tries[number] <= TRIES:
-                self._say(f"trial {number}  {state}: goes on as {self.where.again(run)}")
+                self._finish_trial(number, run, "pruned")
+            elif state in RESUMABLE and self.tries[number] <= MAX_TRIES:
+                self._print(f"trial {number}  {state}: resumed as {self.runner.resume(run)}")
                 self.live[number] = run
             else:
-                self._told(number, run, state)
+                self._finish_trial(number, run, state)
 
-    def _told(self, number: int, run: RunDir, state: str) -> None:
-        wanted = self.study.wanted
-        value = reached(run, wanted.metric, wanted.mode) if state == "completed" else None
+    def _finish_trial(self, number: int, run: RunDir, state: str) -> None:
+        settings = self.study.settings
+        value = best_value(run, settings.metric, settings.mode) if state == "completed" else None
         self.study.tell(number, value, TrialState.PRUNED if state == "pruned" else TrialState.COMPLETE)
-        self._say(f"trial {number}  {state}" + ("" if value is None else f"  {wanted.metric} {value:.6g}"))
+        result = "" if value is None else f"  {settings.metric} {value:.6g}"
+        self._print(f"trial {number}  {state}{result}")
         if value is None and state != "pruned":
-            self._refuse_hopeless()
+            self._refuse_if_all_fail()
 
-    def _watch(self) -> None:
-        """Stop trials that do worse than others did; only those that this process has begun."""
-        if self.study.wanted.pruner == "none":
+    def _prune_trials(self) -> None:
+        """Stop trials that are worse than earlier ones; only those that this process has started."""
+        if self.study.settings.pruner == "none":
             return
         for number, run in self.live.items():
-            if number in self.asked and number not in self.pruned and self._is_hopeless(number, run):
-                self.where.stop(run)
-                self._say(f"trial {number}  is stopped: {self.pruned[number]}")
+            if number in self.trials and number not in self.pruned and self._should_prune(number, run):
+                self.runner.stop(run)
+                self._print(f"trial {number}  is stopped: {self.pruned[number]}")
 
-    def _is_hopeless(self, number: int, run: RunDir) -> bool:
-        """Show Optuna what a trial has measured since it was last looked at, and ask."""
-        trial, curve = self.asked[number], values(run, self.study.wanted.metric)
+    def _should_prune(self, number: int, run: RunDir) -> bool:
+        """Report the new values of a trial to Optuna, and return whether to prune it."""
+        trial, curve = self.trials[number], metric_values(run, self.study.settings.metric)
         for at, (_, value) in enumerate(curve, 1):
-            if at <= self.seen.get(number, 0) or value != value:
+            if at <= self.seen.get(number, 0) or value != value:  # nan
                 continue
             self.seen[number] = at
             trial.report(value, at)
             if trial.should_prune():
-                name = self.study.wanted.metric
+                name = self.study.settings.metric
                 self.pruned[number] = (
                     f"pruned at its validation {at}: {name} {value:.6g} is worse than the median of the trials before."
                 )
                 return True
         return False
 
-    def _refuse_hopeless(self) -> None:
+    def _refuse_if_all_fail(self) -> None:
         states = [t.state for t in self.study.trials]
-        if states.count(TrialState.FAIL) >= HOPELESS and TrialState.COMPLETE not in states and not self.live:
+        if (
+            states.count(TrialState.FAIL) >= MAX_FAILURES
+            and TrialState.COMPLETE not in states
+            and not self.live
+        ):
             failed = self.study.run_folder(0)
             raise SubmitError(
-                f"the first {len(states)} trials have failed, so no other one is begun: look at one of them ({failed}), "
-                "and begin a new study."
+                f"the first {len(states)} trials have failed, so no other one is started: look at one of them ({failed}), "
+                "and start a new study."
             )
 
-    def _say(self, what: str) -> None:
+    def _print(self, what: str) -> None:
         print(f"{self.study.folder.name}  {what}", flush=True, file=sys.stdout)

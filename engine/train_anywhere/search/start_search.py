@@ -1,4 +1,4 @@
-"""From a command line to a search: everything is checked, then the study is opened and carried out."""
+"""The start of a search: check the command line, then open the study and run it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,17 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from train_anywhere.config.command.members import each_once
-from train_anywhere.config.limits import MOST
+from train_anywhere.config.command.members import merge_problems
+from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, ProjectError
-from train_anywhere.search.cluster_trials import Cluster
-from train_anywhere.search.local_trials import Here
-from train_anywhere.search.loop import Compose, Search, Where
-from train_anywhere.search.space import Space, space_of
-from train_anywhere.search.study import PRUNERS, SAMPLERS, Study, Wanted, begin, discard, folder_of
+from train_anywhere.search.cluster_trials import ClusterTrials
+from train_anywhere.search.local_trials import LocalTrials
+from train_anywhere.search.loop import Compose, Search, TrialRunner
+from train_anywhere.search.space import Space, make_space
+from train_anywhere.search.study import PRUNERS, SAMPLERS, Settings, Study, discard, find_folder, make_folder
 
-NEW = Path("new")
+NEW_FOLDER = Path("new")
 
 
 def search(
@@ -26,28 +26,36 @@ def search(
     """Search until all trials are done.
 
     Args:
-        overrides: what was typed, and `hydra.sweeper.params`.
+        overrides: the typed overrides, and `hydra.sweeper.params`.
         options: the other keys of `hydra.sweeper`.
-        compose: of Hydra.
-        submits: whether trials are jobs.
+        compose: Hydra's function to compose a configuration.
+        submits: whether trials are submitted as jobs.
 
     Raises:
         ProjectError: a refusal; nothing was written.
-        Interrupted: Ctrl-C; the same command goes on.
+        SubmitInterrupted: Ctrl-C; the same command resumes the study.
     """
     if problems := option_problems(options):
         raise ConfigError(*problems)
-    space = space_of(overrides)
-    first = checked(space, compose, where_of(submits, NEW, options))
+    space = make_space(overrides)
+    first = check_trials(space, compose, make_runner(submits, NEW_FOLDER, options))
     if first.dry_run:
         return
     arguments = sorted(o.input_line or "" for o in overrides)
-    folder = folder_of(Path(first.paths.results), first.name, arguments, options["study_name"])
+    folder = find_folder(Path(first.paths.results), first.name, arguments, options["study_name"])
     new = not folder.exists()
-    begin(folder, arguments, options["n_trials"])
+    make_folder(folder, arguments, options["n_trials"])
+    settings = Settings(
+        trials=options["n_trials"],
+        at_once=options["n_jobs"],
+        sampler=options["sampler"],
+        pruner=options["pruner"],
+        seed=first.seed,
+        metric=str(first.checkpoint.monitor),
+        mode=str(first.checkpoint.mode),
+    )
     try:
-        study = Study(folder, wanted_of(first, options), space)
-        Search(study, where_of(submits, folder, options), compose).run()
+        Search(Study(folder, settings, space), make_runner(submits, folder, options), compose).run()
     except ProjectError:
         if new and not any(folder.parent.glob(f"{folder.name}-*")):
             discard(folder)
@@ -55,13 +63,13 @@ def search(
 
 
 def option_problems(options: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the keys of `hydra.sweeper`."""
+    """Return what is wrong with the keys of `hydra.sweeper`."""
     problems = [
         f"hydra.sweeper.{key}={options[key]} is not a whole number from 1."
         for key in ("n_trials", "n_jobs")
         if not isinstance(options[key], int)
         or isinstance(options[key], bool)
-        or not 1 <= options[key] <= MOST
+        or not 1 <= options[key] <= MAX_COUNT
     ]
     known = {"sampler": [*SAMPLERS], "pruner": [*PRUNERS]}
     problems += [
@@ -77,54 +85,42 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def where_of(submits: bool, folder: Path, options: Mapping[str, Any]) -> Where:
-    """What begins the trials of the study in `folder`."""
+def make_runner(submits: bool, folder: Path, options: Mapping[str, Any]) -> TrialRunner:
+    """Return the runner of the trials of the study in `folder`."""
     if submits:
-        return Cluster(folder / "code", folder.parent.parent, options["n_trials"])
-    return Here(options["n_jobs"])
+        return ClusterTrials(folder / "code", folder.parent.parent, options["n_trials"])
+    return LocalTrials(options["n_jobs"])
 
 
-def checked(space: Space, compose: Compose, where: Where) -> Config:
-    """The configuration of the trial with all lowest values; that with the highest is checked too. A dry run prints the first.
+def check_trials(space: Space, compose: Compose, runner: TrialRunner) -> Config:
+    """Check the trials with all lowest and with all highest values; return the configuration of the first. A dry run prints it.
 
     Raises:
-        ConfigError: with all that is wrong with them.
+        ConfigError: lists all of their problems.
     """
     configs: list[Config] = []
     wrong: list[tuple[str, list[str]]] = []
-    for words in space.ends():
+    for words in space.extremes():
         try:
-            configs.append(where.check(compose(words), words))
+            configs.append(runner.check(compose(words), words))
         except ConfigError as error:
             wrong.append((" ".join(w.lstrip("+") for w in words if w not in space.fixed), error.problems))
     if wrong:
-        raise ConfigError(*each_once(wrong, len(space.ends())))
+        raise ConfigError(*merge_problems(wrong, len(space.extremes())))
     config = configs[0]
     if config.resume or config.after:
         raise ConfigError(
-            "hydra/sweeper=optuna begins runs of its own, one by the results of others: leave resume= and after= out. The same command "
-            "goes on with a study that was interrupted."
+            "hydra/sweeper=optuna starts its own runs, so resume= and after= can't be used; leave them out. The same command resumes a "
+            "study that was interrupted."
         )
     if config.checkpoint.monitor is None or config.checkpoint.mode is None:
         raise ConfigError(
-            "hydra/sweeper=optuna judges trials by checkpoint.monitor, and this task names no metric; add checkpoint.monitor=NAME "
+            "hydra/sweeper=optuna compares trials by checkpoint.monitor, and this task does not name a metric; add checkpoint.monitor=NAME "
             "checkpoint.mode=min or max."
         )
     if config.dry_run:
-        drawn = "\n".join(f"{key:<18}{distribution}" for key, distribution in space.drawn.items())
-        judged = f"Searched, by {config.checkpoint.monitor} ({config.checkpoint.mode}):"
-        print(f"{where.shown(config)}\n\n{judged}\n{drawn}\n\ndry run: nothing was written or submitted.")
+        rows = "\n".join(f"{key:<18}{distribution}" for key, distribution in space.distributions.items())
+        title = f"Searched, by {config.checkpoint.monitor} ({config.checkpoint.mode}):"
+        trial = runner.format_dry_run(config)
+        print(f"{trial}\n\n{title}\n{rows}\n\ndry run: nothing was written or submitted.")
     return config
-
-
-def wanted_of(config: Config, options: Mapping[str, Any]) -> Wanted:
-    """What the study is to do."""
-    return Wanted(
-        trials=options["n_trials"],
-        at_once=options["n_jobs"],
-        sampler=options["sampler"],
-        pruner=options["pruner"],
-        seed=config.seed,
-        metric=str(config.checkpoint.monitor),
-        mode=str(config.checkpoint.mode),
-    )

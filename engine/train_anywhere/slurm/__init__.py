@@ -1,13 +1,13 @@
-"""Jobs, seen from the login node. No framework is imported here, because a submission has to start fast.
+"""Submit, inspect and cancel jobs from the login node. No framework is imported here, because a submission has to start fast.
 
 submission    check, make the run folder, copy the code, submit, roll back
-script        `Job`: each number of a batch script; `render` fills in the templates
-rules         what a site refuses
+script        `Job`, the resolved numbers of a batch script; `render` fills in the templates
+rules         checks against the limits of a site
 scheduler     calls of sbatch, squeue, sacct, scancel and their PBS counterparts
 status        `jobs.py status`, `list`, `best`, `logs`
 scaling       the timing table
 presets       the preset of this machine
 testbed       a real Slurm on one machine, for tests
 
-`templates/` is included in the outline of the project's slurm/templates/. `open_mpi` and `ssh_by_srun` are programs of the batch script.
+The project's slurm/templates/ include `templates/`. The batch script runs programs of `open_mpi` and `ssh_by_srun`.
 """

@@ -1,4 +1,4 @@
-"""`cluster=current`: the preset whose login nodes include this machine."""
+"""Resolve `cluster=current` to the preset whose login nodes include this machine."""
 
 import fnmatch
 import socket
@@ -16,22 +16,20 @@ from train_anywhere.errors import ConfigError
 PRESETS = CONFIGS / "cluster"
 
 
-def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
-    """The overrides with the preset's name in place of `current`.
-
-    Args:
-        overrides: what was typed.
-        hosts: names of this machine; by default its short and its full name.
+def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
+    """Return the overrides with the preset's name in place of `current`. `hosts` defaults to the names of this machine.
 
     Raises:
         ConfigError: no preset, or more than one, lists this machine.
     """
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
-    known, broken = patterns()
+    known, broken = read_host_patterns()
     for sentence in broken:
         print_note(sentence)
     found = [
-        name for name, wanted in known.items() if any(fnmatch.fnmatch(h, p) for h in hosts for p in wanted)
+        name
+        for name, patterns in known.items()
+        if any(fnmatch.fnmatch(h, p) for h in hosts for p in patterns)
     ]
     if len(found) != 1:
         what = f"fits {' and '.join(found)}" if found else "is not a login node of any preset"
@@ -45,27 +43,27 @@ def name_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -
 
 @cache
 def print_note(sentence: str) -> None:
-    """Print a note once, although each member of a sweep reads the presets."""
+    """Print a note once; the cache drops repeats, because each member of a sweep reads the presets."""
     print(f"note: {sentence}", file=sys.stderr)
 
 
-def patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], list[str]]:
-    """Host name patterns of each preset that has some, and a sentence for each preset that can't be read.
+def read_host_patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the host name patterns by preset, and a message for each preset that can't be read.
 
     A broken preset is ignored, so that it does not stop the users of the others.
     """
     known, broken = {}, []
     for file in sorted(presets.glob("*.yaml")):
         try:
-            if wanted := _hosts(file):
-                known[file.stem] = wanted
+            if patterns := _hosts(file):
+                known[file.stem] = patterns
         except ValueError as error:
             broken.append(f"configs/cluster/{file.name} is ignored: {error}.")
     return known, broken
 
 
 def _hosts(file: Path) -> list[str]:
-    """`cluster.site.hosts` of a preset.
+    """Return `cluster.site.hosts` of a preset.
 
     Raises:
         ValueError: the file can't be read, with the reason.
@@ -81,12 +79,9 @@ def _hosts(file: Path) -> list[str]:
     hosts: Any = {} if tree is None else tree
     for key in ("cluster", "site", "hosts"):
         if not isinstance(hosts, dict):
-            raise ValueError(f"it has no section of keys where `{key}` belongs")
+            raise ValueError(f"it has no section where `{key}` belongs")
         hosts = hosts.get(key, [] if key == "hosts" else {})
     if tree is None or not isinstance(hosts, list) or not all(isinstance(h, str) for h in hosts):
-        raise ValueError(
-            "it is empty"
-            if tree is None
-            else 'cluster.site.hosts is not a list of strings such as ["login*"]'
-        )
+        wrong = 'cluster.site.hosts is not a list of strings such as ["login*"]'
+        raise ValueError("it is empty" if tree is None else wrong)
     return hosts

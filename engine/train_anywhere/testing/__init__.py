@@ -1,1 +1,1 @@
-"""For tests: fixtures (`plugin`), and what several test files compare by."""
+"""Tools for tests: fixtures (`plugin`), and functions that several test files use."""

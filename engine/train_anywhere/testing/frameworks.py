@@ -3,10 +3,7 @@
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 
 FRAMEWORKS = tuple(SUPPORTED)
-PREFIXES = {
-    "torch": "lightning",
-    "tf": "keras",
-}
-"""Of the names of files that are for one framework."""
+PREFIXES = {"torch": "lightning", "tf": "keras"}
+"""Prefixes of the names of files that are for one framework."""
 FIRST = FRAMEWORKS[0]
-"""The one of a run that names none."""
+"""The default framework of a run."""

@@ -1,4 +1,4 @@
-"""What libraries print by the page when ranks end, and no log should have beside a sentence of ours."""
+"""Matches the long output of libraries when ranks fail, which a log must not have next to this project's message."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Fixtures for every test: composed configurations, the command line as a user types it, and tools that may be missing."""
+"""Fixtures for all tests: composed configurations, the command line as a user types it, and tools that may be missing."""
 
 import os
 import shutil
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.layout import local_layout
-from train_anywhere.distributed.packages import missing_framework
+from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.testbed.requirements import missing
+from train_anywhere.slurm.testbed.requirements import describe_missing
 from train_anywhere.testing import warm
 from train_anywhere.testing.frameworks import FRAMEWORKS, PREFIXES
 
@@ -27,46 +27,46 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests run at the same time
 
 
-def side_of(path: Path) -> str | None:
-    """The framework that a file of tests is for, by its place or its name."""
+def find_framework(path: Path) -> str | None:
+    """Return the framework that a test file is for, by its folder or name; None for both."""
     name = PREFIXES.get(path.stem.removeprefix("test_").partition("_")[0], "")
     parts = {*path.relative_to(ROOT).parts, name}
     return next((framework for framework in FRAMEWORKS if framework in parts), None)
 
 
-def not_installed(framework: str | None) -> str:
-    """What to type for a framework that this environment was made without; "" if nothing."""
-    return missing_framework(framework) if framework else ""
+def missing_framework_message(framework: str | None) -> str:
+    """Return how to install a framework that this environment does not have; "" if it has it."""
+    return framework_problem(framework) if framework else ""
 
 
-class Left(pytest.Module):
-    """A file of tests for a framework that is not installed: it is not imported."""
+class SkippedModule(pytest.Module):
+    """A test file for a framework that is not installed, so it is not imported."""
 
     def collect(self) -> list[pytest.Item]:
-        """Skip it."""
-        pytest.skip(not_installed(side_of(self.path)), allow_module_level=True)
+        """Skip the file."""
+        pytest.skip(missing_framework_message(find_framework(self.path)), allow_module_level=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """A framework that `make setup FRAMEWORK=...` left out has its tests skipped."""
-    if not_installed(side_of(module_path)):
-        return Left.from_parent(parent, path=module_path)
+    """Skip the test files of a framework that `make setup FRAMEWORK=...` did not install."""
+    if missing_framework_message(find_framework(module_path)):
+        return SkippedModule.from_parent(parent, path=module_path)
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+@pytest.hookimpl(tryfirst=True)  # before pytest applies -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip single tests for a missing framework, by their parameters; make the cases slow that the mark `quick` leaves out."""
+    """Skip tests with a missing framework among their parameters, and mark cases slow that the mark `quick` does not name."""
     mark_slow(items)
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {}).values()
-        asked = {v for v in values if isinstance(v, str) and v in FRAMEWORKS}
-        if reasons := sorted(filter(None, map(not_installed, asked))):
+        used = {v for v in values if isinstance(v, str) and v in FRAMEWORKS}
+        if reasons := sorted(filter(None, map(missing_framework_message, used))):
             item.add_marker(pytest.mark.skip(reason=reasons[0]))
 
 
 def mark_slow(items: list[pytest.Item]) -> None:
-    """Give the mark slow to each case of a test with the mark quick that it does not name. Raises UsageError for an unknown name."""
+    """Mark slow each case that the mark `quick` of its test does not name. Raises UsageError for an unknown name."""
     cases: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("quick"):
@@ -82,7 +82,7 @@ def mark_slow(items: list[pytest.Item]) -> None:
 
 
 def require(there: object, what: str) -> None:
-    """Skip with one line that says what to install; in CI a missing tool is a failure."""
+    """Skip the test if `there` is false, and report what to install; in CI a missing tool is a failure."""
     if there:
         return
     if os.environ.get("CI") == "true":
@@ -94,23 +94,23 @@ def require_packages(stderr: str) -> None:
     """Skip if a command was refused because Horovod or a framework is not installed in this environment."""
     for framework in FRAMEWORKS:
         horovod = [horovod_problem(framework, mpi=mpi) for mpi in (False, True)]
-        for problem in filter(None, (missing_framework(framework), *horovod)):
+        for problem in filter(None, (framework_problem(framework), *horovod)):
             require(problem not in stderr, problem)
 
 
-def which(program: str, package: str) -> str | None:
+def missing_program(program: str, package: str) -> str | None:
     """Return what to install if a program is missing."""
     return None if shutil.which(program) else f"apt-get install {package}"
 
 
 TOOLS: dict[str, Callable[[], str | None]] = {
-    "slurm": lambda: missing(accounting=True, ssh=True, pbs=True),
-    "mpi": lambda: which("mpirun", "openmpi-bin libopenmpi-dev, then `make horovod`"),
+    "slurm": lambda: describe_missing(accounting=True, ssh=True, pbs=True),
+    "mpi": lambda: missing_program("mpirun", "openmpi-bin libopenmpi-dev, then `make horovod`"),
     "horovod": horovod_problem,
-    "git": lambda: which("git", "git"),
+    "git": lambda: missing_program("git", "git"),
     "needs_root": lambda: None if os.getuid() == 0 else "run as root",
 }
-"""What a test with such a mark needs, and what to do if it is missing."""
+"""Functions by mark of a test that return what to install if the tool is missing."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -122,13 +122,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", name="require")
 def _require() -> Callable[[object, str], None]:
-    """`require(condition, "install ...")`."""
+    """Return `require`, to be called as `require(condition, "install ...")`."""
     return require
 
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """What a test, or a framework in it, writes into the environment ends with it: MASTER_ADDR would go into jobs."""
+    """Restore the environment after each test: a MASTER_ADDR that a framework has set would get into jobs."""
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
@@ -154,22 +154,22 @@ def new_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What this user has let run is not recorded in the home of who tests."""
+    """Keep the record of trusted values out of the home of the user who runs the tests."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
-    """`make_config("data=mnist", "seed=3")`: the typed configuration that a command line gives."""
-    return lambda *overrides: load(compose(opened(overrides)))
+    """Return a function for the configuration of a command line: `make_config("data=mnist", "seed=3")`."""
+    return lambda *overrides: load(compose(to_hydra_overrides(overrides)))
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., tuple[Config, RunDir]]:
-    """`make_run("data=mnist")`: a configuration and a new run folder that holds it, as `src/train.py` makes one."""
+    """Return a function for a configuration and a new run folder with it: `make_run("data=mnist")`."""
 
     def make(*overrides: str) -> tuple[Config, RunDir]:
-        config = load(compose([*opened(overrides), f"paths.results={tmp_path / 'results'}"]))
+        config = load(compose([*to_hydra_overrides(overrides), f"paths.results={tmp_path / 'results'}"]))
         return config, new_run(config, overrides, local_layout(config))
 
     return make
@@ -180,7 +180,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def train() -> Command:
-    """`train("model=mlp")`: run `python src/train.py ...` and return what it printed and its exit code."""
+    """Return a function that runs `python src/train.py` and returns its output and exit code: `train("model=mlp")`."""
 
     def run(
         *arguments: str, python: Sequence[str] = (), env: dict[str, str] | None = None, timeout: float = 300
@@ -194,7 +194,7 @@ def train() -> Command:
 
 @pytest.fixture
 def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterator[Path]:
-    """A disk of 1 MiB."""
+    """Mount a disk of 1 MiB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(

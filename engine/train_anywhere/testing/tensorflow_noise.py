@@ -6,5 +6,5 @@ NOISE = re.compile(r".*(oneDNN custom operations|before absl::InitializeLog).*\n
 
 
 def without_noise(stderr: str) -> str:
-    """What else there is on stderr."""
+    """Return stderr without these lines."""
     return NOISE.sub("", stderr)

@@ -1,10 +1,10 @@
-"""Run commands of the project as forks of processes that have imported what they need.
+"""Run commands of the project in tests as forks of processes that have imported their modules.
 
-While a test runs, `subprocess.Popen` is the one below: a command of this Python and this project is forked, any other is started anew.
-A worker of pytest has a server for commands without a framework and one for each framework, started on first use. What a
-fork starts itself, such as the ranks of a run on this machine, is forked by the same server.
+During a test `subprocess.Popen` is the class below: it forks a command of this Python and this project, and starts other commands as
+new processes. A pytest worker has a fork server for commands without a framework and one for each framework, started on first use.
+Processes that a fork starts, such as the ranks of a run on this machine, are forked by the same server.
 
-Tests of the start itself (what is imported, how the interpreter ends, what a terminal does) have the mark new_process.
+Tests of the start itself (imports, exit of the interpreter, terminals) have the mark new_process.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.launch.forkserver import ForkServer
 
 ENVIRON: dict[str, str] = {}
-"""Environment of this process before the first test: a test may change what libraries read."""
+"""Environment of this process before the first test, which may change variables that libraries read."""
 
 _servers: dict[str, ForkServer] = {}
 
@@ -37,13 +37,13 @@ def server(framework: str) -> ForkServer:
 
 
 def join(only: ForkServer) -> None:
-    """Make this process, a server or its fork, start what it starts from one server."""
+    """Make this process, a server or its fork, start all commands from one server."""
     _servers.update(dict.fromkeys(("", "lightning", "keras"), only))
     subprocess.Popen = Popen  # type: ignore[misc]
 
 
 def framework_of(words: Sequence[str]) -> str:
-    """Return the framework that a command is going to import, as far as its words say so; "" for none."""
+    """Return the framework that a command will import, by its arguments; "" for none."""
     if words[0] == "-c":
         known = {"lightning": ("torch", "lightning"), "keras": ("keras", "tensorflow")}
         return next((f for f, names in known.items() if any(n in words[1] for n in names)), "")
@@ -58,8 +58,7 @@ def framework_of(words: Sequence[str]) -> str:
 
 
 LIGHT = ("dry_run=true", "cluster=", "--help", "--cfg", "--info")
-"""Starts of words that make a command one without a framework."""
-
+"""Prefixes of arguments with which a command does not import a framework."""
 
 NEW = subprocess.Popen
 
@@ -73,7 +72,7 @@ class Popen(NEW):  # type: ignore[type-arg]
         given = inspect.signature(NEW._execute_child).bind(self, *arguments).arguments  # type: ignore[attr-defined]
         command = given["args"]
         environ = dict(os.environ if given["env"] is None else given["env"])
-        if self._usual(given) and (chosen := _chosen(command, environ, given["cwd"])):
+        if self._usual(given) and (chosen := _find_server(command, environ, given["cwd"])):
             numbers = (given["p2cread"], given["c2pwrite"], given["errwrite"])
             streams = [own if number == -1 else number for own, number in enumerate(numbers)]
             self._forked = chosen.fork(command, environ, given["cwd"] or Path.cwd(), streams)
@@ -85,7 +84,7 @@ class Popen(NEW):  # type: ignore[type-arg]
 
     @staticmethod
     def _usual(given: Mapping[str, Any]) -> bool:
-        """Return whether nothing is asked for that only a new process has."""
+        """Return whether no option is used that only a new process supports."""
         odd = ("preexec_fn", "pass_fds", "shell", "executable", "gid", "uid")
         return isinstance(given["args"], list) and not any(
             given[name] not in (None, (), False) for name in odd
@@ -110,13 +109,13 @@ class Popen(NEW):  # type: ignore[type-arg]
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
-def _chosen(command: list[str], environ: Mapping[str, str], cwd: Any) -> ForkServer | None:
+def _find_server(command: list[str], environ: Mapping[str, str], cwd: Any) -> ForkServer | None:
     """Return the server of a command of this project; None for any other command."""
     if len(command) < 2 or os.fspath(command[0]) != sys.executable:
         return None
     command[:] = [os.fspath(word) for word in command]
     words = command[1 + (command[1] == "-u") :]
-    if words[0] == "-c" and "modules" in words[1]:  # it looks at what is imported
+    if words[0] == "-c" and "modules" in words[1]:  # it checks which modules are imported
         return None
     here = Path(cwd or ".").resolve()
     script = not words[0].startswith("-") and (here / words[0]).resolve().is_relative_to(ROOT)
@@ -126,4 +125,4 @@ def _chosen(command: list[str], environ: Mapping[str, str], cwd: Any) -> ForkSer
     if any(Path(folder, "sitecustomize.py").exists() for folder in folders):
         return None
     chosen = server(framework_of(words))
-    return None if chosen.differing(environ) else chosen
+    return None if chosen.list_differences(environ) else chosen

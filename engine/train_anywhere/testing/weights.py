@@ -1,4 +1,4 @@
-"""The weights in the newest checkpoint of a run, whichever strategy wrote it; a tool of several tests."""
+"""Reading of the weights in the newest checkpoint of a run, of any strategy, for several tests."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def final_weights(run: Path) -> dict[str, np.ndarray]:
-    """Trained weights by name: float32 arrays."""
+    """Return the trained weights by name as float32 arrays."""
     folder = run / "checkpoints" / (run / "checkpoints" / "newest").read_text().strip()
     if not (folder / "weights.npz").exists():
         return {name: value.numpy() for name, value in _torch(folder).items()}
@@ -17,19 +17,19 @@ def final_weights(run: Path) -> dict[str, np.ndarray]:
 
 
 def largest_difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    """Between two results with the same names."""
+    """Return the largest difference between two results of `final_weights` with the same names."""
     assert one.keys() == other.keys()
     assert one
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
 def fingerprints(output: str) -> set[str]:
-    """Checksums that the ranks printed at their end, with `monitor.ranks=true`."""
+    """Return the checksums that the ranks printed at the end with `monitor.ranks=true`."""
     return set(re.findall(r": weights ([0-9a-f]{16})", output))
 
 
 def info(run: Path) -> dict:
-    """run.json."""
+    """Return the content of run.json."""
     return json.loads((run / "run.json").read_text())
 
 

@@ -1,4 +1,4 @@
-"""Early stopping: when a watched metric has not improved for some validations, the run is over."""
+"""Early stopping: a run ends when its monitored metric has not improved for a number of validations."""
 
 import math
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from train_anywhere.config.schema import EarlyStopping
 
 @dataclass
 class Patience:
-    """What early stopping has seen so far; checkpoints hold it, so that a resumed run keeps counting.
+    """State of early stopping. Checkpoints hold it, so a resumed run continues to count.
 
     Attributes:
-        best: best value of the watched metric, None before the first finite one.
+        best: best value of the monitored metric, None before the first finite one.
         waited: validations since then.
     """
 
     best: float | None = None
     waited: int = 0
 
-    def judge(self, value: float, rule: EarlyStopping) -> None:
+    def update(self, value: float, rule: EarlyStopping) -> None:
         """Compare the value of a new validation with the best one; NaN and infinity are never better."""
         gain = 0.0 if self.best is None else (value - self.best) * (1 if rule.mode == "max" else -1)
         if math.isfinite(value) and (self.best is None or gain > rule.min_delta):
@@ -26,6 +26,6 @@ class Patience:
         else:
             self.waited += 1
 
-    def over(self, rule: EarlyStopping) -> bool:
-        """Whether the run ends now; never without a `patience`, and one of 0 is taken as 1."""
+    def should_stop(self, rule: EarlyStopping) -> bool:
+        """Return whether the run ends now: never if `patience` is None; a `patience` of 0 counts as 1."""
         return rule.patience is not None and self.waited >= max(1, rule.patience)

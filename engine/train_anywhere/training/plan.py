@@ -1,8 +1,8 @@
-"""How many batches and optimizer steps a run has, and when it validates: the arithmetic of `trainer.*` for both frameworks."""
+"""The numbers of batches and optimizer steps of a run, and when it validates, computed from `trainer.*` for both frameworks."""
 
 from dataclasses import dataclass
 
-from train_anywhere.config.checks.batch_size import uneven_batch
+from train_anywhere.config.checks.batch_size import batch_size_problem
 from train_anywhere.config.schema import Config, LimitBatches, Trainer
 from train_anywhere.errors import ConfigError
 
@@ -16,7 +16,7 @@ class Plan:
         train_batches: training batches of an epoch, a multiple of `accumulate`; an incomplete last window is left out.
         accumulate: batches per optimizer step.
         steps_per_epoch: optimizer steps of an epoch.
-        max_epochs: epochs to train at most, the last one possibly cut short by `total_steps`.
+        max_epochs: largest number of epochs; `total_steps` may end the last one early.
         total_steps: optimizer steps of the whole run.
         val_batches: validation batches; 0 turns validation off.
         test_batches: test batches; 0 turns the test off.
@@ -35,29 +35,27 @@ class Plan:
 def make_plan(config: Config, train: int, val: int, test: int, world_size: int) -> Plan:
     """Resolve batch size, limits, `max_steps` and `fast_dev_run`.
 
-    Args:
-        train, val, test: batches of each split, over all ranks.
-        world_size: number of ranks that share the global batch.
+    `train`, `val` and `test` are the batches of each split over all ranks; `world_size` is the number of ranks that share the global batch.
 
     Raises:
         ConfigError: batch size, ranks, accumulation and data don't fit together.
     """
     t, batch = config.trainer, config.data.batch_size
     problems = []
-    if uneven := uneven_batch(batch, world_size, "ranks"):
+    if uneven := batch_size_problem(batch, world_size, "ranks"):
         problems.append(uneven)
-    unseen = not val and t.limit_val_batches and "val" in (t.early_stopping.monitor or "val")
-    if unseen and t.early_stopping.patience is not None:
+    unmeasured = not val and t.limit_val_batches and "val" in (t.early_stopping.monitor or "val")
+    if unmeasured and t.early_stopping.patience is not None:
         problems.append(
             f"trainer.early_stopping.patience={t.early_stopping.patience} counts validations, and there is no validation data; use "
-            "trainer.early_stopping.patience=null, or a metric of the training: trainer.early_stopping.monitor=NAME."
+            "trainer.early_stopping.patience=null, or monitor a training metric: trainer.early_stopping.monitor=NAME."
         )
-    train = limited(train, t.limit_train_batches, t.fast_dev_run)
+    train = limit_batches(train, t.limit_train_batches, t.fast_dev_run)
     accumulate = batches_per_step(t)
     if train < accumulate:
         problems.append(
-            f"an epoch has {train} batches, fewer than trainer.accumulate_grad_batches={accumulate}: no step would be "
-            "made; accumulate less, use a smaller data.batch_size or a larger trainer.limit_train_batches."
+            f"an epoch has {train} batches, fewer than trainer.accumulate_grad_batches={accumulate}, so no step would be "
+            "made; accumulate fewer, use a smaller data.batch_size or a larger trainer.limit_train_batches."
         )
     if problems:
         raise ConfigError(*problems)
@@ -71,34 +69,33 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         steps_per_epoch=steps,
         max_epochs=-(-total // steps),
         total_steps=total,
-        val_batches=limited(val, t.limit_val_batches, t.fast_dev_run),
-        test_batches=limited(test, t.limit_test_batches, t.fast_dev_run),
+        val_batches=limit_batches(val, t.limit_val_batches, t.fast_dev_run),
+        test_batches=limit_batches(test, t.limit_test_batches, t.fast_dev_run),
     )
 
 
-def validation_notes(config: Config, plan: Plan) -> list[str]:
-    """Return a line for a run without validation data, which its configuration does not switch off."""
-    missing = not plan.val_batches and config.trainer.limit_val_batches
+def validation_notes(trainer: Trainer, plan: Plan) -> list[str]:
+    """Return a line for a run that has no validation data although its configuration does not turn validation off."""
+    missing = not plan.val_batches and trainer.limit_val_batches
     return ["there is no validation data: the newest checkpoint counts as the best."] if missing else []
 
 
-def batches_per_step(config: Trainer) -> int:
-    """Batches whose gradients make one optimizer step."""
-    return 1 if config.fast_dev_run else config.accumulate_grad_batches
+def batches_per_step(trainer: Trainer) -> int:
+    """Return the number of batches whose gradients are accumulated for one optimizer step."""
+    return 1 if trainer.fast_dev_run else trainer.accumulate_grad_batches
 
 
-def validation_due(config: Trainer, plan: Plan, epoch: int, step: int) -> bool:
-    """Whether the epoch, which counts from 0, ends with a validation: every few do, and the last one always.
+def validation_due(trainer: Trainer, plan: Plan, epoch: int, step: int) -> bool:
+    """Return whether an epoch ends with a validation: each `check_val_every_n_epoch`-th does, and always the last one.
 
-    Args:
-        step: optimizer steps done at its end.
+    `epoch` counts from 0; `step` is the number of optimizer steps done at its end.
     """
     last = step >= plan.total_steps
-    return plan.val_batches > 0 and (last or (epoch + 1) % config.check_val_every_n_epoch == 0)
+    return plan.val_batches > 0 and (last or (epoch + 1) % trainer.check_val_every_n_epoch == 0)
 
 
-def limited(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:
-    """`batches`, limited to a number (int) or a fraction (float); a fraction above 0 leaves at least one batch."""
+def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:
+    """Return `batches` limited to a number (int) or a fraction (float); a fraction above 0 leaves at least one batch."""
     if fast_dev_run:
         return min(1, batches)
     if isinstance(limit, int):

@@ -1,33 +1,28 @@
-"""The learning rate over the run, as a factor of `optimizer.lr`: one formula for both frameworks."""
+"""Learning rate schedules as a factor of `optimizer.lr`: one formula for both frameworks."""
 
 import math
 
-from train_anywhere.config.choices import NamedSchedule, OtherSchedule
-from train_anywhere.config.schema import Config
+from train_anywhere.config.choices import NamedSchedule, Optimizer, OtherSchedule, Schedule
 from train_anywhere.training.plan import Plan
 
 
-def learning_rate(config: Config, plan: Plan, step: int, world_size: int) -> float:
-    """The learning rate of optimizer step `step`, which counts from 0, by a schedule of this project.
+def learning_rate(optimizer: Optimizer, schedule: Schedule, plan: Plan, step: int, world_size: int) -> float:
+    """Return the learning rate of optimizer step `step`, which counts from 0, for a schedule of this project.
 
-    Args:
-        world_size: devices that share the global batch.
+    `world_size` is the number of devices that share the global batch.
     """
-    assert not isinstance(config.schedule, OtherSchedule)
-    base = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, world_size)
-    return base * factor(config.schedule, step, plan.steps_per_epoch, plan.total_steps)
+    assert not isinstance(schedule, OtherSchedule)
+    base = scale_lr(optimizer.lr, optimizer.scale_lr, world_size)
+    return base * lr_factor(schedule, step, plan.steps_per_epoch, plan.total_steps)
 
 
-def factor(schedule: NamedSchedule, step: int, steps_per_epoch: int, total_steps: int) -> float:
-    """The multiplier of the learning rate at an optimizer step.
+def lr_factor(schedule: NamedSchedule, step: int, steps_per_epoch: int, total_steps: int) -> float:
+    """Return the multiplier of the learning rate at an optimizer step.
 
     Linear warm-up from 1/warmup to 1 (Goyal et al. 2017, https://arxiv.org/abs/1706.02677), then constant, half a cosine
     (Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983) over the steps that remain, or steps at the milestones.
 
-    Args:
-        step: optimizer steps done before this one; 0 is the first.
-        steps_per_epoch: optimizer steps of an epoch; turns the schedule's epochs into steps.
-        total_steps: optimizer steps of the run.
+    `step` counts from 0. `steps_per_epoch` and `total_steps` are the optimizer steps of an epoch and of the run.
     """
     warmup = warmup_steps(schedule, steps_per_epoch)
     if step < warmup:
@@ -42,15 +37,14 @@ def factor(schedule: NamedSchedule, step: int, steps_per_epoch: int, total_steps
 
 
 def warmup_steps(schedule: NamedSchedule, steps_per_epoch: int) -> int:
-    """The warm-up in optimizer steps."""
+    """Return the length of the warm-up in optimizer steps."""
     return round(schedule.warmup_epochs * steps_per_epoch)
 
 
-def scaled_lr(lr: float, rule: str, world_size: int) -> float:
-    """The learning rate for a number of ranks.
+def scale_lr(lr: float, rule: str, world_size: int) -> float:
+    """Return the learning rate for a number of ranks.
 
-    `linear` keeps the step per sample when the global batch grows with the ranks (Goyal et al. 2017), `sqrt` keeps the
-    variance of the step (Krizhevsky 2014, https://arxiv.org/abs/1404.5997), `none` leaves it: right when the global
-    batch stays the same.
+    The rule `linear` keeps the step per sample when the global batch grows with the ranks (Goyal et al. 2017); `sqrt` keeps the variance
+    of the step (Krizhevsky 2014, https://arxiv.org/abs/1404.5997); `none` changes nothing, which is right for a constant global batch.
     """
     return lr * {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}[rule]

@@ -1,4 +1,4 @@
-"""Signals become a flag that the training loop reads: none interrupts a step."""
+"""Turn signals into a flag that the training loop reads, so that none interrupts a step."""
 
 import signal
 import sys
@@ -8,30 +8,30 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Stop:
-    """A request to stop: Ctrl-C, USR1 ahead of a time limit, TERM at preemption.
+    """A request to stop: Ctrl-C, USR1 before a time limit, TERM at preemption.
 
     Attributes:
-        requested: name of the first signal that came, or None.
+        requested: name of the first signal received, or None.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
 
     def install(self) -> "Stop":
-        """Take over the signals of this process; call it from the main thread, before the frameworks start."""
+        """Handle the signals of this process; call it from the main thread, before the frameworks start."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         return self
 
-    def take_back(self) -> None:
-        """Take over once more what `install` took: a library may have set handlers of its own, without Python."""
+    def reinstall(self) -> None:
+        """Install the handlers again, since a C library may have replaced them without Python's knowledge."""
         for number in SIGNALS:
-            if signal.getsignal(number) == self._on_signal:  # what Python knows
+            if signal.getsignal(number) == self._on_signal:  # as Python believes
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.requested == "SIGINT":
-            raise KeyboardInterrupt  # the second Ctrl-C means now
+            raise KeyboardInterrupt  # a second Ctrl-C stops at once
         if self.requested is None:
             self.requested = signal.Signals(number).name
             print(

@@ -1,10 +1,10 @@
-"""Models for Keras: functions that return a `keras.Model`."""
+"""Models in Keras: functions that return a `keras.Model`. Images have channels last, [b, H, W, C]."""
 
 import math
 
 import keras
 
 
-def parameter_count(model: keras.Model) -> int:
-    """Number of trainable parameters."""
+def count_parameters(model: keras.Model) -> int:
+    """Return the number of trainable parameters."""
     return sum(math.prod(v.shape) for v in model.trainable_variables)

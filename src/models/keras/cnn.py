@@ -1,4 +1,4 @@
-"""Two convolutions, batch normalisation, one hidden layer: enough for digits."""
+"""A small convolutional network for small images."""
 
 import keras
 from keras import layers
@@ -7,7 +7,7 @@ from train_anywhere.config import Channels, Probability
 
 
 def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Probability) -> keras.Model:
-    """Images [b, H, W, C] to [b, outputs]; the image is halved once. `shape` is H, W, C, `width` the first layer's channels."""
+    """Return convolutions of `width` and 2 * `width` channels and a dense layer, from [b, H, W, C] to [b, outputs]; `shape` is H, W, C."""
     image = x = keras.Input(shape)
     for filters in (width, 2 * width):
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
@@ -17,5 +17,5 @@ def cnn(shape: tuple[int, int, int], outputs: int, width: Channels, dropout: Pro
     x = layers.Flatten()(x)
     x = layers.Dense(128, activation="relu")(x)
     x = layers.Dropout(dropout)(x)
-    x = layers.Dense(outputs, dtype="float32")(x)  # float32 with any precision: the loss needs it
+    x = layers.Dense(outputs, dtype="float32")(x)  # float32 in any precision: the loss needs it
     return keras.Model(image, x, name="cnn")

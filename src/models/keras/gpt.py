@@ -1,8 +1,8 @@
-"""A decoder for language, as most are built today: RoPE, RMSNorm, SwiGLU, grouped-query attention, tied embeddings.
+"""A decoder-only language model of today's usual design: RoPE, RMSNorm, SwiGLU, grouped-query attention, tied embeddings.
 
 x = embedding(tokens)
 in each block:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
-logits = embedding(norm(x)) in reverse, with the same weights
+logits = embedding(norm(x), reverse=True), with the same weights
 """
 
 import math
@@ -37,20 +37,20 @@ def gpt(
     hidden: Hidden | None,
     checkpoint_activations: bool,
 ) -> keras.Model:
-    """Tokens to the logits of the tokens that follow.
+    """Return a network from tokens to the logits of the next tokens, [b, t, vocabulary].
 
-    The model takes {"tokens": int32 [b, t], "documents": int32 [b, t]}, the number of the document that each token belongs to: a token sees
-    those of its own document only. It gives [b, t, vocabulary].
+    Its input is {"tokens": int32 [b, t], "documents": int32 [b, t]}; `documents` is the number of each token's document. A token sees only
+    tokens of the same document.
 
     Args:
-        vocabulary: tokens are 0 .. vocabulary - 1.
-        length: tokens of a row in training; what is generated from sees no more of them.
+        vocabulary: number of tokens, 0 to vocabulary - 1.
+        length: tokens of a row in training, and the longest context in generation.
         layers: number of blocks.
-        heads: of the attention; each is width / heads wide.
-        kv_heads: keys and values are computed for so many heads, each of them shared by heads / kv_heads queries.
-        width: of the vectors between the blocks.
-        hidden: width within the feed-forward part; None: see `hidden_width`.
-        checkpoint_activations: forget what the blocks compute and compute it again in the backward pass: less memory, a third more time.
+        heads: number of attention heads, each width / heads wide.
+        kv_heads: number of heads of keys and values, each shared by heads / kv_heads query heads.
+        width: size of the vectors between the blocks.
+        hidden: width of the feed-forward layers; None: see `hidden_width`.
+        checkpoint_activations: whether to recompute the blocks in the backward pass: less memory, a third more time.
     """
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     documents = keras.Input((None,), dtype="int32", name="documents")
@@ -58,14 +58,14 @@ def gpt(
         vocabulary, width, embeddings_initializer=RandomNormal(0, DEVIATION), name="embedding"
     )
     x = embedding(tokens)
-    visible = OwnPast(name="own_past")(documents)
+    visible = CausalMask(name="causal_mask")(documents)
     for number in range(layers):
         block = Block(
             heads,
             kv_heads,
             width,
             hidden or hidden_width(width),
-            # what is added to x is smaller, or x would grow with the number of blocks
+            # smaller for outputs that are added to x, or x would grow with the number of blocks
             DEVIATION / math.sqrt(2 * layers),
             checkpoint_activations,
             name=f"block_{number}",
@@ -78,12 +78,12 @@ def gpt(
     return network
 
 
-@keras.saving.register_keras_serializable("gpt")
-class OwnPast(layers.Layer):
-    """What each token may see: itself and what comes before it in its document."""
+@keras.saving.register_keras_serializable("gpt", name="OwnPast")  # the name in exported models
+class CausalMask(layers.Layer):
+    """The attention mask: a token sees itself and the earlier tokens of its document."""
 
     def call(self, documents: Any) -> Any:
-        """Documents int32 [b, t] to bool [b, 1, t, t]."""
+        """Map documents int32 [b, t] to a mask, bool [b, 1, t, t]."""
         positions = ops.arange(ops.shape(documents)[1])
         same = documents[:, :, None] == documents[:, None, :]
         return (same & (positions[:, None] >= positions[None, :]))[:, None]
@@ -91,10 +91,10 @@ class OwnPast(layers.Layer):
 
 @keras.saving.register_keras_serializable("gpt")
 class Block(layers.Layer):
-    """Attention, then a feed-forward part; each adds to what it sees.
+    """A transformer block: attention, then feed-forward layers, each added to its input.
 
     Args:
-        deviation: of the initial weights of what is added.
+        deviation: standard deviation of the initial weights of the layers whose outputs are added.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Block(layers.Layer):
         self.checkpoint_activations = checkpoint_activations
 
     def build(self, x_shape: Any, visible_shape: Any = None) -> None:
-        """Create the weights, in the order in which they are used."""
+        """Create the weights, in the order of their use."""
         for layer in (self.attention_norm, self.query, self.key, self.value, self.output_):
             layer.build((None, None, self.width))
         for layer in (self.feed_forward_norm, self.gate, self.up):
@@ -136,18 +136,18 @@ class Block(layers.Layer):
         self.down.build((None, None, self.hidden))
 
     def call(self, x: Any, visible: Any) -> Any:
-        """[b, t, width] to the same shape; `visible` as of `OwnPast`."""
-        if self.checkpoint_activations:  # a tensor of bools has no gradient, so it is no argument
+        """Map [b, t, width] to the same shape; `visible` is the mask from `CausalMask`."""
+        if self.checkpoint_activations:  # the mask has no gradient, so it is not an argument of remat
             return keras.remat(lambda x: self.forward(x, visible))(x)
         return self.forward(x, visible)
 
     def forward(self, x: Any, visible: Any) -> Any:
-        """See `call`."""
+        """Compute the block, without checkpointing."""
         x = x + self.attention(self.attention_norm(x), visible)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
     def attention(self, x: Any, visible: Any) -> Any:
-        """Each token takes a mean of earlier ones' values, weighed by how well its query suits their keys, in several heads."""
+        """Compute causal self-attention with grouped queries."""
         length = ops.shape(x)[1]
         query, key, value = (
             ops.reshape(layer(x), (-1, length, layer.units // self.head_width, self.head_width))
@@ -159,33 +159,33 @@ class Block(layers.Layer):
         return self.output_(ops.reshape(seen, (-1, length, self.width)))
 
     def feed_forward(self, x: Any) -> Any:
-        """SwiGLU: a gate that opens, for each hidden number, as far as the token needs it."""
+        """Compute SwiGLU, https://arxiv.org/abs/2002.05202."""
         return self.down(ops.silu(self.gate(x)) * self.up(x))
 
     def compute_output_shape(self, x_shape: Any, visible_shape: Any = None) -> Any:
-        """That of x."""
+        """Return the shape of x."""
         return x_shape
 
     def get_config(self) -> dict[str, Any]:
-        """What it is made of, for a saved model."""
+        """Return the arguments of the constructor, for a saved model."""
         return {**super().get_config(), **self.settings}
 
 
 def linear(name: str, width: int, deviation: float = DEVIATION) -> keras.layers.Dense:
-    """A matrix."""
+    """Return a dense layer without bias."""
     return layers.Dense(width, use_bias=False, kernel_initializer=RandomNormal(0, deviation), name=name)
 
 
 def norm(name: str) -> keras.layers.RMSNormalization:
-    """Vectors of mean square 1, times a learnt scale."""
+    """Return a layer that scales vectors to mean square 1, times learned weights."""
     return layers.RMSNormalization(epsilon=EPSILON, name=name)
 
 
 def rotate(x: Any) -> Any:
-    """RoPE: turn pairs of numbers of x [b, t, heads, head width] by angles that grow with the position.
+    """Apply RoPE to x [b, t, heads, head width]: rotate pairs of numbers by angles that grow with the position.
 
-    Number i of a head makes a pair with number i + head width / 2. Attention becomes a function of distances, so positions need not begin
-    anew with each document.
+    Number i of a head pairs with number i + head width / 2. Attention then depends only on distances, so positions need not restart with
+    each document.
     """
     width = x.shape[-1]
     pairs = ops.arange(0, width, 2, dtype="float32") / width

@@ -1,4 +1,4 @@
-"""Fully connected layers."""
+"""A multilayer perceptron."""
 
 import keras
 from keras import layers
@@ -7,11 +7,11 @@ from train_anywhere.config import HiddenLayers, Probability
 
 
 def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> keras.Model:
-    """Rows of any `shape` [b, ...] to [b, outputs]: for each width in `hidden` Dense, ReLU, Dropout."""
+    """Return layers of the widths `hidden`, each with ReLU and dropout; they map rows of any `shape` [b, ...] to [b, outputs]."""
     row = keras.Input(shape)
     x = layers.Flatten()(row)
     for width in hidden:
         x = layers.Dense(width, activation="relu")(x)
         x = layers.Dropout(dropout)(x)
-    x = layers.Dense(outputs, dtype="float32")(x)  # float32 with any precision: the loss needs it
+    x = layers.Dense(outputs, dtype="float32")(x)  # float32 in any precision: the loss needs it
     return keras.Model(row, x, name="mlp")

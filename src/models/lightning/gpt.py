@@ -1,8 +1,8 @@
-"""A decoder for language, as most are built today: RoPE, RMSNorm, SwiGLU, grouped-query attention, tied embeddings.
+"""A decoder-only language model of today's usual design: RoPE, RMSNorm, SwiGLU, grouped-query attention, tied embeddings.
 
 x = embedding(tokens)
 in each block:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
-logits = head(norm(x)), with the embedding's own weights
+logits = head(norm(x)), with the weights of the embedding
 """
 
 import math
@@ -31,20 +31,20 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class GPT(nn.Module):
-    """Tokens to the logits of the tokens that follow.
+    """A network from tokens to the logits of the next tokens.
 
     Args:
-        vocabulary: tokens are 0 .. vocabulary - 1.
-        length: tokens of a row in training; what is generated from sees no more of them.
+        vocabulary: number of tokens, 0 to vocabulary - 1.
+        length: tokens of a row in training, and the longest context in generation.
         layers: number of blocks.
-        heads: of the attention; each is width / heads wide.
-        kv_heads: keys and values are computed for so many heads, each of them shared by heads / kv_heads queries.
-        width: of the vectors between the blocks.
-        hidden: width within the feed-forward part; None: see `hidden_width`.
-        checkpoint_activations: forget what the blocks compute and compute it again in the backward pass: less memory, a third more time.
+        heads: number of attention heads, each width / heads wide.
+        kv_heads: number of heads of keys and values, each shared by heads / kv_heads query heads.
+        width: size of the vectors between the blocks.
+        hidden: width of the feed-forward layers; None: see `hidden_width`.
+        checkpoint_activations: whether to recompute the blocks in the backward pass: less memory, a third more time.
 
     Attributes:
-        flops_per_token: in training, for the share of the chip's peak.
+        flops_per_token: operations per token in training, from which the engine computes the fraction of the chip's peak.
     """
 
     def __init__(
@@ -72,16 +72,17 @@ class GPT(nn.Module):
         self._initialise(layers)
 
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Logits [b, t, vocabulary] of the tokens after each of `tokens` (integers [b, t]).
+        """Return the logits [b, t, vocabulary] of the token after each of `tokens`.
 
         Args:
-            documents: number of the document that each token belongs to, integers [b, t]: a token sees those of its own document only.
-                None: each row is one document, and attention takes the fast kernel for that.
+            tokens: integers [b, t].
+            documents: number of each token's document, integers [b, t]: a token sees only tokens of the same document.
+                None: each row is one document, and attention uses its fast causal kernel.
         """
         x = self.embedding(tokens)
-        # RoPE makes attention a function of distances, so positions need not begin anew with each document
-        rotation = rotations(tokens.shape[1], self.head_width, x.device)
-        visible = None if documents is None else own_past(documents)
+        # RoPE makes attention depend only on distances, so positions need not restart with each document
+        rotation = make_rotation(tokens.shape[1], self.head_width, x.device)
+        visible = None if documents is None else causal_mask(documents)
         for block in self.blocks:
             if self.checkpoint_activations and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotation, visible, use_reentrant=False)
@@ -90,7 +91,7 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
     def _initialise(self, layers: int) -> None:
-        """Normal, as in GPT-2: what is added to x is smaller, or x would grow with the number of blocks."""
+        """Draw normal weights as in GPT-2; smaller for outputs that are added to x, or x would grow with the number of blocks."""
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 added = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
@@ -98,7 +99,7 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward part; each adds to what it sees."""
+    """A transformer block: attention, then feed-forward layers, each added to its input."""
 
     def __init__(self, heads: int, kv_heads: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -108,13 +109,13 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(width, hidden)
 
     def forward(self, x: Tensor, rotation: Rotation, visible: Tensor | None) -> Tensor:
-        """[b, t, width] to the same shape; `visible` as of `own_past`."""
+        """Map [b, t, width] to the same shape; `visible` is the mask from `causal_mask`."""
         x = x + self.attention(self.attention_norm(x), rotation, visible)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 class Attention(nn.Module):
-    """Each token takes a mean of earlier ones' values, weighed by how well its query suits their keys, in several heads."""
+    """Causal self-attention with grouped queries."""
 
     def __init__(self, heads: int, kv_heads: int, width: int) -> None:
         super().__init__()
@@ -125,7 +126,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, rotation: Rotation, visible: Tensor | None) -> Tensor:
-        """[b, t, width] to the same shape."""
+        """Map [b, t, width] to the same shape."""
         query, key, value = (
             layer(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # [b, heads, t, head width]
             for layer in (self.query, self.key, self.value)
@@ -142,7 +143,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: a gate that opens, for each hidden number, as far as the token needs it."""
+    """SwiGLU, https://arxiv.org/abs/2002.05202."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -151,12 +152,12 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b, t, width] to the same shape."""
+        """Map [b, t, width] to the same shape."""
         return self.down(functional.silu(self.gate(x)) * self.up(x))
 
 
-def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
-    """By how much each pair of numbers of a query or key turns at each position."""
+def make_rotation(length: int, head_width: int, device: torch.device) -> Rotation:
+    """Return the rotation of each pair of numbers of a query or key, at each position."""
     pairs = torch.arange(0, head_width, 2, dtype=torch.float32, device=device) / head_width
     positions = torch.arange(length, dtype=torch.float32, device=device)
     angles = torch.outer(positions, THETA**-pairs)
@@ -164,13 +165,13 @@ def rotations(length: int, head_width: int, device: torch.device) -> Rotation:
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn the pairs of x [b, heads, t, head width]; number i of a head makes a pair with number i + head width / 2."""
+    """Apply RoPE to x [b, heads, t, head width]; number i of a head pairs with number i + head width / 2."""
     cosine, sine = rotation
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).type_as(x)
 
 
-def own_past(documents: Tensor) -> Tensor:
-    """What each token may see, bool [b, 1, t, t]: itself and what comes before it in its document."""
+def causal_mask(documents: Tensor) -> Tensor:
+    """Return the attention mask, bool [b, 1, t, t]: a token sees itself and the earlier tokens of its document."""
     same = documents[:, :, None] == documents[:, None, :]
     return same.tril()[:, None]

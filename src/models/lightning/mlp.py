@@ -8,7 +8,7 @@ from train_anywhere.config import HiddenLayers, Probability
 
 
 def mlp(shape: tuple[int, ...], outputs: int, hidden: HiddenLayers, dropout: Probability) -> nn.Sequential:
-    """Rows of any `shape` [b, ...] to [b, outputs]: layers of the widths `hidden`, each with ReLU and dropout."""
+    """Return layers of the widths `hidden`, each with ReLU and dropout; they map rows of any `shape` [b, ...] to [b, outputs]."""
     layers: list[nn.Module] = [nn.Flatten()]
     width = math.prod(shape)
     for out in hidden:

@@ -1,7 +1,7 @@
 """ResNet-18 and ResNet-50: He et al. (2016), https://arxiv.org/abs/1512.03385.
 
-A bottleneck strides in its 3x3 convolution (the variant known as v1.5), and weights start as in
-He et al. (2015), https://arxiv.org/abs/1502.01852, counted over the outputs.
+A bottleneck has its stride in the 3x3 convolution (the variant known as v1.5). Initial weights are those of
+He et al. (2015), https://arxiv.org/abs/1502.01852, with the fan-out.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,19 @@ Block = Callable[[int, int, int], nn.Module]
 
 
 def resnet18(shape: tuple[int, int, int], outputs: int, small_images: bool) -> nn.Sequential:
-    """Eight blocks of two 3x3 convolutions; `shape` is height, width, channels."""
-    return _resnet(_basic, (2, 2, 2, 2), 1, shape[2], outputs, small_images)
+    """Return ResNet-18, eight blocks of two 3x3 convolutions: images [b, C, H, W] to [b, outputs]; `shape` is H, W, C."""
+    return _resnet(_basic_block, (2, 2, 2, 2), 1, shape[2], outputs, small_images)
 
 
 def resnet50(shape: tuple[int, int, int], outputs: int, small_images: bool) -> nn.Sequential:
-    """Sixteen bottlenecks of 1x1, 3x3 and 1x1 convolutions; `shape` is height, width, channels."""
-    return _resnet(_bottleneck, (3, 4, 6, 3), 4, shape[2], outputs, small_images)
+    """Return ResNet-50, sixteen bottlenecks: images [b, C, H, W] to [b, outputs]; `shape` is H, W, C."""
+    return _resnet(_bottleneck_block, (3, 4, 6, 3), 4, shape[2], outputs, small_images)
 
 
 def _resnet(
     block: Block, depths: tuple[int, ...], expansion: int, channels: int, outputs: int, small_images: bool
 ) -> nn.Sequential:
-    layers = [_small_stem(channels) if small_images else _stem(channels)]
+    layers = [_stem(channels, small_images)]
     inputs = WIDTHS[0]
     for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True)):
         for number in range(depth):
@@ -41,47 +41,45 @@ def _resnet(
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)); the shortcut is a 1x1 convolution if the shape changes."""
+    """A residual block, relu(body(x) + shortcut(x)); the shortcut is a 1x1 convolution if the shape changes."""
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = body
         same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else _conv_norm(inputs, outputs, 1, stride)
+        self.shortcut = nn.Identity() if same else conv_norm(inputs, outputs, 1, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[b, inputs, H, W] to [b, outputs, H / stride, W / stride]."""
+        """Map [b, inputs, H, W] to [b, outputs, H / stride, W / stride]."""
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def _basic(inputs: int, width: int, stride: int) -> nn.Module:
-    body = nn.Sequential(_conv_norm(inputs, width, 3, stride), nn.ReLU(), _conv_norm(width, width, 3))
+def _basic_block(inputs: int, width: int, stride: int) -> nn.Module:
+    body = nn.Sequential(conv_norm(inputs, width, 3, stride), nn.ReLU(), conv_norm(width, width, 3))
     return Residual(body, inputs, width, stride)
 
 
-def _bottleneck(inputs: int, width: int, stride: int) -> nn.Module:
+def _bottleneck_block(inputs: int, width: int, stride: int) -> nn.Module:
     body = nn.Sequential(
-        _conv_norm(inputs, width, 1),
+        conv_norm(inputs, width, 1),
         nn.ReLU(),
-        _conv_norm(width, width, 3, stride),
+        conv_norm(width, width, 3, stride),
         nn.ReLU(),
-        _conv_norm(width, 4 * width, 1),
+        conv_norm(width, 4 * width, 1),
     )
     return Residual(body, inputs, 4 * width, stride)
 
 
-def _stem(channels: int) -> nn.Module:
-    """A quarter of the height and width."""
+def _stem(channels: int, small_images: bool) -> nn.Module:
+    """Return the first convolution: 7x7 and pooling to a quarter of height and width; 3x3 at full size for small images."""
+    if small_images:
+        return nn.Sequential(conv_norm(channels, WIDTHS[0], 3), nn.ReLU())
     return nn.Sequential(
-        _conv_norm(channels, WIDTHS[0], 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
+        conv_norm(channels, WIDTHS[0], 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
     )
 
 
-def _small_stem(channels: int) -> nn.Module:
-    """The same height and width: images of 8 to 64 pixels have none to lose."""
-    return nn.Sequential(_conv_norm(channels, WIDTHS[0], 3), nn.ReLU())
-
-
-def _conv_norm(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
+def conv_norm(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
+    """Return a convolution without bias and batch normalisation; the padding is the same on all four sides."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs))

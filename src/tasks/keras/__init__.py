@@ -1,1 +1,1 @@
-"""Tasks for Keras."""
+"""Tasks in Keras."""

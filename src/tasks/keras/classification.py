@@ -1,4 +1,4 @@
-"""Classification with TensorFlow: one label for each row."""
+"""Classification in TensorFlow."""
 
 import keras
 import tensorflow as tf
@@ -7,16 +7,19 @@ from src.tasks import classification
 
 
 class Classification(classification.Classification):
-    """Batches are (images float32 [b, ...], labels int64 [b]); the network gives logits [b, classes]."""
+    """Batches are (images, labels): images float32 [b, ...], labels are class numbers int64 [b]."""
 
     def step(
         self, network: keras.Model, batch: tuple[tf.Tensor, tf.Tensor], weight: tf.Tensor, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The cross-entropy of each row, float32 [b], and the sums of the batch, float64 [len(self.sums)]."""
+        """Return the cross-entropy of each row, float32 [b], and the sums of the batch, float64 [3].
+
+        The network maps images float32 [b, ...] to logits [b, classes]. Rows with a `weight` (float32 [b]) of 0 are padding.
+        """
         images, labels = batch
         logits = tf.cast(network(images, training=training), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        real = tf.cast(weight > 0, tf.float64)  # others are padding, and count nowhere
+        real = tf.cast(weight > 0, tf.float64)  # rows of weight 0 are padding
         right = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float64)
         loss = tf.reduce_sum(real * tf.cast(losses, tf.float64))
         return losses, tf.stack([loss, tf.reduce_sum(real * right), tf.reduce_sum(real)])

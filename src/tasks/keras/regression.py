@@ -1,4 +1,4 @@
-"""Regression with TensorFlow: numbers to predict for each row."""
+"""Regression in TensorFlow."""
 
 import keras
 import tensorflow as tf
@@ -7,19 +7,20 @@ from src.tasks import regression
 
 
 class Regression(regression.Regression):
-    """Batches are {"columns": float32 [b, ...], "targets": float32 [b, k]}; the network gives [b, k]."""
+    """Batches are {"columns": float32 [b, ...], "targets": float32 [b, outputs]}."""
 
     def step(
         self, network: keras.Model, batch: dict[str, tf.Tensor], weight: tf.Tensor, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The squared error of each row, float32 [b], and the sums of the batch, float64 [len(self.sums)].
+        """Return the squared error of each row, float32 [b], and the sums of the batch, float64 [5].
 
-        Of several numbers to predict, errors are means over them.
+        With several outputs, the errors of a row are means over them.
+        The network maps columns float32 [b, ...] to predictions [b, outputs]. Rows with a `weight` (float32 [b]) of 0 are padding.
         """
         targets = batch["targets"]
         error = tf.cast(network(batch["columns"], training=training), tf.float32) - targets
         losses = tf.reduce_mean(error**2, axis=-1)
-        real = tf.cast(weight > 0, tf.float64)  # others are padding, and count nowhere
+        real = tf.cast(weight > 0, tf.float64)  # rows of weight 0 are padding
         columns = [
             losses,
             tf.reduce_mean(tf.abs(error), axis=-1),

@@ -1,1 +1,1 @@
-"""Tasks for Lightning."""
+"""Tasks in Lightning."""

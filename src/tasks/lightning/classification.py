@@ -1,29 +1,27 @@
-"""Image classification with torch."""
+"""Classification in torch."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from src.tasks import classification as neutral
+from src.tasks import classification
 
 
-class Classification(neutral.Classification):
+class Classification(classification.Classification):
     """Batches are (images, labels): images [b, H, W, C], labels are class numbers [b]."""
 
     def prepare(self, batch: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Images channels first, as torch wants them, and contiguous; called where batches are loaded."""
+        """Return contiguous images with channels first, as torch needs them; runs where batches are loaded."""
         images, labels = batch
         return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels
 
     def step(
         self, network: nn.Module, batch: tuple[Tensor, Tensor], weight: Tensor, training: bool
     ) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of each row [b], and the sums by `self.sums`, float32 [3]; rows of weight 0 are padding.
+        """Return the cross-entropy of each row [b], and the sums of the batch, float32 [3].
 
-        Args:
-            network: images float32 [b, C, H, W] to logits [b, classes].
-            weight: of each row, float32 [b].
+        The network maps images float32 [b, C, H, W] to logits [b, classes]. Rows with a `weight` (float32 [b]) of 0 are padding.
         """
         images, labels = batch
         logits = network(images)

@@ -1,24 +1,23 @@
-"""Regression with torch."""
+"""Regression in torch."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from src.tasks import regression as neutral
+from src.tasks import regression
 
 
-class Regression(neutral.Regression):
+class Regression(regression.Regression):
     """Batches are {"columns": [b, columns], "targets": [b, outputs]}."""
 
     def step(
         self, network: nn.Module, batch: Mapping[str, Tensor], weight: Tensor, training: bool
     ) -> tuple[Tensor, Tensor]:
-        """Mean squared error of each row [b], and the sums by `self.sums`, float32 [5]; rows of weight 0 are padding.
+        """Return the squared error of each row [b], and the sums of the batch, float32 [5].
 
-        Args:
-            network: columns float32 [b, columns] to predictions [b, outputs].
-            weight: of each row, float32 [b].
+        With several outputs, the errors of a row are means over them.
+        The network maps columns float32 [b, columns] to predictions [b, outputs]. Rows with a `weight` (float32 [b]) of 0 are padding.
         """
         targets = batch["targets"]
         errors = network(batch["columns"]) - targets

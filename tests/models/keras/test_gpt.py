@@ -1,4 +1,4 @@
-"""The decoder as a Keras model: what a token sees, what is computed again, and a saved model."""
+"""`gpt` in Keras: the attention mask, activation checkpointing, and a saved model."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.models.gpt import parameters
+from src.models.gpt import parameter_count
 
 
 def small(checkpoint_activations: bool = False, kv_heads: int = 2) -> Any:
@@ -39,13 +39,13 @@ def test_no_token_sees_a_later_one_or_another_document() -> None:
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_parameters_are_those_of_the_formula(kv_heads: int) -> None:
-    from src.models.keras import parameter_count
+    from src.models.keras import count_parameters
 
-    assert parameter_count(small(kv_heads=kv_heads)) == parameters(50, 2, 4, kv_heads, 32)
+    assert count_parameters(small(kv_heads=kv_heads)) == parameter_count(50, 2, 4, kv_heads, 32)
 
 
 def test_computing_again_changes_no_gradient() -> None:
-    """And it does compute again: a block's forward pass is traced twice."""
+    """Recomputing gives the same gradients; the forward pass of a block is traced twice."""
     import tensorflow as tf
 
     from src.models.keras.gpt import Block

@@ -1,4 +1,4 @@
-"""Shapes, and what the models have in common with those of the other framework besides their sizes."""
+"""Shapes of the Keras models, and settings that they share with the torch models."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_images_become_logits(make_config, overrides: str, channels: int) -> Non
 @pytest.mark.parametrize("overrides", CONFIGS)
 @pytest.mark.quick("model=mlp model.hidden=[]", "model=mlp")
 def test_variables_have_unique_paths(make_config, overrides: str) -> None:
-    """Checkpoints name them so."""
+    """Checkpoints store variables by their paths."""
     paths = [
         v.path
         for v in build_network(
@@ -43,21 +43,21 @@ def test_variables_have_unique_paths(make_config, overrides: str) -> None:
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_a_batch_is_a_tenth_of_the_moving_statistics(make_config, name: str) -> None:
-    """As in torch, which calls that a momentum of 0.1; Keras calls it 0.9."""
-    from train_anywhere.training.keras.dropin.norm_layers import batch_norms
+    """The momentum is that of torch, which calls 0.1 what Keras calls 0.9."""
+    from train_anywhere.training.keras.dropin.norm_layers import find_batch_norms
 
     model = build_network(make_config("framework=keras", f"model={name}"), {"shape": (8, 8, 1), "outputs": 2})
     batch = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
     means = []
     for _ in range(2):
         model(batch, training=True)
-        means.append([np.array(norm.moving_mean) for norm in batch_norms(model)])
+        means.append([np.array(norm.moving_mean) for norm in find_batch_norms(model)])
     for first, second in zip(*means, strict=True):
         np.testing.assert_allclose(second, 1.9 * first, rtol=1e-3, atol=1e-6)
 
 
 def test_strided_convolutions_pad_all_sides_alike() -> None:
-    """As torch does: the output for a mirrored image and kernel is the mirrored output."""
+    """Padding is symmetric as in torch: a mirrored image and kernel give the mirrored output."""
     import keras
 
     from src.models.keras.resnet import conv_norm

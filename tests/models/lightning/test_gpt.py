@@ -1,12 +1,12 @@
-"""The decoder as a torch module: what a token sees, what it costs to compute again, its first weights, its published sizes."""
+"""`gpt` in torch: the attention mask, activation checkpointing, initial weights, published sizes."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from src.models.gpt import parameters
-from src.models.lightning import parameter_count
+from src.models.gpt import parameter_count
+from src.models.lightning import count_parameters
 from src.models.lightning.gpt import GPT
 from train_anywhere.config.schema import Config
 from train_anywhere.training.native_network import build_network
@@ -33,7 +33,7 @@ def test_no_token_sees_a_later_one() -> None:
 
 
 def test_a_document_is_as_if_it_were_alone() -> None:
-    """Wherever it stands in the row: distances count, not positions."""
+    """A document has the same logits wherever it is in a row, because RoPE depends only on distances."""
     model, row = small(), tokens(1)
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2, -1]])
     packed = model(row, documents)
@@ -48,7 +48,7 @@ def test_one_document_needs_no_mask(kv_heads: int) -> None:
 
 
 def test_positions_matter() -> None:
-    """Two earlier tokens change places: without RoPE the last one would see the same."""
+    """If two earlier tokens are swapped, the last logits change; without RoPE they would not."""
     model, row = small(), tokens(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -74,7 +74,7 @@ def test_computing_again_changes_no_gradient_and_keeps_less() -> None:
 
 
 def test_first_weights() -> None:
-    """Residual projections are smaller by the root of twice the layers, and the first loss is that of a uniform guess."""
+    """Initial weights of residual projections are divided by the root of twice the layers; the first loss is that of a uniform guess."""
     torch.manual_seed(0)
     model = GPT(256, 16, 8, 4, 4, 128, None, False)
     block = model.blocks[3]
@@ -92,14 +92,14 @@ SIZES = {"gpt": 256, "gpt_10m": 256, "gpt_125m": 50_257, "gpt_1b": 128_256, "gpt
 
 @pytest.mark.parametrize("choice", SIZES)
 def test_parameters_without_allocating_them(choice: str, make_config: MakeConfig) -> None:
-    """Llama 3.2 1B has 1,235,814,400; Llama 2 7B 6,738,415,616 with a last layer of its own."""
+    """Llama 3.2 1B has 1,235,814,400 parameters; Llama 2 7B has 6,738,415,616, with an untied last layer."""
     config = make_config("task=language_model", f"model={choice}")
     with torch.device("meta"):
         model = build_network(config, {"vocabulary": SIZES[choice], "length": 64})
     numbers = {
         name: config.model.arguments[name] for name in ("layers", "heads", "kv_heads", "width", "hidden")
     }
-    assert parameter_count(model) == parameters(SIZES[choice], **numbers)
+    assert count_parameters(model) == parameter_count(SIZES[choice], **numbers)
     known = {
         "gpt": 1_214_080,
         "gpt_10m": 9_540_480,
@@ -107,7 +107,7 @@ def test_parameters_without_allocating_them(choice: str, make_config: MakeConfig
         "gpt_1b": 1_235_814_400,
         "gpt_7b": 6_738_415_616 - 32_000 * 4096,
     }
-    assert parameter_count(model) == known[choice]
+    assert count_parameters(model) == known[choice]
 
 
 def test_every_parameter_learns() -> None:

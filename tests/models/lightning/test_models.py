@@ -1,11 +1,11 @@
-"""Models as torch modules. That the other framework's have as many parameters: ../test_parameter_counts.py."""
+"""Models in torch. ../test_parameter_counts.py compares their sizes with those of the other framework."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from src.models.lightning import parameter_count
+from src.models.lightning import count_parameters
 from train_anywhere.config.schema import Config
 from train_anywhere.training.native_network import build_network
 
@@ -23,28 +23,28 @@ def test_images_become_logits(choice: str, channels: int, make_config: MakeConfi
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_parameter_learns(choice: str, make_config: MakeConfig) -> None:
-    """A layer that is built but not used would have no gradient."""
+    """Every parameter gets a gradient; a layer that is built but not used would have none."""
     model = build_network(make_config(f"model={choice}"), {"shape": (32, 32, 1), "outputs": 10})
     torch.nn.functional.cross_entropy(model(torch.randn(4, 1, 32, 32)), torch.arange(4)).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
 def test_parameters_of_the_small_models(make_config: MakeConfig) -> None:
-    """Counted by hand for digits: 8x8 grey, 10 classes."""
+    """The numbers of parameters for digits (8x8 grey, 10 classes), counted by hand."""
     mlp = build_network(make_config("model=mlp", "model.hidden=[20,30]"), {"shape": (8, 8, 1), "outputs": 10})
-    assert parameter_count(mlp) == 64 * 20 + 20 + 20 * 30 + 30 + 30 * 10 + 10
+    assert count_parameters(mlp) == 64 * 20 + 20 + 20 * 30 + 30 + 30 * 10 + 10
     linear = build_network(make_config("model=mlp", "model.hidden=[]"), {"shape": (8, 8, 1), "outputs": 10})
-    assert parameter_count(linear) == 64 * 10 + 10
+    assert count_parameters(linear) == 64 * 10 + 10
     cnn = build_network(make_config("model=cnn", "model.width=4"), {"shape": (8, 8, 1), "outputs": 10})
     convolutions = 9 * 4 + 2 * 4 + 9 * 4 * 8 + 2 * 8
-    assert parameter_count(cnn) == convolutions + (8 * 4 * 4) * 128 + 128 + 128 * 10 + 10
+    assert count_parameters(cnn) == convolutions + (8 * 4 * 4) * 128 + 128 + 128 * 10 + 10
 
 
 @pytest.mark.parametrize(("choice", "published"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
 def test_resnets_have_the_published_size(choice: str, published: int, make_config: MakeConfig) -> None:
-    """torchvision's have as many parameters, with 3 channels and 1000 classes."""
+    """The models of torchvision have the same number of parameters, with 3 channels and 1000 classes."""
     assert (
-        parameter_count(
+        count_parameters(
             build_network(make_config(f"model={choice}"), {"shape": (224, 224, 3), "outputs": 1000})
         )
         == published
@@ -52,7 +52,7 @@ def test_resnets_have_the_published_size(choice: str, published: int, make_confi
 
 
 def test_small_images_keep_their_size_at_first(make_config: MakeConfig) -> None:
-    """A last stage of 1x1 pixels would be left of 32x32 with the usual stem; with the small one, 4x4."""
+    """For 32x32 pixels the last stage has 4x4 pixels with the small stem; with the usual one it would have 1x1."""
     for small, side in (("true", 4), ("false", 1)):
         model = build_network(
             make_config("model=resnet18", f"model.small_images={small}"),

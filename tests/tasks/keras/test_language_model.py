@@ -1,4 +1,4 @@
-"""Loss and sums of a batch, the mean over tokens, and text from a network."""
+"""Loss and sums of a batch, the mean over tokens, and generation."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def network() -> Any:
 
 
 def test_padding_counts_nowhere() -> None:
-    """A row whose second target begins another document, and one of weight 0."""
+    """Return a row whose second target starts another document, and one of weight 0."""
     import tensorflow as tf
 
     from src.tasks.keras.language_model import LanguageModel
@@ -39,7 +39,7 @@ def test_padding_counts_nowhere() -> None:
 
 
 def test_the_loss_of_the_ranks_is_the_mean_over_tokens() -> None:
-    """Two ranks with two batches each, against all their targets at once."""
+    """The gradient of two ranks with two batches each is that of the mean over all targets."""
     import tensorflow as tf
 
     from src.tasks.keras.language_model import LanguageModel
@@ -60,7 +60,7 @@ def test_the_loss_of_the_ranks_is_the_mean_over_tokens() -> None:
 
 
 def test_generated_tokens_are_those_of_the_network() -> None:
-    """The most probable one after the whole of what it may see, one by one."""
+    """Each new token is the most probable one after the whole context."""
     from src.tasks.keras.language_model import LanguageModel
 
     model, prompt = network(), [3, 4, 5]

@@ -1,4 +1,4 @@
-"""Loss and sums of a batch, the mean over tokens on any number of ranks, and text from a network."""
+"""Loss and sums of a batch, the mean over tokens on any number of ranks, and generation."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def network() -> GPT:
 
 
 def test_padding_counts_nowhere() -> None:
-    """A row whose second target begins another document, and one of weight 0."""
+    """Return a row whose second target starts another document, and one of weight 0."""
     logits = torch.tensor([[[1.0, 0.0], [0.0, 3.0]], [[2.0, 0.0], [2.0, 0.0]]])
     batch = {
         "tokens": torch.zeros(2, 2, dtype=torch.int32),
@@ -56,7 +56,7 @@ def test_a_mask_only_where_a_row_has_several_documents() -> None:
 
 
 def gradient(ranks: int, accumulate: int) -> Tensor:
-    """Of the first optimizer step over 16 rows, as a loop computes it: means over rows, batches and ranks."""
+    """Return the gradient of the first optimizer step over 16 rows, as a loop computes it: means over rows, batches and ranks."""
     task, model, reader = LanguageModel(), network(), Reader(DATA, 0, LanguageModel().prepare)
     for rank in range(ranks):
         order = BatchOrder(16 // accumulate, 3, rank, ranks, train=True, accumulate=accumulate)
@@ -70,7 +70,7 @@ def gradient(ranks: int, accumulate: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def exact() -> Tensor:
-    """Of the mean over all targets of the same 16 rows."""
+    """Return the gradient of the mean over all targets of the same 16 rows."""
     model = network()
     indices, _ = BatchOrder(16, 3, train=True).rows(len(DATA), 0, 0)
     rows = Reader(DATA, 0, LanguageModel().prepare).read(indices, 0, True)
@@ -87,7 +87,7 @@ def test_the_gradient_is_that_of_the_mean_over_tokens(ranks: int, accumulate: in
 
 
 def test_generated_tokens_follow_from_what_was_learnt() -> None:
-    """A network that has learnt to count up by one counts on, beyond the length of its rows."""
+    """A network that has learned to count continues to count beyond the length of its rows."""
     model, task = network(), LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     for start in range(150):

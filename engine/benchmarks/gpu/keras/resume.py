@@ -13,6 +13,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.keras.run import train
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 STEPS = ("framework=keras", "trainer.max_epochs=3", "trainer.gradient_clip_val=0.5", "schedule=cosine")
@@ -59,7 +60,7 @@ def _differs(place: Place, words: tuple[str, ...]) -> str | None:
 
 def fit(config: Config, run: RunDir) -> Outcome:
     """Train to the end, or to the signal."""
-    return train(config, run, Topology(), Stop().install())
+    return train(config, RankProcess(run, Topology(), Stop().install()))
 
 
 def state(run: RunDir) -> dict[str, Any]:

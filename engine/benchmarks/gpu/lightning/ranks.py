@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from benchmarks.gpu.lightning.training import fit
 from benchmarks.gpu.row import Place, Row, tried
-from train_anywhere.distributed.layout import lay_out
+from train_anywhere.distributed.layout import make_layout
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.launch.processes import run_here
 
@@ -38,7 +38,7 @@ def rows(place: Place) -> Iterator[Row]:
             f"as one process: {' '.join(words)}, one rank", lambda words=words: _differs(place, words, alone)
         )
     yield tried("as one process: strategy=ddp, two ranks by Gloo", lambda: _two(place, WORDS, alone))
-    if place.gpu:  # torch has it for GPUs alone
+    if place.gpu:  # torch supports it on GPUs only
         config, run = place.run(*WITH_NORMS)
         alone = fit(config, run).metrics["test/loss"]
         words = (*WITH_NORMS, "trainer.sync_batchnorm=true")
@@ -61,11 +61,13 @@ def _two(place: Place, words: tuple[str, ...], alone: float, close: float = CLOS
         "trainer.devices=2",
     )
     config = place.config(*words)
-    layout = lay_out(config, (2,))  # as the machine had two; each rank sees the one GPU as its only one
+    layout = make_layout(
+        config.framework, config.strategy.name, (2,)
+    )  # as the machine had two; each rank sees the one GPU as its only one
     run = make_run(config, place.words(*words), layout)
     if code := run_here(run, layout):
         return f"exit code {code}"
-    return _other(float(run.info()["metrics"]["test/loss"]), alone, close)
+    return _other(float(run.read_info()["metrics"]["test/loss"]), alone, close)
 
 
 def _other(loss: float, alone: float, close: float) -> str | None:

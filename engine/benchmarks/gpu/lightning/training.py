@@ -14,9 +14,10 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.run import make, train
+from train_anywhere.training.lightning.run import make_setup, train
 from train_anywhere.training.native_network import build_network
-from train_anywhere.training.reporting.peak import peak
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.peak import peak_flops
 from train_anywhere.training.stop import Stop
 
 CLOCK = "callbacks.clock._target_=benchmarks.gpu.lightning.training.Ticks"
@@ -53,7 +54,7 @@ class StopAt(pl.Callback):
 def fit(config: Config, run: RunDir) -> Outcome:
     """Train to the end, or to the signal."""
     clock.__init__()  # type: ignore[misc]
-    outcome = train(config, run, Topology(), Stop().install())
+    outcome = train(config, RankProcess(run, Topology(), Stop().install()))
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return outcome
@@ -75,7 +76,7 @@ def ours(config: Config) -> float:
 
 def prepared(config: Config) -> tuple[Clock, Any, Any, torch.device]:
     """What a loop by hand begins with: our loader and a network of ours, compiled if that is asked for."""
-    batches = make(config, Topology()).parts.train.loader()
+    batches = make_setup(config, Topology()).splits.train.loader()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = build_network(config, open_splits(config.data, "lightning", config.seed).facts).to(device)
     if config.trainer.channels_last:
@@ -92,7 +93,7 @@ def beside_hand(
         unit: what is counted, in the plural; a step has `each` of them, and one costs `flops` operations.
         found: seconds of a step, of each round; the fastest counts.
     """
-    most = peak(torch.cuda.get_device_name(), "bf16-mixed") if place.gpu else None
+    most = peak_flops(torch.cuda.get_device_name(), "bf16-mixed") if place.gpu else None
     for who, rounds in found.items():
         rate = each / min(rounds)
         share = f", {rate * flops / most:.1%} of the chip's peak" if most else ""

@@ -39,6 +39,7 @@ from train_anywhere.launch.local_run import make_run
 from train_anywhere.training.keras import run as side
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.native_network import build_network
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 BATCH = 4  # rows of each of two ranks
@@ -72,12 +73,12 @@ def ours(config: Config, topology: Topology) -> tuple[Counter[str], Counter[str]
 
     def watched(callback: TrainingCallback) -> None:
         trained.append(callback)
-        for name in ("sum", "average_variables", "from_rank_0"):
+        for name in ("sum", "average_variables", "broadcast_variables"):
             watch(callback, name, between)
         fit(callback)
 
     side.fit = watched
-    side.train(config, make_run(config, [], local_layout(config)), topology, Stop())
+    side.train(config, RankProcess(make_run(config, [], local_layout(config)), topology, Stop()))
     return operations(trained[0].module.train_function), between
 
 

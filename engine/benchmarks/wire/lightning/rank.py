@@ -42,7 +42,7 @@ from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.lightning.loop import fast_loop
-from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
+from train_anywhere.training.lightning.loop.callbacks import TaskMetrics
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.blocks import shard
@@ -73,12 +73,12 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
     trainer = make_trainer(config, topology, cpu, strategy)
     if flag:
-        fast_loop.unusual = lambda trainer: "Lightning's own loop asks for it"
+        fast_loop.find_unsupported = lambda trainer: "Lightning's own loop asks for it"
         theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
         fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs
-    trainer.follow(plan)
+    trainer.apply_plan(plan)
     trainer.callbacks.append(Watched())
-    trainer.callbacks.append(MetricsCallback(config, plan, Stop(), Progress("none", plan), task))
+    trainer.callbacks.append(TaskMetrics(task, config, plan, Stop(), Progress("none", plan)))
     network = build_network(config, splits.facts)
     trainer.fit(TaskModule(task, network, config, plan, world_size), loader(config, topology))
 
@@ -92,7 +92,7 @@ def raw(config: Config, topology: Topology) -> None:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     elif config.strategy.name == "fsdp":
         shard(model, torch.device("cpu"))
-    optimizer = make_optimizer(config, model)
+    optimizer = make_optimizer(config.optimizer, config.trainer.precision, model)
     if config.strategy.name == "horovod":
         start_horovod(topology, hvd())
         optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())

@@ -22,7 +22,7 @@ JOBS = {
     "logs {job} --rank x": "--rank: x is not a rank: they are numbered from 0",
     "logs {job} --rank -1": "--rank: -1 is not a rank",
     "logs {job} --rank 0-3": "--rank: 0-3 is not a rank",
-    "logs {job} --rank 99": "--rank 99: no line is of that rank",
+    "logs {job} --rank 99": "--rank 99: the log has no line of that rank",
     "logs {run} -f --rank 3": "ran on this machine: what it printed went to its terminal",
     "resubmit {job} --failed --failde": "unrecognized arguments: --failde",
     "resubmit {run} --failed --trust": "ran on this machine; resume it with",
@@ -73,7 +73,7 @@ ROWS = [
     Row("{run}", r"run\.json is not what this project writes", command="report", files={"{run}/run.json": '{"epoch": "x"}'}, name="report where run.json is odd"),
     Row("{run}", "run.json is damaged", command="report", files={"{run}/run.json": '{"rate": NaN}'}, name="report where run.json has NaN"),
     *(Row(words, says, command="scaling") for words, says in SCALING.items()),
-    *(Row("{row}", "holds no timing table", command="scaling", files={"row/scaling.json": json.dumps({"scheduler": "none", "cells": [{**CELL, key: value}]})}, name=f"scaling.json where {key} is {value}")
+    *(Row("{row}", "contains no timing table", command="scaling", files={"row/scaling.json": json.dumps({"scheduler": "none", "cells": [{**CELL, key: value}]})}, name=f"scaling.json where {key} is {value}")
       for key, value in (("nodes", "x"), ("devices", [1]), ("launch", 3))),
     *(Row("experiment=evil dry_run=true", says, files={"project/configs/experiment/evil.yaml": text}, name=f"an experiment with {what}") for what, (text, says) in EVIL.items()),
 ]  # fmt: skip

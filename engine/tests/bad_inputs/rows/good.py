@@ -52,7 +52,7 @@ ROWS = [
     Row("status {run}", "20260101-000000-aaaa  failed  on this machine", code=0, command="jobs"),
     Row("status {job}", "failed  job 4001 on .*step 3$", code=0, command="jobs", files={"{job}/run.json": '{"state": "failed", "metrics": {"val/acc": "x"}, "step": 3}'}, programs={"squeue": "echo 4001'|'FAILED"}, name="status where run.json has odd metrics"),
     Row("status {job}", "failed|lost", code=0, command="jobs", programs={"squeue": "echo 4001'|'FAILED"}),
-    Row("--help", "checks the whole path|Check the whole path", code=0, command="doctor"),
+    Row("--help", "Check the installation", code=0, command="doctor"),
     Row("--help", "resubmit", code=0, command="jobs"),
     Row("mine", "partition: gpu", code=0, command="new_cluster", programs={"sinfo": "echo 'gpu|gpu:a100:4|64|515000|2-00:00:00|3'"}),
     Row("dry_run=true", "<run id>", code=0, environ={"USER": "", "HOME": ""}, name="no USER and no HOME"),

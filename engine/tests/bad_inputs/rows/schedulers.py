@@ -39,11 +39,11 @@ SUBMITS: dict[str, tuple[str, str]] = {
 }
 PROGRAMS = ("squeue", "sacct", "scontrol")
 ENVIRONS: list[tuple[str, dict[str, str], str]] = [
-    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "abc"}, "SLURM_JOB_NUM_NODES='abc' is not what a scheduler writes there.*unset SLURM_JOB_NUM_NODES"),
-    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "²"}, r"SLURM_JOB_NUM_NODES='\\xb2' is not what a scheduler writes there"),
-    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS='x' is not what a scheduler writes there"),
-    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "many"}, "SLURM_JOB_CPUS_PER_NODE='many' is not what a scheduler writes there"),
-    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_GPUS_PER_NODE": "a100:x"}, "SLURM_GPUS_PER_NODE='a100:x' is not what a scheduler writes there"),
+    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "abc"}, "SLURM_JOB_NUM_NODES='abc' does not have the scheduler's format.*unset SLURM_JOB_NUM_NODES"),
+    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "²"}, r"SLURM_JOB_NUM_NODES='\\xb2' does not have the scheduler's format"),
+    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "x"}, "SLURM_STEP_NUM_TASKS='x' does not have the scheduler's format"),
+    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "many"}, "SLURM_JOB_CPUS_PER_NODE='many' does not have the scheduler's format"),
+    ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_GPUS_PER_NODE": "a100:x"}, "SLURM_GPUS_PER_NODE='a100:x' does not have the scheduler's format"),
     ("cluster=slurm", {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": ""}, ""),
     ("cluster=slurm trainer.nodes=2", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, r"trainer\.nodes=2, but this allocation \(7\) has 1; use trainer\.nodes=1"),
     ("cluster=slurm", {"SLURM_JOB_ID": "7", "ENVIRONMENT": "BATCH"}, "this is inside job 7, and a job can't submit another"),
@@ -177,7 +177,7 @@ ROWS = [
           ("squeue fails", "", {"squeue": FAILS, "sacct": FAILS, "scontrol": FAILS, "sbatch": "echo 4002"}),
           ("squeue fails with new words", "trainer.max_epochs=3", {"squeue": FAILS, "sacct": FAILS, "scontrol": FAILS, "sbatch": "echo 4002"}),
           ("squeue is missing", "", {"sbatch": "echo 4002"}))),
-    Row("resume={job}", "job 4001 is running and is of this run: two would overwrite", programs={"squeue": QUEUED, "sbatch": "echo 4002"}, name="resume= of a run whose job runs"),
+    Row("resume={job}", "job 4001 is running and belongs to this run: two would overwrite", programs={"squeue": QUEUED, "sbatch": "echo 4002"}, name="resume= of a run whose job runs"),
     Row("resume={job}", "sbatch refused the job: .*invalid account", programs={"squeue": "echo '4001|FAILED'", "sbatch": SUBMITS["refuses"][0]}, writes=PUT_BACK, name="resume= that sbatch refuses"),
     Row("cancel {job}", "scancel.*(4001|Unable|refused|failed)", command="jobs", programs={"squeue": QUEUED, "scancel": FAILS}, name="scancel fails"),
     Row("cancel {job}", "scancel.*not on this machine", command="jobs", programs={"squeue": QUEUED}, name="scancel is missing"),

@@ -13,10 +13,10 @@ OPTIONS = {
     f"seed=1,2 {SWEEPER}.direction=minimize": rf"'{SWEEPER}\.direction' is not a key of hydra/sweeper=optuna, .*checkpoint\.mode",
     f"seed=1,2 +{SWEEPER}.storage=x": rf"'{SWEEPER}\.storage' is not a key of hydra/sweeper=optuna",
     f"seed=1,2 +{SWEEPER}.sampler.seed=3": rf"'{SWEEPER}\.sampler\.seed' is not a key",
-    f"{SWEEPER}.params=3": r"hydra\.sweeper\.params=3 is no search space",
+    f"{SWEEPER}.params=3": r"hydra\.sweeper\.params=3 is not a search space",
     f"{SWEEPER}.params=[a]": r"hydra\.sweeper\.params",
     "seed=1,2 resume={run}": "resume= continues one",
-    "seed=1,2 after={run}": "after=RUN lets a job wait in a queue",
+    "seed=1,2 after={run}": "after=RUN makes a job wait in a queue",
     "seed=1,2 checkpoint.monitor=val/f1": "checkpoint.monitor=val/f1 is not a known metric",
     "seed=1,2 name=a/b": "name='a/b' can't name a folder",
     "seed=1,2 paths.results={row}/a-file": "a-file is a file, not a folder",
@@ -25,12 +25,12 @@ OPTIONS = {
 }
 SPACES = {
     "interval(a,b)": r"optimizer\.lr='interval\(a,b\)' is not a number",
-    "interval(nan,1)": "from a lower number to a higher one",
+    "interval(nan,1)": "from a lower to a higher number",
     "interval(0,inf)": r"optimizer\.lr=inf must be a finite number",
     "interval(1e-4)": r"optimizer\.lr='interval\(1e-4\)' is not a number",
     "tag(log,1,2)": r"optimizer\.lr='tag\(log,1,2\)' is not a number",
-    "tag(logg,interval(0.1,1))": "logg means nothing here: an interval alone can have a tag, log",
-    "tag(log,choice(0.1,1))": "log means nothing here",
+    "tag(logg,interval(0.1,1))": "the tag logg can't be used here: only an interval can have a tag, log",
+    "tag(log,choice(0.1,1))": "the tag log can't be used here",
     "range(0.1,1,0)": "an empty range",
     "range(1,0.1,-0.1)": "an empty range",
     "choice(range(1,3),5)": r"optimizer\.lr=",
@@ -38,8 +38,8 @@ SPACES = {
     "choice()": r"optimizer\.lr='choice\(\)' is not a number",
 }
 WITHOUT = {
-    f"{SWEEPER}.n_trials=3 seed=1": rf"'{SWEEPER}\.n_trials' is of hydra/sweeper=optuna; add that, and -m",
-    f"-m {SWEEPER}.n_trials=3 seed=1,2": rf"'{SWEEPER}\.n_trials' is of hydra/sweeper=optuna",
+    f"{SWEEPER}.n_trials=3 seed=1": rf"'{SWEEPER}\.n_trials' is a key of hydra/sweeper=optuna; add that, and -m",
+    f"-m {SWEEPER}.n_trials=3 seed=1,2": rf"'{SWEEPER}\.n_trials' is a key of hydra/sweeper=optuna",
 }
 FOUND = "project/results/digits/mine/study.json"
 ROWS = [

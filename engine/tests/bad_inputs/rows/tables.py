@@ -4,7 +4,7 @@ from engine.tests.bad_inputs.row import Damage, Row, fifo, folder
 
 SAYS = {
     "": "the following arguments are required",
-    "model=mlp": "nothing says what is to be compared",
+    "model=mlp": "there is nothing to compare",
     "devices=": "'devices=' has an empty value; use devices=A,B",
     "devices=0,1": "devices=0 is not a number of devices",
     "devices=-1": "devices=-1 is not a number of devices",
@@ -15,7 +15,7 @@ SAYS = {
     "devices=1,2 strategy=hrovod": "strategy=hrovod does not exist. Did you mean 'horovod'",
     "devices=1,2 framework=kers": "framework=kers does not exist",
     "devices=1,2 launch=srn cluster=slurm": "launch=srn does not exist. Did you mean 'srun'",
-    "devices=1,2 launch=srun": "this is a run on this machine: leave it out",
+    "devices=1,2 launch=srun": "these runs are not jobs: leave it out",
     "devices=2 strategy=single": "strategy=single is left out on 1 x 2 devices",
     "nodes=1,2 devices=1": "2x1.*trainer.nodes=2 needs a cluster",
     "devices=1,3 data.batch_size=64": "1x3.*can't be shared evenly by 3 devices",
@@ -27,10 +27,10 @@ SAYS = {
     "devices=1,2 cluster=neuron": "neuron rejects jobs without comment",
     "devices=1,2 --weka": "unrecognized arguments|ambiguous",
     "devices=1,2 paths.results=/proc": "paths.results=/proc|can't be",
-    "{row}": "holds no timing table",
-    "{row}/none": "holds no timing table",
-    "{run}": "holds no timing table",
-    "{row} {run}": "nothing says what is to be compared|is not",
+    "{row}": "contains no timing table",
+    "{row}/none": "contains no timing table",
+    "{run}": "contains no timing table",
+    "{row} {run}": "there is nothing to compare|is not",
 }
 TABLES: dict[str, Damage] = {
     "{": "{",
@@ -52,7 +52,7 @@ ROWS = [
     *(
         Row(
             "{row}",
-            "holds no timing table",
+            "contains no timing table",
             command="scaling",
             files={"row/scaling.json": how},
             name=f"scaling.json: {what}",

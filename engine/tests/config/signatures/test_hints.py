@@ -22,7 +22,7 @@ from typing import *
 from typing import Annotated, Any, Iterable, List, Literal, Optional, Tuple, Union
 from train_anywhere.config import choices
 from train_anywhere.config.choices import AdamW, BatchSize, Width
-from train_anywhere.config.limits import Items, MOST, Probability, Range
+from train_anywhere.config.limits import Items, MAX_COUNT, Probability, Range
 from train_anywhere.config.paths import AbsoluteFolder as Folder
 import torch
 
@@ -59,9 +59,9 @@ KNOWN: dict[str, Any] = {
 UNKNOWN = [
     *("torch.Tensor", "Path", "Any", "list", "dict[str, int]", "list[Any]", "int | Path", "Optional[torch.Tensor]"),
     *("Tuple[int, str]", "Callable[[int], int]", "list[int, int]", "Literal[None]", "Literal[x]", "Union[()]"),
-    *("Annotated[int, Range(at_most=MOST)]", "Annotated[int, Range('a')]", "Annotated[int, Range(nothing=1)]"),
+    *("Annotated[int, Range(at_most=MAX_COUNT)]", "Annotated[int, Range('a')]", "Annotated[int, Range(nothing=1)]"),
     *("Annotated[str, Range(1)]", "Annotated[int, Items(1)]", "Annotated[int, 'words']", "Annotated[int, print('x')]"),
-    *("MOST", "Circle", "'int['", "print('x')", "3", "lambda: 0", "choices.NoSuchName", "__import__('os')"),
+    *("MAX_COUNT", "Circle", "'int['", "print('x')", "3", "lambda: 0", "choices.NoSuchName", "__import__('os')"),
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.signatures.skeleton import skeleton
+from train_anywhere.config.signatures.skeleton import make_skeleton
 
 SITE = sysconfig.get_path("purelib")
 REAL = [
@@ -37,7 +37,7 @@ def test_real_sources(pattern: str) -> None:
     assert files
     for file in files:
         text = Path(file).read_text()
-        made = skeleton(text)
+        made = make_skeleton(text)
         assert made.count("\n") == text.count("\n")
         assert signatures(made) == signatures(text), file
     assert len(made) < len(text)
@@ -49,7 +49,7 @@ def test_strings_and_comments_do_not_confuse_it() -> None:
         "class A:\n    def g(self): return 1\n\n    async def h(self,\n        a=(1,\n  2)):\n        return 2\n\n"
         "    def __init__(self):\n        def inner():\n            return self\n        self.x = 1\nY = 1\n"
     )
-    made = skeleton(text)
+    made = make_skeleton(text)
     assert "return 1\n\n    async" in made
     assert "return 2" not in made
     assert "            return self\n        self.x = 1\nY = 1" in made

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.config.load import as_tree, load
+from train_anywhere.config.load import load, to_tree
 from train_anywhere.data.text.checks import text
 from train_anywhere.files import ROOT
-from train_anywhere.launch.preflight import known_of
+from train_anywhere.launch.preflight import check_data
 
 
 def known(corpus: Path | None, cache: Path, look: bool = True, **changes: Any) -> Any:
@@ -37,7 +37,7 @@ def test_what_a_model_needs_is_known(corpus: Path, tmp_path: Path) -> None:
 def test_texts_are_looked_at_where_they_are(tmp_path: Path) -> None:
     """What is wrong with them is said in engine/tests/bad_inputs/rows/texts.py."""
     [problem] = known(tmp_path, tmp_path).problems
-    assert "has no texts" in problem
+    assert "has no text files" in problem
     assert known(tmp_path, tmp_path, look=False).problems == ()
 
 
@@ -58,13 +58,17 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 def test_a_run_asks_this_check(make_config: Callable[..., Any], tmp_path: Path) -> None:
     config = make_config("data=text", f"data.dir={tmp_path}/none", f"paths.data={tmp_path}")
-    assert known_of(config, look=True).problems == known(tmp_path / "none", tmp_path / "text").problems != ()
+    assert (
+        check_data(config.data, look=True).problems
+        == known(tmp_path / "none", tmp_path / "text").problems
+        != ()
+    )
 
 
 def test_folders_are_absolute_in_the_run_folder_and_may_be_null(make_config: Callable[..., Any]) -> None:
-    tree = as_tree(make_config("data=text", "data.cache=tokens"))
+    tree = to_tree(make_config("data=text", "data.cache=tokens"))
     assert tree["data"]["dir"] is None and tree["data"]["cache"] == str(ROOT / "tokens")
-    again = as_tree(load(as_tree(make_config("data=text", "data.dir=a\\$b"))))
+    again = to_tree(load(to_tree(make_config("data=text", "data.dir=a\\$b"))))
     assert again["data"]["dir"] == f"{ROOT}/a\\$b"
 
 
@@ -72,5 +76,5 @@ def test_a_variable_in_the_cache_s_folder_is_read_where_the_command_is_typed(
     make_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCRATCH_HERE", "/scratch/ada")
-    tree = as_tree(make_config("data=text", "paths.data='${oc.env:SCRATCH_HERE}'"))
+    tree = to_tree(make_config("data=text", "paths.data='${oc.env:SCRATCH_HERE}'"))
     assert tree["data"]["cache"] == "/scratch/ada/text"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
-from train_anywhere.data.text.rows import Apart, Packed, Rows, TokenFile
+from train_anywhere.data.text.rows import PackedRows, Rows, SeparateRows, TokenFile
 
 END, WIDTHS = 9, np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 0])
 
@@ -21,8 +21,8 @@ def rows_of(folder: Path, documents: list[list[int]], length: int, kind: str) ->
     ends.astype("<i8").tofile(folder / "ends")
     tokens = TokenFile(folder / "tokens", "<u2")
     if kind == "packed":
-        return Packed(tokens, WIDTHS, length, END)
-    return Apart(tokens, TokenFile(folder / "ends", "<i8"), WIDTHS, length, END)
+        return PackedRows(tokens, WIDTHS, length, END)
+    return SeparateRows(tokens, TokenFile(folder / "ends", "<i8"), WIDTHS, length, END)
 
 
 def test_packed_rows_run_over_the_ends_of_documents(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def sources(path: Path | None, *files: str, key: str = "text") -> Sources:
 
 
 def texts(path: Path | None, *files: str, key: str = "text") -> list[str]:
-    return [text for _, text in sources(path, *files, key=key).documents()]
+    return [text for _, text in sources(path, *files, key=key).read_documents()]
 
 
 def test_files_come_in_one_order_and_empty_hidden_and_other_ones_are_left_out(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_names_in_upper_case_are_read_and_others_are_counted(tmp_path: Path) -> 
     (tmp_path / "gone").symlink_to("nowhere")
     assert texts(tmp_path) == ["text", "line", "text"]
     left: Counter[str] = Counter()
-    assert len([*sources(tmp_path).listing(left)]) == 3
+    assert len([*sources(tmp_path).list_files(left)]) == 3
     assert left == {"*.pdf": 1, "*.gz": 2, "hidden": 2, "*": 1, "dead links": 1}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.errors import ConfigError
-from train_anywhere.slurm.scaling.grid import Cell, cell, framework_of, grid
+from train_anywhere.slurm.scaling.grid import Cell, framework_of, make_cell, make_grid
 
 
 def base(scheduler: str = "slurm", **trainer: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def base(scheduler: str = "slurm", **trainer: Any) -> dict[str, Any]:
 
 
 def names(*words: str) -> list[str]:
-    return [c.name.replace(f"-{next(iter(SUPPORTED))}", "") for c in grid(words, base()).cells]
+    return [c.name.replace(f"-{next(iter(SUPPORTED))}", "") for c in make_grid(words, base()).cells]
 
 
 def test_all_combinations_each_once() -> None:
@@ -37,20 +37,20 @@ def test_all_combinations_each_once() -> None:
 
 
 def test_long_names_and_other_words() -> None:
-    made = grid(["trainer.devices=2,1,2", "model=mlp", "cluster.comment=a=b"], base())
+    made = make_grid(["trainer.devices=2,1,2", "model=mlp", "cluster.comment=a=b"], base())
     assert [c.devices for c in made.cells] == [2, 1]
-    assert made.words == ["model=mlp", "cluster.comment=a=b"]
+    assert made.overrides == ["model=mlp", "cluster.comment=a=b"]
 
 
 @pytest.mark.parametrize("framework", SUPPORTED)
 def test_what_can_not_be_is_left_out_with_a_reason(framework: str) -> None:
     for strategy, support in SUPPORTED[framework].items():
-        made = cell(2, 2, framework, strategy, "srun")
+        made = make_cell(2, 2, framework, strategy, "srun")
         assert isinstance(made, Cell) == support.several_nodes
         if not isinstance(made, Cell):
             assert made.endswith(("one node only.", "it uses one."))
         if support.ranks and "horovodrun" not in support.launch:
-            assert "it can't start its ranks" in str(cell(1, 2, framework, strategy, "horovodrun"))
+            assert "it can't start its ranks" in str(make_cell(1, 2, framework, strategy, "horovodrun"))
 
 
 @pytest.mark.parametrize("framework", SUPPORTED)
@@ -64,11 +64,11 @@ def test_one_process_has_no_launch_method() -> None:
     for framework, strategies in SUPPORTED.items():
         for strategy, support in strategies.items():
             if not support.ranks and strategy != "single":
-                made = {cell(1, 4, framework, strategy, launch) for launch in ("srun", "mpirun")}
+                made = {make_cell(1, 4, framework, strategy, launch) for launch in ("srun", "mpirun")}
                 assert {c.launch for c in made if isinstance(c, Cell)} == {"auto"} and len(made) == 1
 
 
 def test_all_problems_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        grid(["nodes=x", "strategy=y"], base())
+        make_grid(["nodes=x", "strategy=y"], base())
     assert len(caught.value.problems) == 2

@@ -10,12 +10,20 @@ import pytest
 from train_anywhere.errors import SubmitError
 from train_anywhere.slurm.scaling.grid import Cell
 from train_anywhere.slurm.scaling.start_table import Table
-from train_anywhere.slurm.scaling.timing_table import Row, as_csv, as_text, compared, open_table, plot, write
+from train_anywhere.slurm.scaling.timing_table import (
+    Row,
+    add_speedups,
+    open_table,
+    plot,
+    to_csv,
+    to_text,
+    write_files,
+)
 
 ONE, TWO, FOUR = (Cell(1, n, "a", "single" if n == 1 else "horovod", "auto") for n in (1, 2, 4))
 OTHER = Cell(1, 4, "b", "horovod", "srun")
 
-ROWS = compared(
+ROWS = add_speedups(
     [
         Row(FOUR, "completed", 30.0, 300.0, "images", waiting=0.2),
         Row(ONE, "completed", 100.0, 100.0, "images"),
@@ -38,11 +46,11 @@ def test_speed_up_is_beside_the_fewest_devices_of_the_same_framework() -> None:
 
 
 def test_the_table_in_columns() -> None:
-    assert as_text(ROWS) == TEXT
+    assert to_text(ROWS) == TEXT
 
 
 def test_numbers_for_other_programs() -> None:
-    rows = [*csv.DictReader(io.StringIO(as_csv(ROWS)))]
+    rows = [*csv.DictReader(io.StringIO(to_csv(ROWS)))]
     assert rows[0]["speedup"] == "3" and rows[0]["efficiency"] == "0.75" and rows[0]["waiting"] == "0.2"
     assert rows[2] == {**dict.fromkeys(rows[0], ""), "nodes": "1", "devices": "2", "framework": "a", "strategy": "horovod",
                        "launch": "auto", "unit": "samples", "state": "running"}  # fmt: skip
@@ -58,13 +66,13 @@ def test_what_holds_no_table_is_refused(tmp_path: Path) -> None:
     for content in (None, "{", "[]", '{"cells": [{"nodes": 1}]}'):
         if content is not None:
             (tmp_path / "scaling.json").write_text(content)
-        with pytest.raises(SubmitError, match="holds no timing table"):
+        with pytest.raises(SubmitError, match="contains no timing table"):
             open_table(tmp_path)
 
 
 def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    table, page = write(Table(tmp_path, [r.cell for r in ROWS], "none"), ROWS)
-    assert table.read_text() == as_csv(ROWS)
+    table, page = write_files(Table(tmp_path, [r.cell for r in ROWS], "none"), ROWS)
+    assert table.read_text() == to_csv(ROWS)
     text = page.read_text()
     assert text.rstrip().endswith("</html>") and text.count("<svg") == 1
     assert not re.search(r"""(src|href)=["'](?!#|data:)""", text) and "75%" in text

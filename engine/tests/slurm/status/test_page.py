@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from train_anywhere.slurm.status.run_status import Checkpoint, Progress, Report, differing
-from train_anywhere.slurm.status.sources.pending import Pending
+from train_anywhere.slurm.status.run_status import Checkpoint, Progress, Report, differing_keys
+from train_anywhere.slurm.status.sources.pending import PendingJob
 from train_anywhere.slurm.status.text_page import duration, page, table
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")
@@ -66,9 +66,9 @@ def test_what_is_not_known_has_no_row() -> None:
 
 
 def test_why_a_job_waits() -> None:
-    waiting = Report("a", PATH, state="pending", pending=Pending("Resources", "2026-11-22T12:00:00"))
+    waiting = Report("a", PATH, state="pending", pending=PendingJob("Resources", "2026-11-22T12:00:00"))
     assert "Waits:       Resources; expected to start 2026-11-22T12:00:00" in page(waiting)
-    assert "Waits:       no reason is given" in page(Report("a", PATH, state="pending", pending=Pending()))
+    assert "Waits:       no reason is given" in page(Report("a", PATH, state="pending", pending=PendingJob()))
 
 
 def member(number: int, state: str, **overrides: str) -> Report:
@@ -85,7 +85,7 @@ def member(number: int, state: str, **overrides: str) -> Report:
 
 def test_members_of_a_sweep_have_columns_for_what_differs() -> None:
     sweep = [member(0, "completed", seed="1"), member(1, "failed", seed="20"), member(2, "running")]
-    assert differing(sweep) == ["seed"]
+    assert differing_keys(sweep) == ["seed"]
     assert table(sweep).splitlines() == [
         "run  state      where  seed  progress         metrics",
         "s-0  completed  job    1     epoch 1, step 5  val/acc 0.0000",

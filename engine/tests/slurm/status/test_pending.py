@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.slurm.status.sources.pending import Pending, pending
+from train_anywhere.slurm.status.sources.pending import PendingJob, query_pending
 
 QSTAT = """Job Id: 7.server
     Job_Name = digits
@@ -28,22 +28,22 @@ def test_squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "7|Resources|2026-11-22T23:00:00\n8_0|(null)|N/A\n8_1|ReqNodeNotAvail, May be reserved|N/A\nnoise\n"
     )
     client(tmp_path, "squeue", rows, monkeypatch)
-    assert pending("slurm", ["7", "8_0", "8_1"]) == {
-        "7": Pending("Resources", "2026-11-22T23:00:00"),
-        "8_0": Pending(),
-        "8_1": Pending("ReqNodeNotAvail, May be reserved"),
+    assert query_pending("slurm", ["7", "8_0", "8_1"]) == {
+        "7": PendingJob("Resources", "2026-11-22T23:00:00"),
+        "8_0": PendingJob(),
+        "8_1": PendingJob("ReqNodeNotAvail, May be reserved"),
     }
 
 
 def test_qstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client(tmp_path, "qstat", QSTAT, monkeypatch)
     why = "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 0 T: 16)"
-    assert pending("pbs", ["7.server"]) == {"7.server": Pending(why, "Sun Nov 22 23:00:00 2026")}
+    assert query_pending("pbs", ["7.server"]) == {"7.server": PendingJob(why, "Sun Nov 22 23:00:00 2026")}
     client(tmp_path, "qstat", QSTAT.replace("= Q", "= R"), monkeypatch)
-    assert pending("pbs", ["7.server"]) == {}
+    assert query_pending("pbs", ["7.server"]) == {}
 
 
 def test_no_answer_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert pending("slurm", ["7"]) == {}
-    assert pending("slurm", []) == {}
+    assert query_pending("slurm", ["7"]) == {}
+    assert query_pending("slurm", []) == {}

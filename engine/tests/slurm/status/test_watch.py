@@ -10,21 +10,21 @@ import pytest
 
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.status.run_status import Progress, Report
-from train_anywhere.slurm.status.sources.gather import Gathered
+from train_anywhere.slurm.status.sources.gather import RunReports
 from train_anywhere.slurm.status.text_page import page
 from train_anywhere.slurm.status.watch_runs import watch
 
 STATES = ["pending", "running", "running", "completed"]
 
 
-def story() -> list[Gathered]:
+def story() -> list[RunReports]:
     """Pending, at step 1, at step 1 still, then completed."""
     steps = [None, 1, 1, 2]
     reports = [
         Report("a", Path("/a"), state=s, progress=Progress(step=n))
         for s, n in zip(STATES, steps, strict=True)
     ]
-    return [Gathered([report]) for report in reports]
+    return [RunReports([report]) for report in reports]
 
 
 def test_lines_where_the_output_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from train_anywhere.training.keras.dropin.norm_layers import batch_norms, over_all_replicas
+from train_anywhere.training.keras.dropin.norm_layers import find_batch_norms, synchronize_batch_norms
 from train_anywhere.training.keras.strategies.base import Strategy
 
 
@@ -16,16 +16,16 @@ def model() -> keras.Model:
 
 def test_several_replicas_normalise_together() -> None:
     made = model()
-    assert [layer.synchronized for layer in batch_norms(made)] == [False, False]
-    over_all_replicas(made, Strategy(replicas=1))
-    assert [layer.synchronized for layer in batch_norms(made)] == [False, False]
-    over_all_replicas(made, Strategy(replicas=2))
-    assert [layer.synchronized for layer in batch_norms(made)] == [True, True]
+    assert [layer.synchronized for layer in find_batch_norms(made)] == [False, False]
+    synchronize_batch_norms(made, Strategy(replicas=1))
+    assert [layer.synchronized for layer in find_batch_norms(made)] == [False, False]
+    synchronize_batch_norms(made, Strategy(replicas=2))
+    assert [layer.synchronized for layer in find_batch_norms(made)] == [True, True]
 
 
 def test_a_model_without_such_layers_stays_as_it_is() -> None:
     made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     before = made.get_config()
-    over_all_replicas(made, Strategy(replicas=2))
+    synchronize_batch_norms(made, Strategy(replicas=2))
     assert made.get_config() == before
     assert made(tf.ones((1, 2))).shape == (1, 1)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.keras.checkpoint.state import read_rest, restore_weights
-from train_anywhere.training.keras.module import by_name
+from train_anywhere.training.keras.checkpoint.state import read_state, restore_weights
+from train_anywhere.training.keras.module import name_variables
 
 REST = {
     "pending": False,
@@ -49,14 +49,14 @@ def good(model: keras.Model) -> dict[str, np.ndarray]:
 
 def test_good_weights_are_read(model: keras.Model, tmp_path: Path) -> None:
     np.savez(tmp_path / "weights.npz", **good(model))
-    restore_weights(tmp_path, by_name(model.variables))
+    restore_weights(tmp_path, name_variables(model.variables))
 
 
 def test_an_object_in_an_array_is_not_unpickled(model: keras.Model, tmp_path: Path) -> None:
     evil = np.array([Evil(tmp_path / "proof")], dtype=object)
     np.savez(tmp_path / "weights.npz", **{**good(model), model.variables[0].path: evil})
     with pytest.raises(CheckpointError, match="is damaged, or holds more than numbers"):
-        restore_weights(tmp_path, by_name(model.variables))
+        restore_weights(tmp_path, name_variables(model.variables))
     assert not (tmp_path / "proof").exists()
 
 
@@ -64,7 +64,7 @@ def test_an_object_in_an_array_is_not_unpickled(model: keras.Model, tmp_path: Pa
 def test_an_array_that_does_not_fit_is_refused(model: keras.Model, tmp_path: Path, array: np.ndarray) -> None:
     np.savez(tmp_path / "weights.npz", **{**good(model), model.variables[0].path: array})
     with pytest.raises(CheckpointError, match="was written with another model"):
-        restore_weights(tmp_path, by_name(model.variables))
+        restore_weights(tmp_path, name_variables(model.variables))
 
 
 def huge(file: Path) -> None:
@@ -94,12 +94,12 @@ def test_a_file_that_is_no_archive_of_arrays_is_refused(
 ) -> None:
     write(tmp_path / "weights.npz")
     with pytest.raises(CheckpointError, match=says):
-        restore_weights(tmp_path, by_name(model.variables))
+        restore_weights(tmp_path, name_variables(model.variables))
 
 
 def test_the_state_is_read(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps(REST))
-    assert read_rest(tmp_path / "state.json") == REST
+    assert read_state(tmp_path / "state.json") == REST
 
 
 def test_a_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
         key: value for key, value in REST.items() if key not in ("ended", "flags", "built", "callbacks")
     }
     (tmp_path / "state.json").write_text(json.dumps(earlier))
-    assert read_rest(tmp_path / "state.json") == {
+    assert read_state(tmp_path / "state.json") == {
         **earlier,
         "ended": False,
         "flags": [],
@@ -137,4 +137,4 @@ def test_a_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
 def test_a_state_of_anything_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"state\.json"):
-        read_rest(tmp_path / "state.json")
+        read_state(tmp_path / "state.json")

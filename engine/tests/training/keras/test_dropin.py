@@ -14,6 +14,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, DataError, ProjectError
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 HERE = "engine.tests.training.keras.strangers"
@@ -37,7 +38,7 @@ def task(name: str) -> str:
 def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
     from train_anywhere.training.keras.run import train
 
-    return train(config, run, Topology(), stop or Stop())
+    return train(config, RankProcess(run, Topology(), stop or Stop()))
 
 
 def trained(make_run: Make, *overrides: str) -> tuple[Outcome, RunDir]:
@@ -194,8 +195,8 @@ def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
     one.odd, one.log_dir = [object()], "/somewhere/else"
     resumed.restore(states.save(), Strategy())
     assert repr(vars(other)) == repr({**vars(one), "odd": None, "log_dir": "here/2"})
-    assert states.lost()[0].startswith("callbacks.a.odd is a object, which checkpoints can't hold")
-    assert resumed.lost() == []
+    assert states.unsaved_notes()[0].startswith("callbacks.a.odd is a object, which checkpoints can't hold")
+    assert resumed.unsaved_notes() == []
 
 
 @pytest.mark.parametrize(
@@ -248,11 +249,11 @@ ONE_MODEL = {
 @pytest.mark.slow
 def test_the_weights_that_were_validated_are_the_model(make_run: Make, overrides) -> None:
     """Validation, test, evaluate.py and what others read of the checkpoint agree; a resume trains with those before."""
-    from train_anywhere.training.keras.inference import open_trained
+    from train_anywhere.training.keras.inference import open_trained_model
 
     outcome, _ = trained(make_run, *overrides)
     config, _ = make_run(*BASE, *overrides)
-    opened = open_trained(config, Path(str(outcome.checkpoint)))
+    opened = open_trained_model(config, Path(str(outcome.checkpoint)))
     for split in ("val", "test"):
         expected = {k: v for k, v in outcome.metrics.items() if k.startswith(split)}
         assert opened.measure(split)[0] == pytest.approx(expected, rel=1e-5)
@@ -271,12 +272,12 @@ def test_what_is_not_validated_is_trained_on(
 
 @pytest.mark.slow
 def test_weights_that_come_at_the_end_are_not_those_of_the_checkpoint(make_run: Make, capsys) -> None:
-    from train_anywhere.training.keras.inference import open_trained
+    from train_anywhere.training.keras.inference import open_trained_model
 
     options = (task("compiled"), f"+callbacks.a._target_={HERE}.Quantizes", "checkpoint.monitor=val/loss")
     outcome, _ = trained(make_run, *options, "trainer.max_epochs=1")
-    assert "callbacks changed which weights the model has in on_train_end" in capsys.readouterr().out
-    opened = open_trained(make_run(*BASE, *options)[0], Path(str(outcome.checkpoint)))
+    assert "callbacks added or removed weights of the model in on_train_end" in capsys.readouterr().out
+    opened = open_trained_model(make_run(*BASE, *options)[0], Path(str(outcome.checkpoint)))
     assert opened.measure("test")[0]["test/loss"] == pytest.approx(outcome.metrics["test/loss"], rel=1e-5)
 
 
@@ -369,7 +370,7 @@ def test_what_is_given_up_is_said(make_run: Make, capsys) -> None:
     trained(make_run, task("compiled"), "task.optimizer=adam", "trainer.max_epochs=1")
     printed = capsys.readouterr().out
     assert "4 of 100 rows are left out of each training epoch" in printed
-    assert "the model brings its own optimizer: what optimizer and schedule say has no effect." in printed
+    assert "the model brings its own optimizer: optimizer and schedule have no effect." in printed
 
 
 def test_the_best_is_kept_and_tested(make_run: Make) -> None:
@@ -448,20 +449,20 @@ def test_early_stopping_without_validation_looks_at_the_training(make_run: Make)
 PATIENT = ("trainer.early_stopping.patience=2", "trainer.early_stopping.monitor=val/loss")
 REFUSED = [
     ((task("OwnStep"), f"data._target_={HERE}.only_rows", *PATIENT), "patience=2 counts validations"),
-    ((task("OwnStep"), SWAP), "callbacks.s swaps averages that no optimizer keeps; add optimizer.use_ema=true"),
+    ((task("OwnStep"), SWAP), "callbacks.s swaps moving averages, and no optimizer has them; add optimizer.use_ema=true"),
     ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
-    ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; give one each"),
+    ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; return one each"),
     (
         (task("OwnStep"), "optimizer=custom", f"optimizer._target_={HERE}.Picky"),
         r"^optimizer._target_=\S+Picky can't be made: learning_rate is not for me\.$",
     ),
     *(((task(name),), f"{name} creates layers or variables in its train_step") for name in ("LateVariable", "LateLayer", "NewVariables")),
     ((task("no_task"), "+task.hidden=-1"), "^task._target_=.*no_task can't be made: .*units"),
-    ((task("without_loss"),), "has neither a loss nor a train_step: compile it there"),
+    ((task("without_loss"),), "has neither a loss nor a train_step: call compile"),
     ((task("Gan"),), "has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated"),
     ((task("no_task"),), r"makes a Dense, which is neither a task \(a subclass of train_anywhere.tasks.Task\) nor a keras.Model"),
-    ((task("OwnStep"), "trainer.accumulate_grad_batches=2"), "makes an optimizer step for each batch by itself"),
+    ((task("OwnStep"), "trainer.accumulate_grad_batches=2"), "makes an optimizer step for each batch; use"),
     (
         (task("compiled"), "task.optimizer=adam", "trainer.gradient_clip_val=1"),
         "would have no effect: .* brings its own optimizer; give that one global_clipnorm",
@@ -550,4 +551,4 @@ def test_loggers_get_every_metric(make_run: Make, tmp_path: Path) -> None:
 def test_xla_is_for_tasks_and_the_run_says_so(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
     outcome, _ = trained(make_run, task("compiled"), "trainer.compile=true", "trainer.max_epochs=1")
     assert outcome.state == "completed"
-    assert "this model makes its own steps, and trains without XLA" in capsys.readouterr().out
+    assert "this model has its own steps, and trains without XLA" in capsys.readouterr().out

@@ -48,19 +48,19 @@ def softmax_loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def test_accumulated_batches_give_the_gradient_of_the_big_batch(make_module, batch) -> None:
-    big = make_module(1).gradients(tensors(*batch))
+    big = make_module(1).compute_gradients(tensors(*batch))
     stacked = [part.reshape(3, ROWS // 3, *part.shape[1:]) for part in batch]
-    for one, other in zip(big, make_module(3).accumulated(tensors(*stacked)), strict=True):
+    for one, other in zip(big, make_module(3).accumulate_gradients(tensors(*stacked)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_padding_changes_no_gradient(make_module, batch) -> None:
     """Eight real rows, then the same padded by repeated rows of weight 0 to twelve."""
     images, labels, weights = (part[:8] for part in batch)
-    real = make_module(1).gradients(tensors(images, labels, weights))
+    real = make_module(1).compute_gradients(tensors(images, labels, weights))
     padded = [np.concatenate([part, part[:4]]) for part in (images, labels)]
     weight = np.array([ROWS / 8] * 8 + [0] * 4, np.float32)
-    for one, other in zip(real, make_module(1).gradients(tensors(*padded, weight)), strict=True):
+    for one, other in zip(real, make_module(1).compute_gradients(tensors(*padded, weight)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
@@ -84,7 +84,7 @@ def test_what_layers_add_to_the_loss_is_trained(make_module, batch) -> None:
     plain, regular = make_module(1), make_module(1)
     (kernel,) = (v for v in regular.model.layers[-1].trainable_variables if v.name == "kernel")
     kernel.regularizer = keras.regularizers.L2(0.1)
-    gradients = [module.gradients(tensors(*batch))[-2] for module in (plain, regular)]
+    gradients = [module.compute_gradients(tensors(*batch))[-2] for module in (plain, regular)]
     np.testing.assert_allclose(gradients[1] - gradients[0], 0.2 * kernel.numpy(), atol=1e-6)
 
 

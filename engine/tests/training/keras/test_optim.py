@@ -5,7 +5,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.schedules import factor
+from train_anywhere.training.schedules import lr_factor
 
 STEPS_PER_EPOCH, TOTAL_STEPS = 13, 91
 PLAN = Plan(
@@ -44,7 +44,7 @@ def test_learning_rate_agrees_with_the_neutral_formula(make_config, overrides: l
     rate = LearningRate(1.0, schedule, STEPS_PER_EPOCH, TOTAL_STEPS)
     for step in range(TOTAL_STEPS + 5):
         assert float(rate(step)) == pytest.approx(
-            factor(schedule, step, STEPS_PER_EPOCH, TOTAL_STEPS), abs=1e-6
+            lr_factor(schedule, step, STEPS_PER_EPOCH, TOTAL_STEPS), abs=1e-6
         )
 
 
@@ -79,7 +79,7 @@ def test_sgd_decays_through_the_gradient(make_config, momentum: float, nesterov:
     for step, gradient in enumerate(GRADIENTS):
         gradient = gradient + 0.1 * weight
         gathered = momentum * gathered + gradient
-        lr = 0.1 * factor(config.schedule, step, STEPS_PER_EPOCH, TOTAL_STEPS)
+        lr = 0.1 * lr_factor(config.schedule, step, STEPS_PER_EPOCH, TOTAL_STEPS)
         weight = weight - lr * (gradient + momentum * gathered if nesterov else gathered)
     np.testing.assert_allclose(stepped(config, GRADIENTS), weight, rtol=1e-6)
 
@@ -203,16 +203,16 @@ def test_any_optimizer_gets_our_schedule_and_clipping(make_config) -> None:
     assert (
         type(optimizer).__name__ == "Lion" and optimizer.beta_1 == 0.8 and optimizer.global_clipnorm == 0.25
     )
-    assert float(optimizer.learning_rate) == pytest.approx(0.5 * factor(config.schedule, 0, 13, 91))
+    assert float(optimizer.learning_rate) == pytest.approx(0.5 * lr_factor(config.schedule, 0, 13, 91))
 
 
 def logged(config, step: int) -> float:
     """The learning rate that is logged after the step of that number, which counts from 0."""
-    from train_anywhere.training.keras.optim import make_optimizer, rate_of
+    from train_anywhere.training.keras.optim import make_optimizer, make_rate_reader
 
     optimizer = make_optimizer(config, PLAN, 1)
     optimizer.iterations.assign(step + 1)
-    return rate_of(optimizer, config, PLAN, 1)()
+    return make_rate_reader(optimizer)()
 
 
 def test_any_schedule_gets_the_learning_rate_and_the_length(make_config) -> None:
@@ -251,11 +251,15 @@ def test_an_argument_of_the_user_is_used_and_logged(make_config, overrides, rate
 
 
 def test_a_learning_rate_beside_a_schedule_is_said(make_config) -> None:
-    from train_anywhere.training.keras.optim import unscheduled
+    from train_anywhere.training.keras.optim import ignored_rate_notes
 
-    (line,) = unscheduled(make_config(*LION, "+optimizer.learning_rate=0.02"))
-    assert "optimizer.lr, optimizer.scale_lr and schedule=cosine have no effect" in line
-    assert unscheduled(make_config(*LION)) == unscheduled(make_config("optimizer=sgd")) == []
+    def notes(*words: str) -> list[str]:
+        config = make_config(*words)
+        return ignored_rate_notes(config.optimizer, config.schedule)
+
+    (line,) = notes(*LION, "+optimizer.learning_rate=0.02")
+    assert "optimizer.lr, optimizer.scale_lr and schedule=cosine, which have no effect" in line
+    assert notes(*LION) == notes("optimizer=sgd") == []
 
 
 @pytest.mark.parametrize("name", ["clipnorm", "clipvalue", "global_clipnorm"])

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.keras.loop.pace import Pace
 
 
@@ -24,29 +25,29 @@ def test_the_wait_for_others_is_not_counted() -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
         gradient = work("first", x)
-        pace.computed([gradient])
-        pace.computed([work("second optimizer's", gradient)])
+        pace.mark_gradients([gradient])
+        pace.mark_gradients([work("second optimizer's", gradient)])
         return work("others'", gradient)
 
     step(tf.constant(1.0))
     before = time.time()
-    pace.begin()
+    pace.start()
     after = time.time()
     step(tf.constant(1.0))
     first, *later = (done[name] for name in ("first", "second optimizer's", "others'"))
-    assert first - after <= pace.seconds() <= min(later) - before
+    assert first - after <= pace.seconds(Heartbeat()) <= min(later) - before
 
 
 def test_gradients_of_an_embedding_stay_sparse() -> None:
     pace = Pace(processes=2)
     slices = tf.IndexedSlices(tf.ones((1, 4)), tf.constant([0]), tf.constant([1000, 4]))
-    step = tf.function(lambda: pace.computed([slices]))
-    pace.begin()
+    step = tf.function(lambda: pace.mark_gradients([slices]))
+    pace.start()
     step()
-    assert pace.seconds() >= 0
+    assert pace.seconds(Heartbeat()) >= 0
 
 
 def test_a_single_process_has_nobody_to_compare_with() -> None:
     pace = Pace(processes=1)
-    pace.begin()
-    assert pace.seconds() == 0.0
+    pace.start()
+    assert pace.seconds(Heartbeat()) == 0.0

@@ -21,7 +21,7 @@ PLAN = Plan(
 def test_walks_through_the_epochs(make_config) -> None:
     rule = make_config().trainer.early_stopping
     position, seen = Position(), []
-    while not position.over(PLAN, rule):
+    while not position.is_complete(PLAN, rule):
         position.advance(PLAN)
         seen.append((position.step, position.epoch, position.batch, position.pending))
         if position.pending:
@@ -36,14 +36,14 @@ def test_walks_through_the_epochs(make_config) -> None:
 
 def test_a_pending_epoch_is_not_over(make_config) -> None:
     position = Position(epoch=1, batch=4, step=5, pending=True)
-    assert not position.over(PLAN, make_config().trainer.early_stopping)
+    assert not position.is_complete(PLAN, make_config().trainer.early_stopping)
 
 
 def test_a_run_that_has_stopped_early_is_over_after_its_epoch(make_config) -> None:
     rule = make_config("trainer.early_stopping.patience=2").trainer.early_stopping
-    assert not Position(step=1, patience=Patience(0.5, 1)).over(PLAN, rule)
-    assert not Position(step=1, patience=Patience(0.5, 2), pending=True).over(PLAN, rule)
-    assert Position(step=1, patience=Patience(0.5, 2)).over(PLAN, rule)
+    assert not Position(step=1, patience=Patience(0.5, 1)).is_complete(PLAN, rule)
+    assert not Position(step=1, patience=Patience(0.5, 2), pending=True).is_complete(PLAN, rule)
+    assert Position(step=1, patience=Patience(0.5, 2)).is_complete(PLAN, rule)
 
 
 @pytest.mark.parametrize("best", [None, 0.25])

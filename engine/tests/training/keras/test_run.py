@@ -14,6 +14,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.testing.tensorflow_noise import without_noise
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 SMALL = (
@@ -37,7 +38,7 @@ EVERYTHING = (
 def run_keras(config: Config, run: RunDir, stop: Stop | None = None) -> Outcome:
     from train_anywhere.training.keras.run import train
 
-    return train(config, run, Topology(), stop or Stop())
+    return train(config, RankProcess(run, Topology(), stop or Stop()))
 
 
 def arrays(folder: str | Path | None) -> dict[str, np.ndarray]:
@@ -66,7 +67,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 
     def prepare(event: str, count: int) -> Stop:
-        from train_anywhere.training.keras.loop import calls as of_steps
+        from train_anywhere.training.keras.loop import steps_per_call as of_steps
         from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
         monkeypatch.setattr(of_steps, "LONGEST_S", 0.0)  # each step by itself, so that it is this one

@@ -18,6 +18,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning import run as side
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import SIGNALS, Stop
 
 
@@ -104,10 +105,10 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
 
         monkeypatch.setattr(side, "open_splits", splits)
         if signal_at:
-            monkeypatch.setattr(prefetch, "MOST", 1)  # each batch is read right before its step
+            monkeypatch.setattr(prefetch, "MAX_BATCHES", 1)  # each batch is read right before its step
         stop.requested = None
         train.recorder = RunRecorder(run)  # type: ignore[attr-defined]
-        return side.train(config, run, Topology(), stop, train.recorder)  # type: ignore[attr-defined]
+        return side.train(config, RankProcess(run, Topology(), stop, train.recorder))  # type: ignore[attr-defined]
 
     return train
 

@@ -30,6 +30,7 @@ from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.discover import discover
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 torch.set_num_threads(1)
@@ -48,14 +49,14 @@ def with_signal(*arguments: Any, **named: Any) -> Any:
     """The data, with SIGTERM at the chosen place."""
     rank, read = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
     if read:
-        prefetch.MOST = 1  # each batch is read right before its step
+        prefetch.MAX_BATCHES = 1  # each batch is read right before its step
     splits = open_splits(*arguments, **named)
     return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
 
 
 side.build_network, side.open_splits = remember, with_signal
 folder = Path(sys.argv[1])
-outcome = side.train(load(compose(sys.argv[2:])), RunDir(folder), topology, Stop().install())
+outcome = side.train(load(compose(sys.argv[2:])), RankProcess(RunDir(folder), topology, Stop().install()))
 own = [p.to_local() if isinstance(p, DTensor) else p for p in networks[0].parameters()]
 weights = [p.flatten().tolist() for p in own]
 (folder / f"rank-{topology.rank}.json").write_text(json.dumps({**asdict(outcome), "weights": weights}))

@@ -16,21 +16,22 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[4]), str(Path(__file__).res
 
 import torch
 
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.distributed.discover import discover
 from train_anywhere.errors import ProjectError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
+from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 
 def train(folder: Path, words: list[str]) -> None:
     """Make one run."""
     try:
-        config = load(compose(opened(words)))
-        outcome = side.train(config, RunDir(folder), topology, stop)
+        config = load(compose(to_hydra_overrides(words)))
+        outcome = side.train(config, RankProcess(RunDir(folder), topology, stop))
         result = asdict(outcome)
     except ProjectError as error:
         result = {"error": str(error), "kind": type(error).__name__}

@@ -35,12 +35,12 @@ def test_memory_is_kept_and_holds_one_copy() -> None:
     tied = {"state": model.state_dict(), "again": model.state_dict()}
     buffers = Buffers()
     buffers.fill(tied)
-    before = [buffer.data_ptr() for buffer in buffers._kept]
+    before = [buffer.data_ptr() for buffer in buffers._buffers]
     with torch.no_grad():
         model.weight.fill_(1.0)
     buffers.fill(tied)
-    assert [buffer.data_ptr() for buffer in buffers._kept] == before
-    assert sum(buffer.numel() for buffer in buffers._kept) == 100 * 100 + 100
+    assert [buffer.data_ptr() for buffer in buffers._buffers] == before
+    assert sum(buffer.numel() for buffer in buffers._buffers) == 100 * 100 + 100
     assert bool((buffers._state["again"]["weight"] == 1.0).all())
 
 
@@ -73,4 +73,4 @@ def test_from_a_gpu_the_copy_is_of_the_moment(tmp_path: Path) -> None:
         buffers.fill({"weights": weights})
         weights += 1
         assert bool((saved(buffers, tmp_path)["weights"] == value).all())
-    assert buffers._kept[0].is_pinned()
+    assert buffers._buffers[0].is_pinned()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.data.order.shuffle import permutation
 from train_anywhere.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ def stranger(make_run: MakeRun) -> MakeRun:
             "monitor.progress=none",
             "trainer.log_every_n_steps=3",
         )
-        return make_run(*opened([*names, *short, "trainer.accelerator=cpu", *overrides]))
+        return make_run(*to_hydra_overrides([*names, *short, "trainer.accelerator=cpu", *overrides]))
 
     return make
 
@@ -209,7 +209,7 @@ def test_a_native_task_reaches_every_logger_and_callback(make_run: MakeRun, fit:
         "callbacks.stop._target_=lightning.pytorch.callbacks.EarlyStopping", "callbacks.stop.monitor=val/loss",
         "callbacks.stop.patience=2", "callbacks.stop.min_delta=0.1", "callbacks.stop.check_on_train_epoch_end=false",
     ]  # fmt: skip
-    config, run = make_run(*opened(words))
+    config, run = make_run(*to_hydra_overrides(words))
     assert fit(config, run).epoch == 3
     theirs = next(p for p in run.path.rglob("metrics.csv") if p != run.metrics_csv)
     assert {"train/loss", "val/acc", "test/acc", "lr"} <= set(theirs.read_text().splitlines()[0].split(","))
@@ -228,29 +228,29 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
 @pytest.mark.parametrize(
     ("module", "data", "words", "sentence"),
     [
-        ("Nothing", "rows", [], "made a Nothing, which is neither a task of src/tasks nor a LightningModule"),
-        ("Rows", "rows", ["task.length=3"], "made a Rows, which is neither"),
+        ("Nothing", "rows", [], "returns a Nothing, which is neither a task of src/tasks nor a LightningModule"),
+        ("Rows", "rows", ["task.length=3"], "returns a Rows, which is neither"),
         ("Steppless", "rows", [], r"Lightning refuses: No `training_step\(\)` method defined"),
         ("Adversaries", "rows", ["trainer.gradient_clip_val=1.0"], "Lightning refuses: Automatic gradient clipping"),
         ("StepPlateau", "rows", [], "ReduceLROnPlateau that watches train_loss with interval='step'"),
-        ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain computes its loss itself, on one; use strategy=ddp"),
+        ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain computes its loss itself; use strategy=ddp"),
         (
             "Plain", "rows", ["checkpoint.monitor=val_los", "checkpoint.mode=min"],
             "checkpoint.monitor=val_los was not measured. Did you mean 'val_loss'?",
         ),
         ("Plain", "rows", ["data.batch_size=200"], r"data\.batch_size=200"),
-        ("Plain", "endless", [], "does not say how many batches it has; use trainer.limit_train_batches=N"),
+        ("Plain", "endless", [], "has no length; set the number of its batches: trainer.limit_train_batches=N"),
         (
             "Plain", "rows", ["callbacks.c._target_=lightning.pytorch.callbacks.ModelCheckpoint"],
-            "would write checkpoints that no resume finds",
+            "would write checkpoints that a run can't resume from",
         ),
-        ("Plain", "rows", [f"callbacks.c._target_={HERE}.Nothing"], "is no lightning.pytorch.Callback"),
+        ("Plain", "rows", [f"callbacks.c._target_={HERE}.Nothing"], "is not a lightning.pytorch.Callback"),
         ("Plain", "rows", [f"loggers.c._target_={HERE}.Nothing"], r"loggers.c is a Nothing, which has no log_metrics"),
     ],
 )  # fmt: skip
 @pytest.mark.quick(
-    "Plain-endless-words8-does not say how many batches it has; use trainer.limit_train_batches=N",
-    "Plain-rows-words10-is no lightning.pytorch.Callback",
+    "Plain-endless-words8-has no length; set the number of its batches: trainer.limit_train_batches=N",
+    "Plain-rows-words10-is not a lightning.pytorch.Callback",
 )
 def test_refusals(
     module: str, data: str, words: list[str], sentence: str, stranger: MakeRun, fit: Fit
@@ -297,4 +297,4 @@ def test_a_loader_that_keeps_its_position_goes_on_from_it(
     assert fit(config, parts).step == expected.step
     assert Keeping.given == expected.step
     assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
-    assert "a resume asks the loader for its own position." in capfd.readouterr().out
+    assert "a resumed run restores the loader's position." in capfd.readouterr().out

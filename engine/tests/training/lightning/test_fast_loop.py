@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.profilers import SimpleProfiler
 
-from train_anywhere.config.command.command_line import opened
+from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.runs.folder import RunDir
@@ -66,7 +66,7 @@ def test_bit_for_bit(words: list[str], make_run: MakeRun, fit: Fit) -> None:
         step_strangers.CALLED.clear()
         key = f"trainer.fast_step={str(not slow).lower()}"
         config, run = make_run(
-            key, *opened([*words, *SHORT[1:], *(SHORT[:1] if words[0][:4] == "task" else [])])
+            key, *to_hydra_overrides([*words, *SHORT[1:], *(SHORT[:1] if words[0][:4] == "task" else [])])
         )
         outcome = fit(config, run)
         results.append((final_state(run), outcome.metrics, list(step_strangers.CALLED)))
@@ -80,10 +80,12 @@ def test_a_module_that_steps_by_hand_is_left_to_lightning(
     make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[str | None] = []
-    judge = fast_loop.unusual
-    monkeypatch.setattr(fast_loop, "unusual", lambda trainer: found.append(judge(trainer)) or found[-1])
-    fit(*make_run(*opened([*of("Adversaries"), *SHORT])))
-    assert {*found} == {"the module steps by hand"}
+    judge = fast_loop.find_unsupported
+    monkeypatch.setattr(
+        fast_loop, "find_unsupported", lambda trainer: found.append(judge(trainer)) or found[-1]
+    )
+    fit(*make_run(*to_hydra_overrides([*of("Adversaries"), *SHORT])))
+    assert {*found} == {"the module uses manual optimization"}
 
 
 def test_a_profiler_is_given_all_its_parts(
@@ -91,10 +93,8 @@ def test_a_profiler_is_given_all_its_parts(
 ) -> None:
     profiler = SimpleProfiler()
     original = Trainer.__init__
-    monkeypatch.setattr(
-        Trainer, "__init__", lambda self, config, **o: original(self, config, profiler=profiler, **o)
-    )
-    fit(*make_run(*opened([*of("Plain"), *SHORT])))
+    monkeypatch.setattr(Trainer, "__init__", lambda self, *a, **o: original(self, *a, profiler=profiler, **o))
+    fit(*make_run(*to_hydra_overrides([*of("Plain"), *SHORT])))
     assert "run_training_batch" in profiler.recorded_durations
 
 
@@ -107,7 +107,7 @@ def test_hooks_are_found_on_classes_and_objects() -> None:
 
 
 def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run(*opened([*NATIVE, *SHORT[1:]]))
+    config, run = make_run(*to_hydra_overrides([*NATIVE, *SHORT[1:]]))
     fit(config, run)
     newest = run.checkpoints / (run.checkpoints / "newest").read_text().strip()
     loops = torch.load(newest / "model.ckpt", weights_only=True)["loops"]["fit_loop"]
@@ -132,6 +132,6 @@ def test_an_unknown_version_of_lightning_is_one_message() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=with_engine(), cwd=ROOT
     )
     assert re.fullmatch(
-        r"lightning \S+ is not a version that this engine knows .*_block_parallel_sync_behavior.*\n",
+        r"this engine does not support lightning \S+ .*_block_parallel_sync_behavior.*\n",
         done.stdout,
     ), done.stderr

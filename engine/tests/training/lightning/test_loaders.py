@@ -43,7 +43,7 @@ def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) 
         _, errors = process.communicate(timeout=60)
     assert process.returncode == (130 if name == "SIGINT" else STOPPED)
     assert errors.strip().startswith(f"{name}: ") and errors.strip().count("\n") == 0
-    assert run.info()["state"] == "preempted"
+    assert run.read_info()["state"] == "preempted"
     assert (run.checkpoints / "newest").is_file()
 
 
@@ -52,7 +52,7 @@ def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
     """An iterator that is still referenced at the end, as after a stop in the middle of an epoch."""
     program = (
         "from torch.utils.data import DataLoader\n"
-        "from train_anywhere.training.lightning.batches import leave_signals_to_the_trainer as init\n"
+        "from train_anywhere.training.lightning.batches import ignore_stop_signals as init\n"
         "loader = DataLoader(range(100), num_workers=2, persistent_workers=True, worker_init_fn=init)\n"
         "batches = iter(loader)\n"
         "next(batches)\n"

@@ -16,7 +16,7 @@ def two_steps(config: Config) -> torch.Tensor:
     """A weight that was 1, after two steps with a gradient of 1."""
     network = torch.nn.Module()
     network.weight = weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    optimizer = make_optimizer(config, network)
+    optimizer = make_optimizer(config.optimizer, "32", network)
     for _ in range(2):
         weight.grad = torch.ones_like(weight)
         optimizer.step()
@@ -52,9 +52,10 @@ def network() -> torch.nn.Sequential:
 
 
 def test_restored_settings_give_way_to_the_configuration(make_config: MakeConfig) -> None:
-    optimizer = make_optimizer(make_config("optimizer=adamw"), network())
+    optimizer = make_optimizer(make_config("optimizer=adamw").optimizer, "32", network())
     optimizer.param_groups[0]["lr"] = 0.125
-    apply_settings(make_config("optimizer=adamw", "optimizer.betas=[0.5,0.6]"), network(), optimizer)
+    changed = make_config("optimizer=adamw", "optimizer.betas=[0.5,0.6]").optimizer
+    apply_settings(changed, "32", network(), optimizer)
     assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert len(optimizer.param_groups[0]["params"]) == 6
@@ -63,11 +64,11 @@ def test_restored_settings_give_way_to_the_configuration(make_config: MakeConfig
 def test_groups_keep_their_own_decay(make_config: MakeConfig) -> None:
     """By the parameter's name and the class of its layer, in any case; also after a resume."""
     config = make_config("optimizer=adamw", "optimizer.weight_decay=0.25", "optimizer.no_decay=[Bias,norm]")
-    optimizer = make_optimizer(config, network())
+    optimizer = make_optimizer(config.optimizer, "32", network())
     assert [len(group["params"]) for group in optimizer.param_groups] == [2, 4]
     for _ in range(2):
         assert [group["weight_decay"] for group in optimizer.param_groups] == [0.25, 0.0]
-        apply_settings(config, network(), optimizer)
+        apply_settings(config.optimizer, "32", network(), optimizer)
 
 
 OTHER = ("optimizer=custom", "optimizer._target_=torch.optim.NAdam", "optimizer.lr=0.5")
@@ -75,7 +76,7 @@ OTHER = ("optimizer=custom", "optimizer._target_=torch.optim.NAdam", "optimizer.
 
 def test_any_optimizer_of_torch(make_config: MakeConfig) -> None:
     config = make_config(*OTHER, "+optimizer.weight_decay=0.1", "optimizer.no_decay=[bias]")
-    optimizer = make_optimizer(config, network())
+    optimizer = make_optimizer(config.optimizer, "32", network())
     assert isinstance(optimizer, torch.optim.NAdam)
     assert [(g["lr"], g["weight_decay"]) for g in optimizer.param_groups] == [(0.5, 0.1), (0.5, 0.0)]
 
@@ -85,4 +86,4 @@ def test_what_an_optimizer_refuses_is_a_sentence(make_config: MakeConfig) -> Non
     with pytest.raises(
         ConfigError, match=r"optimizer._target_=torch.optim.NAdam can't be made: Invalid momentum_decay"
     ):
-        make_optimizer(config, network())
+        make_optimizer(config.optimizer, "32", network())

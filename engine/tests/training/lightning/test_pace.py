@@ -33,45 +33,42 @@ def trainer(device: str) -> Any:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
-    """What the heartbeat is told of the rank's own work."""
+def heartbeat() -> Any:
+    """A heartbeat whose attribute `calls` lists what it is given of the rank's own work."""
     calls = list[float | None]()
-    monkeypatch.setattr(pace.heartbeat, "computed", calls.append)
-    return calls
+    return SimpleNamespace(calls=calls, computed=calls.append, at=lambda place: None)
 
 
-def test_a_gpu_is_asked_and_never_waited_for(
-    said: list[float | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pace, "event", Event)
+def test_a_gpu_is_asked_and_never_waited_for(heartbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "record_event", Event)
     Event.made = Event.reached = 0
-    measured = Pace(trainer("cuda:0"))
+    measured = Pace(trainer("cuda:0"), heartbeat)
     for reached in (0, 0, 2, 2):
         Event.reached = reached
-        measured.begin()
+        measured.start()
         measured.forward()
-    assert said == [0.0, 0.0, 1.0, 1.0]  # queued, not yet passed, passed, the next one is queued
+    assert heartbeat.calls == [0.0, 0.0, 1.0, 1.0]  # queued, not yet passed, passed, the next one is queued
     assert Event.made == 4
 
 
-def test_without_a_gpu_the_clock_of_the_heartbeat_counts(said: list[float | None]) -> None:
-    measured = Pace(trainer("cpu"))
-    measured.begin()
+def test_without_a_gpu_the_clock_of_the_heartbeat_counts(heartbeat: Any) -> None:
+    measured = Pace(trainer("cpu"), heartbeat)
+    measured.start()
     measured.forward()
     measured.forward()  # a second one of the same batch
-    assert said == [None]
+    assert heartbeat.calls == [None]
 
 
-def test_once_the_last_gradient_is_known_the_work_ends_with_it(said: list[float | None]) -> None:
-    measured, weight = Pace(trainer("cpu")), torch.nn.Parameter(torch.ones(2))
-    measured.follow(weight)
-    measured.begin()
+def test_once_the_last_gradient_is_known_the_work_ends_with_it(heartbeat: Any) -> None:
+    measured, weight = Pace(trainer("cpu"), heartbeat), torch.nn.Parameter(torch.ones(2))
+    measured.watch(weight)
+    measured.start()
     measured.forward()
-    assert not said
+    assert not heartbeat.calls
     weight.sum().backward()
     weight.sum().backward()  # a second one of the same batch
-    assert said == [None]
-    measured.follow(None)
-    measured.begin()
+    assert heartbeat.calls == [None]
+    measured.watch(None)
+    measured.start()
     weight.sum().backward()
-    assert said == [None]
+    assert heartbeat.calls == [None]

@@ -61,8 +61,8 @@ def test_the_pickle_of_an_earlier_version_is_not_read() -> None:
     said: list[str] = []
     assert load(torch.zeros(2, PICKLED, dtype=torch.uint8), said).saved is None
     assert said == [
-        "the random states of this checkpoint are a pickle, as earlier versions wrote it: reading one can run code, "
-        "so random numbers start afresh."
+        "the random states of this checkpoint are a pickle of an earlier version, and reading it could run code: "
+        "random numbers start anew."
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from train_anywhere.files.marked import Place
+from train_anywhere.files.owned_folder import OwnedFolder
 from train_anywhere.training.lightning.checkpoint.shard_reader import ShardReader
 from train_anywhere.training.lightning.checkpoint.shard_writer import ShardWriter
 
@@ -31,7 +31,7 @@ def written() -> Iterator[list[Path]]:
     watching.clear()
 
 
-def save(folder: Path, local: Place | None, lines: list[str]) -> dict[str, Any]:
+def save(folder: Path, local: OwnedFolder | None, lines: list[str]) -> dict[str, Any]:
     """What is read back from `folder`."""
     dcp.save(STATE, storage_writer=ShardWriter(folder, local, lines.append), no_dist=True)
     found: dict[str, Any] = {"a": torch.zeros(3, 4), "lr": 0.0}
@@ -40,7 +40,7 @@ def save(folder: Path, local: Place | None, lines: list[str]) -> dict[str, Any]:
 
 
 def test_shards_are_written_on_the_node_s_disk_and_copied(tmp_path: Path, written: list[Path]) -> None:
-    folder, local = tmp_path / "shared", Place(tmp_path / "node", ("me", "run.rank-0"), "part")
+    folder, local = tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part")
     lines: list[str] = []
     found = save(folder, local, lines)
     assert torch.equal(found["a"], STATE["a"]) and found["lr"] == 0.5 and lines == []  # type: ignore[arg-type]
@@ -53,10 +53,12 @@ def test_shards_are_written_on_the_node_s_disk_and_copied(tmp_path: Path, writte
 def test_a_node_s_disk_that_refuses_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "node").write_text("no folder")
     lines: list[str] = []
-    found = save(tmp_path / "shared", Place(tmp_path / "node", ("me", "run.rank-0"), "part"), lines)
+    found = save(tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part"), lines)
     assert torch.equal(found["a"], STATE["a"])  # type: ignore[arg-type]
     (line,) = lines
-    assert "takes no part of a checkpoint" in line and line.endswith("continuing without it.")
+    assert "can't write a part of a checkpoint" in line and line.endswith(
+        "writing to the run folder instead."
+    )
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
@@ -64,6 +66,6 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     theirs.parent.mkdir(parents=True)
     theirs.write_text("theirs")
     lines: list[str] = []
-    save(tmp_path / "shared", Place(tmp_path, ("me", "run.rank-0"), "part"), lines)
+    save(tmp_path / "shared", OwnedFolder(tmp_path, ("me", "run.rank-0"), "part"), lines)
     assert theirs.read_text() == "theirs"
     assert len(lines) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
-from train_anywhere.files.removal import say_once
+from train_anywhere.files.removal import print_once
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.loop import fast_loop
 
@@ -23,7 +23,7 @@ SHORT = (
     "trainer.accelerator=cpu",
     "trainer.limit_val_batches=0",
 )
-SKIPPED = "batches were skipped (training_step returned None for them, or the loader gave None)"
+SKIPPED = "batches were skipped (training_step or the loader returned None)"
 ERRORS = {
     "skips all": f"all 8 {SKIPPED}",
     "the parameters of another": "no parameter of the optimizer ever had a gradient",
@@ -31,7 +31,7 @@ ERRORS = {
 }
 NOTES = {
     "skips one": "2 of 8 batches were skipped",
-    "no optimizer": "the module has no optimizer: no weight was changed.",
+    "no optimizer": "the module has no optimizer, so no weight was changed.",
     "by hand": "",
     "": "",
 }
@@ -41,7 +41,7 @@ NOTES = {
 def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own loop, and Lightning's."""
     if request.param:
-        monkeypatch.setattr(fast_loop, "unusual", lambda trainer: "it is asked for")
+        monkeypatch.setattr(fast_loop, "find_unsupported", lambda trainer: "it is asked for")
 
 
 @pytest.mark.parametrize("how", ERRORS)
@@ -72,7 +72,7 @@ def test_a_loader_without_batches(make_run: MakeRun, fit: Fit) -> None:
 def test_metrics_named_like_a_column_get_another_one_with_a_note(
     make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say_once.cache_clear()
+    print_once.cache_clear()
     how = "task.how='a metric called step'"
     config, run = make_run(how, f"data._target_={HERE}.rows", *SHORT, "trainer.log_every_n_steps=1")
     metrics = fit(config, run).metrics

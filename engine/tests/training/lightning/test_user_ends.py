@@ -64,7 +64,7 @@ def test_it_is_an_error_with_the_line_of_the_user(
     case: tuple[str, ...], slow: bool, make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slow:
-        monkeypatch.setattr(fast_loop, "unusual", lambda trainer: "it is asked for")
+        monkeypatch.setattr(fast_loop, "find_unsupported", lambda trainer: "it is asked for")
     config, run = make_run(*words_of(*case))
     with pytest.raises(Exception) as caught, SignalsAsErrors():  # as the rank does
         fit(config, run)

@@ -24,7 +24,7 @@ def main(folder: str, first: str, last: str, end: str, *overrides: str) -> None:
     run = RunDir(Path(folder))
     config = load(compose(overrides))
     csv, step = CsvLog(run.metrics_csv), int(first) - 1
-    loggers = open_loggers(config, run, True, step, csv.held(step))
+    loggers = open_loggers(config, run, True, step, csv.logged_points(step))
     csv.resume(step)
     if os.environ.get("KILL_CHILDREN"):
         for process in psutil.Process().children(recursive=True):

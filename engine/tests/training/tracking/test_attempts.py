@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.tests.training.tracking.conftest import Attempt, once
-from train_anywhere.training.tracking.wandb_log import STEP, history
+from train_anywhere.training.tracking.wandb_log import STEP, read_history
 
 BOTH = "loggers=[wandb,mlflow]"
 ID = "20261120-101502-a1b2"
@@ -19,7 +19,10 @@ ID = "20261120-101502-a1b2"
 def logged_by_wandb(run: Path, name: str = ID) -> Counter[tuple[str, int]]:
     """All points in the logs of all attempts, which `wandb sync` sends to the run whose id they carry."""
     rows = [
-        row for file in run.glob("wandb/offline-run-*/*.wandb") if name in file.name for row in history(file)
+        row
+        for file in run.glob("wandb/offline-run-*/*.wandb")
+        if name in file.name
+        for row in read_history(file)
     ]
     return Counter((n, int(row[STEP])) for row in rows for n in row if n != STEP and not n.startswith("_"))
 
@@ -139,7 +142,7 @@ def test_a_folder_that_can_not_be_written(attempt: Attempt, tmp_path: Path, fold
     done = attempt(run, 1, 10, "completed", BOTH)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"loggers.{name} failed (")
-    assert line.endswith("training goes on without it.")
+    assert line.endswith("training continues without it.")
     assert (run / "wandb").is_dir() != (run / "mlruns").is_dir()
 
 
@@ -162,5 +165,5 @@ def test_the_process_of_wandb_dies(attempt: Attempt, tmp_path: Path) -> None:
     done = attempt(run, 1, 10, "completed", "loggers=wandb", KILL_CHILDREN="1")
     first, last = done.stderr.splitlines()
     assert first.startswith("loggers.wandb failed (")
-    assert last == "loggers.wandb failed (11 rows were not taken); metrics.csv has them."
+    assert last == "loggers.wandb failed (11 rows were not sent); metrics.csv has them."
     assert len((run / "metrics.csv").read_text().splitlines()) == 11

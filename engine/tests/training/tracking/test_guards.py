@@ -8,7 +8,7 @@ import pytest
 
 from train_anywhere.training.tracking import guards
 from train_anywhere.training.tracking.guards import Guard, Sender
-from train_anywhere.training.tracking.once import Once
+from train_anywhere.training.tracking.sent_metrics import SentMetrics
 
 
 class Logger:
@@ -31,12 +31,12 @@ class Logger:
         self.ended.append(status)
 
 
-FAILED = "loggers.mine failed (no route to host); training goes on"
+FAILED = "loggers.mine failed (no route to host); training continues"
 
 
 def test_a_guard_says_one_line_and_calls_no_more(capsys: pytest.CaptureFixture[str]) -> None:
     logger = Logger(refused=(2,))
-    guard = Guard("mine", logger, Once())
+    guard = Guard("mine", logger, SentMetrics())
     for step in (1, 2, 3):
         guard.log_metrics({"a": 1.0}, step)
     guard.finalize("completed")
@@ -46,7 +46,7 @@ def test_a_guard_says_one_line_and_calls_no_more(capsys: pytest.CaptureFixture[s
 
 def test_a_guard_leaves_out_what_was_sent(capsys: pytest.CaptureFixture[str]) -> None:
     logger = Logger()
-    guard = Guard("mine", logger, Once([("a", 1), ("b", 1), ("a", 2)]))
+    guard = Guard("mine", logger, SentMetrics([("a", 1), ("b", 1), ("a", 2)]))
     for step in (1, 2, 3):
         guard.log_metrics({"a": 1.0, "b": 2.0}, step)
     guard.finalize("completed")
@@ -56,7 +56,7 @@ def test_a_guard_leaves_out_what_was_sent(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_guard_needs_no_finalize() -> None:
-    Guard("mine", object(), Once()).finalize("completed")
+    Guard("mine", object(), SentMetrics()).finalize("completed")
 
 
 def test_a_sender_keeps_the_order_and_sends_all() -> None:
@@ -81,7 +81,7 @@ def test_what_is_refused_is_offered_again(
     wait_for(lambda: len(logger.rows) == 10)
     sender.finalize("completed")
     assert [step for _, step in logger.rows] == list(range(10))
-    assert capsys.readouterr().err == f"{FAILED}, and the metrics are offered again.\n"
+    assert capsys.readouterr().err == f"{FAILED}, and the metrics will be sent again.\n"
 
 
 @pytest.mark.parametrize("retry", [0.01, 60.0])
@@ -99,7 +99,7 @@ def test_one_bad_row_does_not_hold_up_the_others(
     assert [step for _, step in logger.rows] == [0, 2, 3]
     assert logger.ended == ["preempted"]
     lines = capsys.readouterr().err.splitlines()
-    assert lines[1:] == ["loggers.mine failed (1 rows were not taken); metrics.csv has them."]
+    assert lines[1:] == ["loggers.mine failed (1 rows were not sent); metrics.csv has them."]
 
 
 def test_one_that_never_answers_holds_up_nobody(
@@ -118,7 +118,7 @@ def test_one_that_never_answers_holds_up_nobody(
         sender.log_metrics({"a": 1.0}, step)
     sender.finalize("preempted")
     assert not answered.is_set()
-    assert "3 rows were not taken" in capsys.readouterr().err
+    assert "3 rows were not sent" in capsys.readouterr().err
     answer.set()
 
 

@@ -1,1 +1,1 @@
-"""How the files of a checkpoint reach a disk: manifest and checksums, the copy on the node's own disk, TensorBoard's event files."""
+"""Files on disk: manifests and checksums, checkpoints on the node's local disk, TensorBoard's event files."""

@@ -1,7 +1,7 @@
-"""TensorBoard's event files: written on the node's own disk, and synced from there into the run folder.
+"""TensorBoard's event files, written on the node's local disk and synced from there to the run folder.
 
-Each attempt of a run writes files of its own, and files only grow, so syncing one means appending its missing tail. The
-training does that every few seconds; after a crash `checkpoints/recovery.py` does it.
+Each attempt of a run writes new files, and files only grow, so a sync appends the missing tail. The training does that
+every few seconds; after a crash `checkpoints/recovery.py` does it.
 """
 
 import os
@@ -12,75 +12,77 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.checkpoints.disk.staging import Staging
-from train_anywhere.checkpoints.disk.writes import CHUNK, disk_trouble, say, write_all
+from train_anywhere.checkpoints.disk.writes import CHUNK, find_disk_error, print_line, write_all
 from train_anywhere.files.ordinary import make_folder, open_file
 
 
 class EventFileSync:
-    """Keeps a folder of event files in the run folder up to date with one on the node's disk.
+    """Background sync of a folder of event files on the node's disk to one in the run folder.
 
-    A disk error is reported once, and never reaches the training.
+    A disk error is reported once, and never raised in the training.
 
     Args:
-        staging: on the node's disk; None: files are written straight into the run folder.
-        target: in the run folder.
-        tell: prints a line; called from any thread.
+        staging: the folder on the node's disk; None: files are written directly to the run folder.
+        target: the folder of event files in the run folder.
+        report: prints a line; called from any thread.
 
     Attributes:
-        interval_s: time between two syncs, and until a disk that refused is tried again.
+        interval_s: time between two syncs, and between two tries after a disk error.
     """
 
     interval_s = 30.0
 
-    def __init__(self, staging: Staging | None, target: Path, tell: Callable[[str], None] = say) -> None:
-        self.staging, self.target, self.tell = staging, target, tell
+    def __init__(
+        self, staging: Staging | None, target: Path, report: Callable[[str], None] = print_line
+    ) -> None:
+        self.staging, self.target, self.report = staging, target, report
         self._straight = staging is None
         self._refused_until = 0.0
         self._reported: set[str] = set()
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="event files", daemon=True)
 
-    def open(self) -> Path:
-        """The folder to make a new file in. Raises OSError if its disk refuses."""
-        wait_for_later_name(self.target)
+    def prepare_folder(self) -> Path:
+        """Make the folder for a new event file, and return it. Raises OSError."""
+        wait_for_new_name(self.target)
         if self._straight or not self.staging:
             self.target.parent.mkdir(parents=True, exist_ok=True)
             make_folder(self.target)
             return self.target
-        self.staging.own()
+        self.staging.claim()
         make_folder(self.staging.events)
         if not self._thread.ident:
             self._thread.start()
         return self.staging.events
 
-    def attempt(self, write: Callable[[], None], reopen: Callable[[], None]) -> None:
-        """Write to a file. If the node's disk refuses, a new file in the run folder is used; if that refuses, it is retried later.
+    def try_write(self, write: Callable[[], None], reopen: Callable[[], None]) -> None:
+        """Write to an event file. If the node's disk fails, use a new file in the run folder; if that fails, retry later.
 
         Args:
-            write: writes to the file in use; to a new one in `open()` if there is none.
-            reopen: stops using the file in use.
+            write: writes to the open file, or to a new one in `prepare_folder()`.
+            reopen: closes the open file.
 
         Raises:
-            Exception: what `write` raises, unless a disk is the cause.
+            Exception: an error of `write` that was not caused by a disk.
         """
         if time.monotonic() < self._refused_until:
             return
         try:
             write()
-        except Exception as error:  # frameworks wrap the error of a disk
+        except Exception as error:  # frameworks wrap a disk error in their own
             reopen()
-            trouble = disk_trouble(error)
+            trouble = find_disk_error(error)
             if not trouble:
                 raise
-            self._refused(trouble)
-            self.attempt(write, reopen)
+            self._handle_refusal(trouble)
+            self.try_write(write, reopen)
 
     def sync_soon(self) -> None:
-        """Sync now; does not wait for it."""
+        """Start a sync, and do not wait for it."""
         self._wake.set()
 
     def close(self) -> bool:
-        """Sync the rest; returns whether all of it is in the run folder. The files must have been flushed."""
+        """Sync the rest; return whether all of it is in the run folder. The files must have been flushed."""
         self._closing = True
         self._wake.set()
         if self._thread.ident:
@@ -88,7 +90,7 @@ class EventFileSync:
         done = self._sync()
         if not done and self.staging:
             remedy = "make room, then `PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN` on this node"
-            self._tell_once(f"the rest of {self.target} is in {self.staging.events}: {remedy}.")
+            self._report_once(f"the rest of {self.target} is in {self.staging.events}: {remedy}.")
         return done
 
     def _work(self) -> None:
@@ -99,35 +101,35 @@ class EventFileSync:
 
     def _sync(self) -> bool:
         try:
-            if self.staging and self.staging.owned():
-                append_all(self.staging.events, self.target)
+            if self.staging and self.staging.is_owned():
+                append_missing(self.staging.events, self.target)
         except OSError as trouble:
             why = trouble.strerror or trouble
             where = self.staging.events if self.staging else None
-            self._tell_once(f"{self.target} is behind {where} ({why}); training continues, retrying.")
+            self._report_once(f"{self.target} is behind {where} ({why}); training continues, retrying.")
             return False
         return True
 
-    def _refused(self, trouble: OSError) -> None:
-        """Switch to the run folder, or wait if that is the one that refused."""
+    def _handle_refusal(self, trouble: OSError) -> None:
+        """Switch to the run folder, or pause if the run folder failed."""
         folder = self.target if self._straight or not self.staging else self.staging.events
         then = "training continues, retrying" if self._straight else "continuing without it"
-        self._tell_once(f"{folder} takes no files ({trouble.strerror or trouble}); {then}.")
+        self._report_once(f"{folder} takes no files ({trouble.strerror or trouble}); {then}.")
         if self._straight:
             self._refused_until = time.monotonic() + self.interval_s
         self._straight = True
 
-    def _tell_once(self, text: str) -> None:
+    def _report_once(self, text: str) -> None:
         if text not in self._reported:
             self._reported.add(text)
-            self.tell(text)
+            self.report(text)
 
 
-def wait_for_later_name(folder: Path) -> None:
-    """Wait until a new file comes after those that are there: files are read in the order of their names, which begin with the second.
+def wait_for_new_name(folder: Path) -> None:
+    """Wait until the name of a new file sorts after the existing ones. TensorBoard reads files by name, which has the time in seconds.
 
-    Of two in one second the process id would decide, and what an earlier attempt has written would follow what purges it. Names
-    from the future, by another node's clock, are not waited for.
+    Within one second the process id would decide the order, and rows of an earlier attempt could follow the event that purges them.
+    Names from the future, by another node's clock, are not waited for.
     """
     seconds = (file.name.split(".")[3:4] for file in folder.glob("events.out.tfevents.*"))
     newest = max((int(second) for [second] in seconds if second.isdecimal()), default=0)
@@ -135,11 +137,11 @@ def wait_for_later_name(folder: Path) -> None:
         time.sleep(0.02)
 
 
-def append_all(source: Path, target: Path) -> None:
-    """Append to each file in `target` the tail that it lacks of the file with the same name in `source`.
+def append_missing(source: Path, target: Path) -> None:
+    """Append to each file in `target` the part that it lacks of the file with the same name in `source`.
 
     Raises:
-        OSError: the disk does not take it; each file in `target` is then a shorter version of its source.
+        OSError: the disk can't be written; each file in `target` is then a shorter version of its source.
     """
     for file in sorted(source.glob("*")):
         target.parent.mkdir(parents=True, exist_ok=True)

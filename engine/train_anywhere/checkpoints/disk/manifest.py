@@ -1,6 +1,6 @@
-"""The files of one checkpoint: its manifest, checksums, and a copy that reaches the disk.
+"""The manifest and checksums of a checkpoint, and copies of its files that are flushed to disk.
 
-A manifest names each file with its size and, once the checkpoint is in the run folder, its sha256.
+A manifest names each file with its size and, if the checkpoint is in the run folder, its sha256.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from typing import Any
 from train_anywhere.checkpoints.disk.writes import CHUNK, sync_folder, write_all
 from train_anywhere.checkpoints.info import INFO_FIELDS, CheckpointInfo, SavedCheckpoint
 from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.marked import MARKER
 from train_anywhere.files.ordinary import open_file
+from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.files.plain_json import dumps
 
 MANIFEST = "manifest.json"
@@ -27,14 +27,14 @@ Files = dict[str, dict[str, Any]]
 
 
 def write_manifest(folder: Path, info: CheckpointInfo, files: Files, **more: str) -> None:
-    """Record what the folder holds. Metrics that are nan or inf are left out."""
+    """Write the manifest of the checkpoint in `folder`. Metrics that are nan or inf are left out."""
     metrics = {k: v for k, v in info.metrics.items() if math.isfinite(v)}
     fields = {name: getattr(info, name) for name in INFO_FIELDS}
     write_atomic(folder / MANIFEST, dumps({**fields, **more, "metrics": metrics, "files": files}))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint in `folder`. Raises OSError or ValueError if there is none."""
+    """Return the manifest of the checkpoint in `folder`. Raises OSError, ValueError."""
     try:
         manifest: dict[str, Any] = json.loads(read_text(folder / MANIFEST))
     except RecursionError as error:
@@ -45,7 +45,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _are_files(files: object) -> bool:
-    """Whether it is of the type `Files`, and names nothing outside of the checkpoint's folder."""
+    """Return whether `files` is of the type `Files`, and names only files in the checkpoint's folder."""
     if not isinstance(files, dict):
         return False
     paths = (PurePosixPath(name) for name in files)
@@ -54,7 +54,7 @@ def _are_files(files: object) -> bool:
 
 
 def load_manifest(folder: Path) -> SavedCheckpoint:
-    """The checkpoint in `folder`, from its manifest. Raises OSError or ValueError if it can't be read."""
+    """Return the checkpoint in `folder` from its manifest. Raises OSError, ValueError."""
     manifest = read_manifest(folder)
     try:
         saved = SavedCheckpoint(path=folder, **{name: manifest[name] for name in INFO_FIELDS})
@@ -62,43 +62,42 @@ def load_manifest(folder: Path) -> SavedCheckpoint:
         raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
     position = (saved.step, saved.epoch, saved.batch)
     numbers = [*saved.metrics.values(), saved.value or 0.0] if isinstance(saved.metrics, dict) else [None]
-    if not all(type(n) is int and n >= 0 for n in position) or not all(
-        type(n) in (int, float) for n in numbers
-    ):
+    counts, floats = (type(n) is int and n >= 0 for n in position), (type(n) in (int, float) for n in numbers)
+    if not all(counts) or not all(floats):
         raise ValueError(f"{folder / MANIFEST} has values that no checkpoint has")
     return saved
 
 
-def name_of(step: int) -> str:
-    """The name of a checkpoint's folder."""
+def folder_name(step: int) -> str:
+    """Return the name of a checkpoint's folder."""
     return f"{step:08d}"
 
 
-def step_of(name: str) -> int | None:
-    """The step of the checkpoint whose folder has that name; None if it is not the name of a checkpoint."""
-    return int(name) if re.fullmatch("[0-9]{8,19}", name) and name == name_of(int(name)) else None
+def parse_step(name: str) -> int | None:
+    """Return the step of the checkpoint in a folder of that name; None if it is not the name of a checkpoint."""
+    return int(name) if re.fullmatch("[0-9]{8,19}", name) and name == folder_name(int(name)) else None
 
 
-def marker_of(run: str, step: int) -> str:
-    """The marker of a checkpoint's folder, see `files/removal.py`; `run` is the run id."""
-    return f"checkpoint {name_of(step)} of run {run}"
+def ownership_marker(run: str, step: int) -> str:
+    """Return the ownership marker of a checkpoint's folder, see `files/owned_folder.py`; `run` is the run id."""
+    return f"checkpoint {folder_name(step)} of run {run}"
 
 
-def payload(folder: Path) -> list[str]:
-    """The framework's files below `folder`."""
+def list_files(folder: Path) -> list[str]:
+    """Return the framework's files below `folder`."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (MANIFEST, MARKER))
     return [str(p.relative_to(folder)) for p in paths]
 
 
-def sizes(folder: Path) -> Files:
-    """The files below `folder`, not yet checksummed."""
-    return {name: {"size": (folder / name).stat().st_size} for name in payload(folder)}
+def list_sizes(folder: Path) -> Files:
+    """Return the sizes of the files below `folder`, without checksums."""
+    return {name: {"size": (folder / name).stat().st_size} for name in list_files(folder)}
 
 
-def flush(folder: Path) -> Files:
-    """Flush the files below `folder` to the disk, and checksum them."""
+def flush_files(folder: Path) -> Files:
+    """Flush the files below `folder` to disk, and return their sizes and checksums."""
     files: Files = {}
-    for name in payload(folder):
+    for name in list_files(folder):
         with open(folder / name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
@@ -107,11 +106,10 @@ def flush(folder: Path) -> Files:
     return files
 
 
-def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
-    """Copy the files that the manifest of `source` names to disk in `target`, checksummed on the way.
+def copy_files(source: Path, target: Path, pause: Callable[[], None]) -> Files:
+    """Copy the files in the manifest of `source` to `target`, flush them, and return their sizes and checksums.
 
-    Args:
-        pause: called before each chunk is written, to let more urgent work run.
+    `pause` is called before each chunk is written, so that more urgent work can run.
 
     Raises:
         OSError: a file can't be read or written, or does not have the size in the manifest.
@@ -127,7 +125,7 @@ def copy(source: Path, target: Path, pause: Callable[[], None]) -> Files:
 
 
 def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Copy one file to disk, and return its size and checksum. Raises OSError."""
+    """Copy and flush one file, and return its size and checksum. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     chunk = memoryview(bytearray(CHUNK))
     with open(source, "rb", buffering=0) as reader, open_file(target, "wb") as writer:
@@ -140,12 +138,8 @@ def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: No
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def damage_of(folder: Path, checksums: bool = True) -> str | None:
-    """What is wrong with the checkpoint in `folder`, in a few words; None if its checksums match.
-
-    Args:
-        checksums: False compares sizes alone, which takes no time however large the files are.
-    """
+def find_damage(folder: Path, checksums: bool = True) -> str | None:
+    """Return what is wrong with the checkpoint in `folder`; None if its checksums match. Without `checksums` compare only sizes."""
     try:
         files = read_manifest(folder)["files"]
         load_manifest(folder)

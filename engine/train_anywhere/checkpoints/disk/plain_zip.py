@@ -1,4 +1,4 @@
-"""Archives of arrays as frameworks and numpy write them: not compressed, so they unpack to no more than their own size."""
+"""Check of zip files with arrays: frameworks and numpy write them uncompressed, so they must not unpack to more than their size."""
 
 import zipfile
 from pathlib import Path
@@ -7,10 +7,10 @@ from train_anywhere.errors import CheckpointError
 
 
 def refuse_compressed(file: Path) -> None:
-    """Check the table of contents of a zip file.
+    """Check the table of contents of a zip file: a few bytes could unpack to terabytes.
 
     Raises:
-        CheckpointError: it is not a zip file, or unpacks to more than its size: a few bytes can unpack to terabytes.
+        CheckpointError: it is not a zip file, or unpacks to more than its size.
     """
     try:
         with zipfile.ZipFile(file) as archive:

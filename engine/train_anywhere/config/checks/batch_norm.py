@@ -1,61 +1,54 @@
-"""`trainer.sync_batchnorm`: who can't normalise over the rows of all ranks, and what to type instead."""
+"""Check that a strategy can compute `trainer.sync_batchnorm`, which normalizes over the rows of all ranks."""
 
-from train_anywhere.config.checks.strategy_table import SEVERAL
-from train_anywhere.config.schema import Config
+from train_anywhere.config.checks.strategy_table import AUTO_STRATEGIES
+from train_anywhere.config.choices import Strategy
+from train_anywhere.config.schema import Trainer
 
 OFF = "or trainer.sync_batchnorm=false"
 
-ALONE = {
-    "horovod": "normalises the rows of each rank by themselves",
-    "dp": "normalises the rows of each device by themselves",
-}
-"""Strategies that can't, and what they do."""
+UNSUPPORTED = {"horovod": "rank", "dp": "device"}
+"""Strategies without synchronized batch normalization, and what they normalize separately."""
 
 
-def sync_batchnorm(c: Config) -> list[str]:
-    """One sentence for each thing that keeps ranks from it."""
-    if not c.trainer.sync_batchnorm:
+def sync_batchnorm_problems(framework: str, strategy: Strategy, trainer: Trainer) -> list[str]:
+    """Return one sentence for each reason why `trainer.sync_batchnorm=true` can't work."""
+    name = strategy.name
+    if not trainer.sync_batchnorm:
         return []
-    name = c.strategy.name
-    if name in ALONE:
+    if name in UNSUPPORTED:
         return [
-            f"strategy={name} {ALONE[name]}, and trainer.sync_batchnorm=true is over those of all; use "
-            f"strategy={SEVERAL[c.framework][1]}, {OFF}."
+            f"strategy={name} normalises the rows of each {UNSUPPORTED[name]} separately, and trainer.sync_batchnorm=true needs those of "
+            f"all; use strategy={AUTO_STRATEGIES[framework][1]}, {OFF}."
         ]
-    return [
-        *_torch_on_a_cpu(c),
-        *_within_keras(c),
-    ]
+    return _torch_problems(trainer) if framework == "lightning" else _keras_problems(trainer)
 
 
-def _torch_on_a_cpu(c: Config) -> list[str]:
-    t = c.trainer
+def _torch_problems(t: Trainer) -> list[str]:
     devices = t.devices if t.total_devices is None else t.total_devices
-    several = t.most_nodes > 1 or devices not in ("auto", 1)
-    if c.framework != "lightning" or t.accelerator != "cpu" or not several:
-        return []
-    return [needs_gpus("trainer.accelerator=cpu asks for none")]
+    several = t.max_nodes > 1 or devices not in ("auto", 1)
+    return (
+        [needs_gpus_problem("trainer.accelerator=cpu requests none")]
+        if t.accelerator == "cpu" and several
+        else []
+    )
 
 
-def needs_gpus(here: str) -> str:
-    """The sentence where there are none; `here` says who has none."""
-    return f"trainer.sync_batchnorm=true needs GPUs, for torch has it for them alone, and {here}; use trainer.sync_batchnorm=false."
+def needs_gpus_problem(reason: str) -> str:
+    """Return the sentence for a run without GPUs; `reason` says why it has none."""
+    return f"trainer.sync_batchnorm=true needs GPUs: torch supports it on GPUs only, and {reason}; use trainer.sync_batchnorm=false."
 
 
-def _within_keras(c: Config) -> list[str]:
-    """Keras sums over the replicas in the graph of the step itself, and in none within it."""
-    t = c.trainer
-    if c.framework != "keras":
-        return []
+def _keras_problems(t: Trainer) -> list[str]:
+    """Report keys that put the network into an inner graph: Keras can sum over replicas in the graph of the step only."""
     batches = f"trainer.accumulate_grad_batches={t.accumulate_grad_batches} computes the batches of a step in a loop"
     problems = {
         "trainer.accumulate_grad_batches=1": batches if t.accumulate_grad_batches > 1 else None,
-        "trainer.compile=false": "trainer.compile=true makes one function of the network for XLA"
+        "trainer.compile=false": "trainer.compile=true makes the network one XLA function"
         if t.compile
         else None,
     }
     return [
-        f"{problem}, in which Keras can't sum over the ranks as trainer.sync_batchnorm=true has to; use {instead}, {OFF}."
+        f"{problem}, in which Keras can't sum over the ranks as trainer.sync_batchnorm=true requires; use {instead}, {OFF}."
         for instead, problem in problems.items()
         if problem
     ]

@@ -1,11 +1,13 @@
-"""Whether devices can share the global batch."""
+"""Check that devices can share the global batch evenly."""
 
 
-def uneven_batch(batch_size: int, devices: int, name: str = "devices") -> str:
-    """What is wrong with a global batch that can't be shared evenly, with the nearest size that can; "" where it can.
+def batch_size_problem(batch_size: int, devices: int, name: str = "devices") -> str:
+    """Return why a global batch can't be shared evenly, with the nearest size that can; "" if it can.
 
     Args:
-        name: of what shares it.
+        batch_size: rows of the global batch.
+        devices: number of devices, or of other parts, that share it.
+        name: what the parts are called, for the message.
     """
     if not batch_size % devices:
         return ""

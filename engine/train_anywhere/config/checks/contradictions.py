@@ -1,105 +1,46 @@
-"""Contradictions between keys that are fine one by one: a check is a function from the configuration to sentences."""
+"""Contradictions between keys that are valid one by one."""
 
 import re
 from collections.abc import Callable
 
-from train_anywhere.config.checks import strategy_table
-from train_anywhere.config.checks.batch_norm import sync_batchnorm
-from train_anywhere.config.choices import Sgd
-from train_anywhere.config.limits import span
-from train_anywhere.config.schema import Config
+from train_anywhere.config.checks.batch_norm import sync_batchnorm_problems
+from train_anywhere.config.checks.strategy_table import strategy_problems
+from train_anywhere.config.choices import Optimizer, Sgd, Strategy
+from train_anywhere.config.cluster import Cluster
+from train_anywhere.config.limits import span_bounds
+from train_anywhere.config.schema import Config, Trainer
 
 Check = Callable[[Config], list[str]]
-"""One sentence for each thing that can't work."""
+"""A check of a configuration. It returns one sentence for each problem."""
 
 
-def cross_checks(config: Config) -> list[str]:
-    """Every contradiction between keys that are fine one by one; one sentence each."""
-    checks: tuple[Check, ...] = (
-        _from_scratch,
-        _devices,
-        _mps,
-        _nesterov,
-        _early_stopping,
-        _name,
-        _strategy,
-        _within_node,
-        _static_graph,
-        _whole_network,
-        sync_batchnorm,
-    )
-    return [problem for check in checks for problem in check(config)]
-
-
-def _mps(c: Config) -> list[str]:
-    t = c.trainer
-    if t.accelerator != "mps":
-        return []
-    wrong = {
-        f"framework={c.framework}: use framework=lightning": c.framework != "lightning",
-        f"cluster={c.cluster.name}: leave cluster out": c.cluster.scheduler != "none",
-        "several devices: use trainer.devices=1": t.devices not in (1, "auto")
-        or t.total_devices not in (1, None),
-    }
+def find_contradictions(config: Config) -> list[str]:
+    """Return one sentence for each contradiction between keys."""
+    c, trainer, strategy = config, config.trainer, config.strategy
     return [
-        f"trainer.accelerator=mps, the GPU of a Mac, does not go with {what}."
-        for what, found in wrong.items()
-        if found
+        *_check_from_scratch(c.from_scratch, c.resume),
+        *_check_devices(trainer),
+        *_check_mps(c.framework, c.cluster, trainer),
+        *_check_nesterov(c.optimizer),
+        *_check_early_stopping(trainer),
+        *_check_name(c.name),
+        *_check_strategy(c.framework, strategy, trainer),
+        *_check_shard_within_node(strategy, trainer),
+        *_check_static_graph(strategy, trainer),
+        *_check_compile_and_layout(strategy, trainer),
+        *sync_batchnorm_problems(c.framework, strategy, trainer),
     ]
 
 
-def _strategy(c: Config) -> list[str]:
-    total, t = c.trainer.total_devices, c.trainer
-    devices = total if isinstance(total, int) else t.devices
-    return strategy_table.contradictions(c.framework, c.strategy.name, t.most_nodes, devices)
-
-
-def _within_node(c: Config) -> list[str]:
-    total, nodes = c.trainer.total_devices, c.trainer.most_nodes
-    within = getattr(c.strategy, "shard_within_node", False)
-    if not within or not isinstance(total, int) or total % nodes == 0:
-        return []
-    return [
-        f"strategy.shard_within_node=true splits the model in the same way on each node, and trainer.nodes={nodes} can't have the "
-        f"same number each of trainer.total_devices={total}; use trainer.total_devices={-(-total // nodes) * nodes}, or "
-        "strategy.shard_within_node=false."
-    ]
-
-
-def _static_graph(c: Config) -> list[str]:
-    if not getattr(c.strategy, "static_graph", False) or c.trainer.accumulate_grad_batches == 1:
-        return []
-    return [
-        f"strategy.static_graph=true and trainer.accumulate_grad_batches={c.trainer.accumulate_grad_batches} do not go together: DDP "
-        "takes a batch whose gradients are not sent for another graph; use strategy.static_graph=false."
-    ]
-
-
-def _whole_network(c: Config) -> list[str]:
-    """What copies the network to several devices of a process, or splits it, can't do all that others can."""
-    if c.strategy.name == "dp" and c.trainer.compile:
-        return [
-            "strategy=dp copies the network to each GPU in each step, and trainer.compile=true compiles it for one; use strategy=ddp, "
-            "or trainer.compile=false."
-        ]
-    if c.strategy.name == "fsdp" and c.trainer.channels_last:
-        return [
-            "strategy=fsdp splits weights that lie row by row, and trainer.channels_last=true turns those of convolutions; use "
-            "strategy=ddp, or trainer.channels_last=false."
-        ]
-    return []
-
-
-def _from_scratch(c: Config) -> list[str]:
-    if c.from_scratch and c.resume is None:
+def _check_from_scratch(from_scratch: bool, resume: str | None) -> list[str]:
+    if from_scratch and resume is None:
         return ["from_scratch=true needs resume=RUN; a new run starts from scratch anyway."]
     return []
 
 
-def _devices(c: Config) -> list[str]:
-    t = c.trainer
+def _check_devices(t: Trainer) -> list[str]:
     if isinstance(t.nodes, str) or isinstance(t.total_devices, str):
-        return _range(c)
+        return _check_range(t)
     if t.devices == "auto" or t.total_devices in (None, t.devices * t.nodes):
         return []
     return [
@@ -108,24 +49,23 @@ def _devices(c: Config) -> list[str]:
     ]
 
 
-def _range(c: Config) -> list[str]:
-    """What a range of nodes or devices can't be combined with."""
-    t = c.trainer
+def _check_range(t: Trainer) -> list[str]:
+    """Return what contradicts a range of nodes or of devices."""
     if not isinstance(t.total_devices, str):
         if t.total_devices is None:
             return []
         return [
             f"trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} can't both hold; leave out trainer.total_devices, "
-            "and say with trainer.devices how many each node has."
+            "and give the number per node with trainer.devices."
         ]
-    least, most = span(t.total_devices)
+    least, most = span_bounds(t.total_devices)
     if t.nodes != 1:
         return [
             f"trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} can't both hold; leave one of them out."
         ]
     if t.devices == "auto":
         return [
-            f"trainer.total_devices={t.total_devices} is a range of nodes that have as many devices each; say how many: "
+            f"trainer.total_devices={t.total_devices} is a range of nodes with the same number of devices each; give that number: "
             "trainer.devices=2."
         ]
     if least % t.devices or most % t.devices:
@@ -138,30 +78,87 @@ def _range(c: Config) -> list[str]:
     return []
 
 
-def _nesterov(c: Config) -> list[str]:
-    if isinstance(c.optimizer, Sgd) and c.optimizer.nesterov and not c.optimizer.momentum:
+def _check_mps(framework: str, cluster: Cluster, t: Trainer) -> list[str]:
+    if t.accelerator != "mps":
+        return []
+    several = t.devices not in (1, "auto") or t.total_devices not in (1, None)
+    wrong = {
+        f"framework={framework}: use framework=lightning": framework != "lightning",
+        f"cluster={cluster.name}: leave cluster out": cluster.scheduler != "none",
+        "several devices: use trainer.devices=1": several,
+    }
+    return [
+        f"trainer.accelerator=mps, the GPU of a Mac, does not work with {what}."
+        for what, found in wrong.items()
+        if found
+    ]
+
+
+def _check_nesterov(optimizer: Optimizer) -> list[str]:
+    if isinstance(optimizer, Sgd) and optimizer.nesterov and not optimizer.momentum:
         return [
             "optimizer.nesterov=true needs a momentum; use optimizer.momentum=0.9 or optimizer.nesterov=false."
         ]
     return []
 
 
-def _early_stopping(c: Config) -> list[str]:
-    stopping, limit = c.trainer.early_stopping, c.trainer.limit_val_batches
-    if stopping.patience is None or limit or c.trainer.fast_dev_run:
+def _check_early_stopping(t: Trainer) -> list[str]:
+    patience, limit = t.early_stopping.patience, t.limit_val_batches
+    if patience is None or limit or t.fast_dev_run:
         return []
     return [
-        f"trainer.early_stopping.patience={stopping.patience} counts validations, and trainer.limit_val_batches={limit} turns "
+        f"trainer.early_stopping.patience={patience} counts validations, and trainer.limit_val_batches={limit} turns "
         "them off; use trainer.limit_val_batches=1.0 or trainer.early_stopping.patience=null."
     ]
 
 
-def _name(c: Config) -> list[str]:
-    if c.name.lower() == "latest":
-        return [f"name={c.name} is the name of the link to the newest run; use another one."]
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", c.name):
+def _check_name(name: str) -> list[str]:
+    if name.lower() == "latest":
+        return [f"name={name} is the name of the link to the newest run; use another one."]
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", name):
         return []
     return [
-        f"name={c.name!r} can't name a folder and a job: use up to 100 letters, digits and . _ - = + only, "
-        "and begin with a letter or digit."
+        f"name={name!r} can't name a folder and a job: use up to 100 letters, digits and . _ - = + only, "
+        "and start with a letter or digit."
     ]
+
+
+def _check_strategy(framework: str, strategy: Strategy, t: Trainer) -> list[str]:
+    devices = t.total_devices if isinstance(t.total_devices, int) else t.devices
+    return strategy_problems(framework, strategy.name, t.max_nodes, devices)
+
+
+def _check_shard_within_node(strategy: Strategy, t: Trainer) -> list[str]:
+    total, nodes = t.total_devices, t.max_nodes
+    within = getattr(strategy, "shard_within_node", False)
+    if not within or not isinstance(total, int) or total % nodes == 0:
+        return []
+    return [
+        f"strategy.shard_within_node=true splits the model in the same way on each node, and trainer.nodes={nodes} can't have the "
+        f"same number each of trainer.total_devices={total}; use trainer.total_devices={-(-total // nodes) * nodes}, or "
+        "strategy.shard_within_node=false."
+    ]
+
+
+def _check_static_graph(strategy: Strategy, t: Trainer) -> list[str]:
+    if not getattr(strategy, "static_graph", False) or t.accumulate_grad_batches == 1:
+        return []
+    return [
+        f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches={t.accumulate_grad_batches}: DDP "
+        "takes a batch whose gradients are not sent for another graph; use strategy.static_graph=false."
+    ]
+
+
+def _check_compile_and_layout(strategy: Strategy, t: Trainer) -> list[str]:
+    """Check `compile` and `channels_last` for strategies that copy or split the network within a process."""
+    if strategy.name == "dp" and t.compile:
+        return [
+            "strategy=dp copies the network to each GPU in each step, but trainer.compile=true compiles it for one; use strategy=ddp, "
+            "or trainer.compile=false."
+        ]
+    if strategy.name == "fsdp" and t.channels_last:
+        return [
+            "strategy=fsdp splits weights by rows, but trainer.channels_last=true stores those of convolutions in another order; use "
+            "strategy=ddp, or trainer.channels_last=false."
+        ]
+    return []

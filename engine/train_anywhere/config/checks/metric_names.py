@@ -1,4 +1,4 @@
-"""Names that users give to metrics, and whether less or more of such a metric is better."""
+"""Infer from the name of a metric whether less or more of it is better."""
 
 import re
 from typing import Literal
@@ -10,18 +10,18 @@ LESS = (
     "hinge", "divergence", "kld", "kl", "distance", "wer", "cer", "mer", "ter", "ece", "fid", "kid", "lpips", "epe", "hausdorff",
     "fpr", "fnr", "regret", "cost",
 )  # fmt: skip
-"""Words of metrics that are better when they are less."""
+"""Words in the names of metrics of which less is better."""
 
 MORE = (
     "accuracy", "acc", "auc", "auroc", "auprc", "aupr", "ap", "map", "mrr", "ndcg", "f1", "f2", "fbeta", "precision", "recall",
     "sensitivity", "specificity", "tpr", "tnr", "iou", "miou", "dice", "jaccard", "bleu", "chrf", "rouge", "meteor", "cider",
     "psnr", "ssim", "r2", "mcc", "matthews", "kappa", "pearson", "spearman", "correlation", "similarity", "reward", "return",
 )  # fmt: skip
-"""Words of metrics that are better when they are more."""
+"""Words in the names of metrics of which more is better."""
 
 
-def better(monitor: str) -> Mode | None:
-    """Return whether less or more of a metric is better, by the last word of its name that says so; None if none does."""
+def infer_mode(monitor: str) -> Mode | None:
+    """Return "min" or "max" by the last word in the name of a metric that is in `LESS` or `MORE`; None if no word is."""
     for part in reversed(re.split(r"[^A-Za-z0-9]+", monitor)):
         pieces = re.findall(r"[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])", part)
         for word in (part.lower(), *(piece.lower() for piece in reversed(pieces))):

@@ -1,6 +1,6 @@
-"""Which strategy works with which framework, how many nodes, and which way of starting the ranks: one table.
+"""The table of strategies: framework, number of nodes and launch method of each.
 
-The schema refuses what the table does not hold, the documentation prints it, the tests walk it.
+The schema refuses what is not in the table, the documentation prints it, and the tests run all of it.
 """
 
 import typing
@@ -8,27 +8,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 FrameworkName = Literal["lightning", "keras"]
-Launcher = Literal[
-    "srun",
-    "torchrun",
-    "mpirun",
-    "horovodrun",
-]
+Launcher = Literal["srun", "torchrun", "mpirun", "horovodrun"]
 LaunchName = Literal["auto", Launcher]
 LAUNCHERS: tuple[str, ...] = typing.get_args(Launcher)
-OF_RANKS = tuple(name for name in LAUNCHERS if name != "horovodrun")
-"""Those that start any program: horovodrun starts Horovod's only."""
+GENERIC_LAUNCHERS = tuple(name for name in LAUNCHERS if name != "horovodrun")
+"""Launch methods that start any program; horovodrun starts programs with Horovod only."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """What one strategy can do in one framework.
+    """The abilities of one strategy in one framework.
 
     Attributes:
         ranks: whether several ranks (processes) can share the work.
         several_nodes: whether they may be on several nodes.
         launch: which launch methods can start it inside a job.
-        about: one line for people.
+        about: one line of description.
     """
 
     ranks: bool
@@ -41,67 +36,71 @@ SUPPORTED: dict[str, dict[str, Support]] = {
     "lightning": {
         "single": Support(False, False, LAUNCHERS, "one process, one device"),
         "dp": Support(False, False, LAUNCHERS, "torch DataParallel: one process for all devices of a node"),
-        "ddp": Support(True, True, OF_RANKS, "torch DistributedDataParallel: one process per device"),
+        "ddp": Support(
+            True, True, GENERIC_LAUNCHERS, "torch DistributedDataParallel: one process per device"
+        ),
         "fsdp": Support(
-            True, True, OF_RANKS, "torch FSDP2: the same, and each keeps a part of the model only"
+            True, True, GENERIC_LAUNCHERS, "torch FSDP2: the same, with the model split over the processes"
         ),
         "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
     "keras": {
         "single": Support(False, False, LAUNCHERS, "one process, one device"),
         "mirrored": Support(False, False, LAUNCHERS, "tf.distribute: one process for all devices of a node"),
-        "multiworker_mirrored": Support(True, True, OF_RANKS, "tf.distribute: one process per device"),
+        "multiworker_mirrored": Support(
+            True, True, GENERIC_LAUNCHERS, "tf.distribute: one process per device"
+        ),
         "horovod": Support(True, True, LAUNCHERS, "Horovod's all-reduce: one process per device"),
     },
 }
 
 
-SEVERAL = {
+AUTO_STRATEGIES = {
     "lightning": ("ddp", "ddp"),
     "keras": ("mirrored", "multiworker_mirrored"),
 }
-"""What `strategy=auto` means for several devices: of one node, of several."""
+"""What `strategy=auto` means for several devices: on one node, on several nodes."""
 
 
-SHARDED: frozenset[str] = frozenset(
-    [
-        "fsdp",
-    ]
-)
-"""Strategies whose checkpoints hold a part of the state from each rank."""
+SHARDED_STRATEGIES = frozenset({"fsdp"})
+"""Strategies whose checkpoints consist of one part per rank."""
 
 
 def resolve_strategy(framework: str, strategy: str, devices: int, nodes: int) -> str:
-    """What `strategy=auto` means: `single` for one device, else the framework's own data parallelism.
+    """Return the strategy that `auto` stands for: `single` for one device, else the framework's data parallelism.
 
     Args:
-        strategy: `strategy.name`; any other than auto is the answer.
-        devices: over all nodes.
+        framework: "lightning" or "keras".
+        strategy: `strategy.name`; any name but auto is returned as it is.
+        devices: number of devices over all nodes.
         nodes: nodes of the run.
     """
     if strategy != "auto":
         return strategy
     if devices == 1:
         return "single"
-    return SEVERAL[framework][nodes > 1]
+    return AUTO_STRATEGIES[framework][nodes > 1]
 
 
-def contradictions(framework: str, strategy: str, nodes: int, devices: int | Literal["auto"]) -> list[str]:
-    """One sentence for each contradiction of framework, strategy and number of devices.
+def strategy_problems(framework: str, strategy: str, nodes: int, devices: int | Literal["auto"]) -> list[str]:
+    """Return one sentence for each contradiction of framework, strategy and number of devices.
 
     Args:
+        framework: "lightning" or "keras".
+        strategy: `strategy.name`.
+        nodes: the largest number of nodes.
         devices: `trainer.total_devices`, or `trainer.devices`.
     """
-    table = SUPPORTED[framework]
+    markdown_table = SUPPORTED[framework]
     if strategy == "auto":
         return []
-    if strategy not in table:
+    if strategy not in markdown_table:
         others = [f for f, strategies in SUPPORTED.items() if strategy in strategies]
         fix = f", or framework={others[0]}" if others else ""
-        options = "|".join(["auto", *table])
+        options = "|".join(["auto", *markdown_table])
         return [f"strategy={strategy} does not work with framework={framework}; use strategy={options}{fix}."]
-    several = "|".join(name for name, support in table.items() if support.several_nodes)
-    if nodes > 1 and not table[strategy].several_nodes:
+    several = "|".join(name for name, support in markdown_table.items() if support.several_nodes)
+    if nodes > 1 and not markdown_table[strategy].several_nodes:
         return [
             f"strategy={strategy} works on one node only, but trainer.nodes={nodes}; use strategy={several}."
         ]
@@ -110,8 +109,8 @@ def contradictions(framework: str, strategy: str, nodes: int, devices: int | Lit
     return []
 
 
-def table() -> str:
-    """The matrix as Markdown."""
+def markdown_table() -> str:
+    """Return the table as Markdown."""
     lines = [
         "| framework | strategy | devices | nodes | `launch=` | what it is |",
         "|---|---|---|---|---|---|",
@@ -126,4 +125,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table(), end="")
+    print(markdown_table(), end="")

@@ -1,10 +1,11 @@
-"""What the targets of a configuration take, checked from their source: nothing of them is imported.
+"""Check the arguments of targets against their source, without importing them.
 
-Arguments that a target does not have, lacks, or annotates with another type are reported with the key to type. What can't be read (an
-extension module, a name made at run time) is checked when the ranks start, before data is opened.
+An argument that is unknown, missing or of the wrong type is reported with the key to type. Targets without readable source (an extension
+module, a name made at run time) are checked when the ranks start, before data is opened.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,22 +15,24 @@ from train_anywhere.config.open_groups import (
     CONVERT,
     FRAMEWORKS,
     HYDRA,
-    LISTED,
+    LIST_GROUPS,
     PARTIAL,
     RECURSIVE,
+    SINGLE_GROUPS,
     TARGET,
-    Open,
+    OpenSection,
 )
 from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import Definition, Parameter, TargetError, read
 from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
 
-NATIVE = "train_anywhere.tasks.Task"
+TASK_CLASS = "train_anywhere.tasks.Task"
+"""The base class of native tasks."""
 
 STAGED = "staged"
-"""Argument of a data set that can be read from the disk of a node: a function from a path to the path of its copy."""
+"""Argument of data sets that can be read from a node's disk: a function from a path to the path of its copy."""
 
-SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
+SUPPLIED: Mapping[type[OpenSection], tuple[str, ...]] = {
     Data: ("seed", "batch_size", STAGED),
     OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm"),
     OtherSchedule: (
@@ -42,72 +45,70 @@ SUPPLIED: Mapping[type[Open], tuple[str, ...]] = {
     ),
     Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters", "first_step", "seen"),
 }
-"""Arguments that this project gives a target which takes them, unless the section does."""
+"""Arguments that this project passes to a target that takes them, unless the section sets them."""
 
-
-SPECIAL: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+HYDRA_VALUES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     ARGS: ("a list", lambda value: isinstance(value, list)),
     PARTIAL: ("true or false", lambda value: isinstance(value, bool)),
     CONVERT: ("none, partial, object or all", lambda value: value in ("none", "partial", "object", "all")),
     RECURSIVE: ("true or false", lambda value: isinstance(value, bool)),
 }
-"""What Hydra's keys hold, in words, and whether a value is that."""
+"""Hydra's keys, each with its allowed values in words and a test of a value."""
 
 
-def sections(config: Config) -> Iterator[tuple[str, Open]]:
-    """The open sections in use, each with its key."""
-    for key in ("task", "data", "model", "optimizer", "schedule"):
+def open_sections(config: Config) -> Iterator[tuple[str, OpenSection]]:
+    """Yield the open sections in use, each with its key."""
+    for key in SINGLE_GROUPS:
         section = getattr(config, key)
-        if isinstance(section, Open):
+        if isinstance(section, OpenSection):
             yield key, section
-    for group in LISTED:
+    for group in LIST_GROUPS:
         yield from ((f"{group}.{name}", section) for name, section in getattr(config, group).items())
 
 
-def checked(config: Config, problems: list[str]) -> Config:
-    """The configuration with arguments of the types that their targets say, and with what a native task says of its metrics.
+def check_targets(config: Config, problems: list[str]) -> Config:
+    """Return the configuration with arguments converted to the types of their targets, and with the metrics of a native task.
 
     Args:
-        problems: receives a sentence for each target that can't be called so.
+        config: the typed configuration.
+        problems: receives a sentence for each argument that a target does not accept.
     """
     changed: dict[str, Any] = {}
-    for key, section in sections(config):
-        if isinstance(section, Model) and brings_network(config):
+    for key, section in open_sections(config):
+        if isinstance(section, Model) and task_has_network(config.task, config.framework):
             continue
-        new = _checked(key, section, config.framework, problems)
+        new = _check_section(key, section, config.framework, problems)
         group, _, name = key.partition(".")
         changed[group] = {**changed.get(group, getattr(config, group)), name: new} if name else new
     return replace(config, **changed)
 
 
-def brings_network(config: Config) -> bool:
-    """Whether the task is a whole module, which uses no `model`, as far as its source says."""
+def task_has_network(task: Task, framework: str) -> bool:
+    """Return whether the task is a whole module, which does not use `model`, according to its source."""
     try:
-        return NATIVE not in read(config.task.target[config.framework]).bases
+        return TASK_CLASS not in read(task.target[framework]).bases
     except (KeyError, TargetError):  # reported where the task itself is checked
         return False
 
 
-def unreadable(config: Config) -> list[str]:
-    """A sentence for each target whose arguments are not checked before the ranks start."""
+def unreadable_target_notes(config: Config) -> list[str]:
+    """Return a sentence for each target whose arguments are not checked before the ranks start."""
     found = []
-    for key, section in sections(config):
+    for key, section in open_sections(config):
         dotted = section.target.get(config.framework)
-        try:
+        with suppress(TargetError):
             if dotted and read(dotted).kind == "unreadable":
                 found.append(
                     f"{key}.{TARGET}={dotted} can't be read from source: its arguments are checked when the ranks start."
                 )
-        except TargetError:
-            continue
     return found
 
 
-def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Open:
+def _check_section(key: str, section: OpenSection, framework: str, problems: list[str]) -> OpenSection:
     dotted = section.target.get(framework)
     if dotted is None:
         if section.target:
-            problems.append(_missing_side(key, section, framework))
+            problems.append(_missing_target(key, section, framework))
         return section
     try:
         definition = read(dotted)
@@ -129,35 +130,35 @@ def _checked(key: str, section: Open, framework: str, problems: list[str]) -> Op
         ]
     own = [f.name for f in fields(section) if not f.metadata]
     wrong: list[str] = []
-    arguments = _arguments(key, dotted, definition, section.arguments, {*supplied}, wrong, own)
+    arguments = _convert_arguments(key, dotted, definition, section.arguments, {*supplied}, wrong, own)
     problems += wrong
     if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
-        problems += _not_staged(section, dotted, definition)
-    # its check would be called with what is no value of its arguments
+        problems += _staging_problems(section, dotted, definition)
+    # the section's check must not be called with invalid arguments
     section = replace(section, arguments=arguments, check=None if wrong else section.check)
-    return _described(section, definition) if isinstance(section, Task) else section
+    return _add_metrics(section, definition) if isinstance(section, Task) else section
 
 
-def _not_staged(section: Data, dotted: str, definition: Definition) -> list[str]:
+def _staging_problems(section: Data, dotted: str, definition: Definition) -> list[str]:
     if STAGED in definition.parameters:
         return []
     return [
-        f"data.stage=true copies files to the disk of each node, and data={section.name} has none to copy ({dotted} has no argument "
+        f"data.stage=true copies files to the disk of each node, but data={section.name} has none to copy ({dotted} has no argument "
         f"'{STAGED}', see docs/your-own.md); use data.stage=false."
     ]
 
 
-def _missing_side(key: str, section: Open, framework: str) -> str:
+def _missing_target(key: str, section: OpenSection, framework: str) -> str:
     others = [f for f in FRAMEWORKS if f in section.target]
     name = getattr(section, "name", key.rpartition(".")[2])
-    what = key if key.partition(".")[0] in LISTED else f"{key}={name}"
+    what = key if key.partition(".")[0] in LIST_GROUPS else f"{key}={name}"
     return (
         f"{what} has no target for framework={framework}, only for {' and '.join(others)}; use framework={others[0]}, "
         f"or another {key.partition('.')[0].removesuffix('s')}."
     )
 
 
-def _arguments(
+def _convert_arguments(
     key: str,
     dotted: str,
     definition: Definition,
@@ -166,26 +167,32 @@ def _arguments(
     problems: list[str],
     own: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The arguments, converted where the target says their types.
+    """Return the arguments, converted to the annotated types.
 
     Args:
-        own: keys of the section that this project reads itself, for a suggestion.
+        key: name of the section, for messages.
+        dotted: name of the target, for messages.
+        definition: what the source of the target declares.
+        given: arguments in the section, Hydra's keys among them.
+        supplied: names of arguments that this project passes.
+        problems: receives a sentence for each fault.
+        own: keys of the section that this project reads, for suggestions.
     """
     parameters = definition.parameters
     special, args = {k: v for k, v in given.items() if k in HYDRA}, given.get(ARGS) or []
     problems += [
         f"{key}.{name}={value} must be {words}."
-        for name, (words, fits) in SPECIAL.items()
+        for name, (words, fits) in HYDRA_VALUES.items()
         if name in special and not fits(value := special[name])
     ]
     if definition.kind == "unreadable":
         return dict(given)
     supplied = {*supplied, *([*parameters][: len(args)] if isinstance(args, list) else parameters)}
     given = {k: v for k, v in given.items() if k not in HYDRA}
-    taken = [name for name, p in parameters.items() if not p.positional_only]
-    known = [*dict.fromkeys([*(name for name in taken if name not in supplied), *own])]
+    accepted = [name for name, p in parameters.items() if not p.positional_only]
+    known = [*dict.fromkeys([*(name for name in accepted if name not in supplied), *own])]
     for name in given:
-        if name not in taken and not definition.takes_any:
+        if name not in accepted and not definition.takes_any:
             problems.append(f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, known, key)}")
     missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
     missing = [] if special.get(PARTIAL) else missing
@@ -195,18 +202,20 @@ def _arguments(
     if isinstance(args, list) and args:
         by_place = zip([*parameters.values(), *[None] * len(args)], args, strict=False)
         special[ARGS] = [
-            _argument(f"{key}.{ARGS}[{i}]", p, v, problems, recursive) for i, (p, v) in enumerate(by_place)
+            _convert_argument(f"{key}.{ARGS}[{i}]", p, v, problems, recursive)
+            for i, (p, v) in enumerate(by_place)
         ]
     return special | {
-        n: _argument(f"{key}.{n}", parameters.get(n), v, problems, recursive) for n, v in given.items()
+        n: _convert_argument(f"{key}.{n}", parameters.get(n), v, problems, recursive)
+        for n, v in given.items()
     }
 
 
-def _argument(
+def _convert_argument(
     key: str, parameter: Parameter | None, value: Any, problems: list[str], recursive: bool = True
 ) -> Any:
     if _names_target(value):
-        return _nested(key, value, problems) if recursive else value
+        return _convert_nested(key, value, problems) if recursive else value
     if parameter is None or parameter.hint is None or (value == "" and parameter.hint in (str, str | None)):
         return value
     converted = convert(parameter.hint, value, problems, key)
@@ -214,16 +223,16 @@ def _argument(
 
 
 def _names_target(value: Any) -> bool:
-    """Return whether the value names a target, or something in it does."""
+    """Return whether the value, or a value in it, names a target."""
     if isinstance(value, Mapping):
         return TARGET in value or any(map(_names_target, value.values()))
     return isinstance(value, list) and any(map(_names_target, value))
 
 
-def _nested(key: str, value: Any, problems: list[str]) -> Any:
+def _convert_nested(key: str, value: Any, problems: list[str]) -> Any:
     """Return the value with the arguments of the targets in it converted."""
     if isinstance(value, list):
-        return [_nested(f"{key}[{i}]", v, problems) for i, v in enumerate(value)]
+        return [_convert_nested(f"{key}[{i}]", v, problems) for i, v in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
     if TARGET in value:
@@ -233,17 +242,17 @@ def _nested(key: str, value: Any, problems: list[str]) -> Any:
             return value
         try:
             inner = {k: v for k, v in value.items() if k != TARGET}
-            return {TARGET: dotted, **_arguments(key, dotted, read(dotted), inner, set(), problems)}
+            return {TARGET: dotted, **_convert_arguments(key, dotted, read(dotted), inner, set(), problems)}
         except TargetError as error:
             problems.append(f"{key}.{TARGET}={dotted}: {error}")
             return value
-    return {k: _nested(f"{key}.{k}", v, problems) for k, v in value.items()}
+    return {k: _convert_nested(f"{key}.{k}", v, problems) for k, v in value.items()}
 
 
-def _described(task: Task, definition: Definition) -> Task:
-    """A native task with what its class says of its metrics."""
+def _add_metrics(task: Task, definition: Definition) -> Task:
+    """Return a native task with the metrics that its class declares; return other tasks unchanged."""
     metrics, headline = definition.attributes.get("metrics"), definition.attributes.get("headline")
-    if NATIVE not in (definition.name, *definition.bases) or not isinstance(metrics, dict):
+    if TASK_CLASS not in (definition.name, *definition.bases) or not isinstance(metrics, dict):
         return task
     return replace(
         task,

@@ -1,87 +1,85 @@
-"""Checks of a configuration for a run on this machine, `cluster=local`."""
+"""Checks for a run on this machine, `cluster=local`."""
 
 from collections.abc import Callable
 
-from train_anywhere.config.checks.batch_norm import needs_gpus
-from train_anywhere.config.checks.writable import unwritable
-from train_anywhere.config.paths import absolute, expand, here
-from train_anywhere.config.schema import Config
+from train_anywhere.config.checks.batch_norm import needs_gpus_problem
+from train_anywhere.config.checks.writable import write_problem
+from train_anywhere.config.choices import Strategy
+from train_anywhere.config.cluster import Cluster
+from train_anywhere.config.paths import expand, make_absolute, resolve_node_path
+from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.errors import DataError
 
 
-def this_machine(config: Config, gpus: Callable[[], int], ranks: int) -> list[str]:
-    """Return what this machine can't do: wait in a queue, run on several nodes, start a container, compute without a GPU.
+def machine_problems(config: Config, gpus: Callable[[], int], ranks: int) -> list[str]:
+    """Return one sentence for each thing that this machine can't do: a queue, several nodes, a container, a missing GPU.
 
     Args:
+        config: the typed configuration.
         gpus: counts the GPUs of this machine; called only if a key needs one.
-        ranks: of the run.
+        ranks: number of ranks of the run.
     """
+    several = config.framework == "lightning" and ranks > 1
+    on_cpu = config.trainer.accelerator == "cpu" or not gpus()
+    sync_batchnorm = several and config.trainer.sync_batchnorm
     return [
-        *no_scheduler(config),
-        *_nodes(config),
-        *_container(config),
-        *_local_disk(config.checkpoint.local),
-        *_needs_gpus(config, gpus, ranks),
+        *scheduler_problems(config.cluster),
+        *_node_problems(config.trainer, config.cluster.name),
+        *_container_problems(config.container.name, config.cluster.name),
+        *_local_folder_problems(config.checkpoint.local),
+        *(_gpu_key_problems(config.strategy) if on_cpu else []),
+        *([needs_gpus_problem("this run computes on the CPU")] if on_cpu and sync_batchnorm else []),
     ]
 
 
-def no_scheduler(config: Config) -> list[str]:
-    """A scheduler named beside `cluster=local`, which submits nothing."""
-    if config.cluster.scheduler == "none":
+def scheduler_problems(cluster: Cluster) -> list[str]:
+    """Return a sentence if `cluster=local` has a scheduler, since it submits nothing."""
+    kind = cluster.scheduler
+    if kind == "none":
         return []
-    kind = config.cluster.scheduler
     return [
-        f"cluster={config.cluster.name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
+        f"cluster={cluster.name} is this machine and has no cluster.scheduler={kind}; use cluster={kind} to submit a job."
     ]
 
 
-def _nodes(config: Config) -> list[str]:
-    if config.trainer.most_nodes == 1:
+def _node_problems(trainer: Trainer, cluster: str) -> list[str]:
+    if trainer.max_nodes == 1:
         return []
-    key = "total_devices" if isinstance(config.trainer.total_devices, str) else "nodes"
+    key = "total_devices" if isinstance(trainer.total_devices, str) else "nodes"
     return [
-        f"trainer.{key}={getattr(config.trainer, key)} needs a cluster and cluster={config.cluster.name} is this machine; "
+        f"trainer.{key}={getattr(trainer, key)} needs a cluster and cluster={cluster} is this machine; "
         "name one with cluster=..., or use trainer.nodes=1."
     ]
 
 
-def _container(config: Config) -> list[str]:
-    if config.container.name == "none":
+def _container_problems(container: str, cluster: str) -> list[str]:
+    if container == "none":
         return []
     return [
-        f"container={config.container.name} is for the ranks of a job, and cluster={config.cluster.name} is this machine, where they "
+        f"container={container} is for the ranks of a job, and cluster={cluster} is this machine, where they "
         "run in this Python; leave it out (container=none), or name a cluster."
     ]
 
 
 FOR_GPUS = {"compression": ("bf16", "fp16"), "process_group_backend": ("nccl", "gloo")}
-"""Keys of `strategy` with a value that works between GPUs alone, and what works without."""
+"""Keys of `strategy`, each with a value that works between GPUs only and one that works on CPUs."""
 
 
-def _needs_gpus(config: Config, gpus: Callable[[], int], ranks: int) -> list[str]:
-    if config.trainer.accelerator != "cpu" and gpus():
-        return []
-    problems = [
+def _gpu_key_problems(strategy: Strategy) -> list[str]:
+    return [
         f"strategy.{key}={value} needs GPUs, and this run computes on the CPU; use strategy.{key}={instead}."
         for key, (value, instead) in FOR_GPUS.items()
-        if getattr(config.strategy, key, None) == value
+        if getattr(strategy, key, None) == value
     ]
-    several = config.framework == "lightning" and ranks > 1
-    if several and config.trainer.sync_batchnorm:
-        problems.append(needs_gpus("this run computes on the CPU"))
-    return problems
 
 
-def _local_disk(location: str | None) -> list[str]:
-    """`checkpoint.local`, where it names a folder."""
+def _local_folder_problems(location: str | None) -> list[str]:
+    """Check the folder that `checkpoint.local` names."""
     if location in (None, "auto"):
         return []
     try:
-        problem = unwritable(absolute(here(expand(location))))
+        problem = write_problem(make_absolute(resolve_node_path(expand(location))))
     except (OSError, ValueError, DataError) as error:
         problem = str(error)
-    return (
-        [f"checkpoint.local={location}: {problem}; use checkpoint.local=auto or another folder."]
-        if problem
-        else []
-    )
+    advice = "use checkpoint.local=auto or another folder."
+    return [f"checkpoint.local={location}: {problem}; {advice}"] if problem else []

@@ -1,4 +1,4 @@
-"""The command line before Hydra reads it: flags and overrides in any order."""
+"""Prepare the command line for Hydra: flags and overrides in any order."""
 
 import os
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from train_anywhere.config.command.compose import CONFIGS, groups
+from train_anywhere.config.command.compose import CONFIGS, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
-from train_anywhere.config.open_groups import CHOSEN, CUSTOM, LISTED, TARGET
+from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError, ProjectError
 
@@ -18,23 +18,21 @@ if TYPE_CHECKING:
 
 
 HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
-"""Keys of Hydra's own output folders, which this project does not use."""
-
+"""Keys of Hydra's output folders, which this project does not use."""
 
 SEARCH = "hydra/sweeper=optuna"
-"""The sweeper whose members are proposed by results; of intervals too."""
-
+"""The sweeper that proposes members by results, and accepts intervals."""
 
 SEARCH_KEYS = ("n_trials", "n_jobs", "study_name", "sampler", "pruner", "params")
-"""The keys of that sweeper, as `train_anywhere.plugins.register` gives them to Hydra."""
+"""Keys of the sweeper, as `train_anywhere.plugins.register` passes them to Hydra."""
 
-NAMED = (*CHOSEN, "strategy")
-"""Groups whose key `name` is no choice."""
+NAMED_GROUPS = (*SINGLE_GROUPS, "strategy")
+"""Groups whose key `name` does not select a choice."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What was typed.
+    """The arguments of a command.
 
     Attributes:
         overrides: `key=value` and the like.
@@ -45,25 +43,26 @@ class CommandLine:
     flags: list[str]
 
 
-def opened(words: Sequence[str]) -> list[str]:
-    """Overrides as Hydra takes them where a key need not be in a file: arguments of a target (`task.hidden=64` as `++task.hidden=64`).
+def to_hydra_overrides(words: Sequence[str]) -> list[str]:
+    """Return the overrides in Hydra's notation.
 
-    A target that is typed begins without the arguments of the one in the chosen file: `data._target_=mine.rows` stands for
-    `data=custom` too. `init=RUN` stands for `init.run=RUN`. A task with a train_dataloader of its own stands for `data=module` too, if
-    no data is named.
+    An argument of a target need not be in a file: `task.hidden=64` becomes `++task.hidden=64`. A typed target does not get the arguments of
+    the file's target: `data._target_=mine.rows` adds `data=custom`. A task with a train_dataloader adds `data=module` if no data is named.
+    `init=RUN` becomes `init.run=RUN`.
     """
     words = [f"init.run={word.removeprefix('init=')}" if word.startswith("init=") else word for word in words]
     typed = [word.lstrip("+").partition("=")[0] for word in words]
-    begun = [g for g in CHOSEN if any(k.startswith(f"{g}.{TARGET}") for k in typed) and g not in typed]
-    sections = tuple(f"{group}." for group in (*CHOSEN, *LISTED))
+    targets = [key.partition(f".{TARGET}")[0] for key in typed if f".{TARGET}" in key]
+    new_targets = [group for group in SINGLE_GROUPS if group in targets and group not in typed]
+    sections = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS))
     added = [f"++{w}" if w.startswith(sections) and "=" in w else w for w in words]
     named = any(key in ("data", "experiment", "resume") or key.startswith(f"data.{TARGET}") for key in typed)
-    own = ["data=module"] if not named and _brings_loaders(words) else []
-    return [*own, *(f"{group}={CUSTOM}" for group in begun), *added]
+    own = ["data=module"] if not named and _task_has_loaders(words) else []
+    return [*own, *(f"{group}={CUSTOM}" for group in new_targets), *added]
 
 
-def _brings_loaders(words: Sequence[str]) -> bool:
-    """Return whether the task that the words name is a LightningModule with a train_dataloader, as far as its source says."""
+def _task_has_loaders(words: Sequence[str]) -> bool:
+    """Return whether the source of the named task is a LightningModule with a train_dataloader."""
     given = dict(word.lstrip("+").partition("=")[::2] for word in words)
     dotted = given.get(f"task.{TARGET}") or given.get(f"task.{TARGET}.lightning")
     with suppress(ConfigError, TargetError, OSError):
@@ -75,16 +74,16 @@ def _brings_loaders(words: Sequence[str]) -> bool:
     return False
 
 
-def here() -> None:
-    """Raise ProjectError if the current folder was deleted: relative paths would mean nothing."""
+def refuse_deleted_folder() -> None:
+    """Raise ProjectError if the current folder was deleted: relative paths would have no meaning."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
         raise ProjectError("the current folder was deleted: cd to one that exists.") from error
 
 
-def split(arguments: Sequence[str]) -> CommandLine:
-    """Separate flags from overrides; Hydra itself accepts overrides on one side of the flags only.
+def split_flags(arguments: Sequence[str]) -> CommandLine:
+    """Separate flags from overrides. Hydra accepts all overrides before the flags or all after them, not both.
 
     Raises:
         ConfigError: a flag is unknown or can't be used here, or an argument is not UTF-8.
@@ -150,19 +149,21 @@ def _flag_problems(given: dict[str, object]) -> list[str]:
 
 def _folder_problems(overrides: Sequence[str]) -> list[str]:
     return [
-        f"'{o}' sets a folder of Hydra's own, which this project does not use; use paths.results=DIR."
+        f"'{o}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."
         for o in overrides
         if o.lstrip("+~").startswith(HYDRA_FOLDERS)
     ]
 
 
 def _name_problems(overrides: Sequence[str]) -> list[str]:
-    """`model.name=resnet18` would change a name alone."""
+    """Return a sentence for each override such as `model.name=resnet18`, which would change only a name."""
     words = [override.lstrip("+").partition("=") for override in overrides]
     return [
-        f"'{key}={value}' chooses nothing, it is a name; use {group}={value}."
+        f"'{key}={value}' changes only a name and selects nothing; use {group}={value}."
         for key, _, value in words
-        if (group := key.removesuffix(".name")) in NAMED and key != group and value in groups()[group]
+        if (group := key.removesuffix(".name")) in NAMED_GROUPS
+        and key != group
+        and value in list_groups()[group]
     ]
 
 
@@ -175,16 +176,16 @@ def _search_problems(overrides: Sequence[str], sweep: bool) -> list[str]:
 
 
 def _sweeper_problems(overrides: Sequence[str]) -> list[str]:
-    """Keys of `hydra.sweeper` that this sweeper does not have: Hydra would advise to add them, and then nothing would read them."""
+    """Return a sentence for each unknown key of `hydra.sweeper`. Hydra would suggest `+`, and nothing would read the key."""
     head = "hydra.sweeper."
     given = [word.lstrip("+~").partition("=")[0] for word in overrides]
     keys = [key.removeprefix(head) for key in given if key.startswith(head)]
     if SEARCH not in overrides:
         others = any(word.startswith("hydra/sweeper=") for word in overrides)
-        return [] if others else [f"'{head}{key}' is of {SEARCH}; add that, and -m." for key in keys]
+        return [] if others else [f"'{head}{key}' is a key of {SEARCH}; add that, and -m." for key in keys]
     known = ", ".join(SEARCH_KEYS)
     return [
-        f"'{head}{key}' is not a key of {SEARCH}, which has {known}; what is best say checkpoint.monitor and checkpoint.mode."
+        f"'{head}{key}' is not a key of {SEARCH}, which has {known}; set the metric with checkpoint.monitor and checkpoint.mode."
         for key in keys
         if key not in SEARCH_KEYS and not key.startswith("params.")
     ]
@@ -193,10 +194,6 @@ def _sweeper_problems(overrides: Sequence[str]) -> list[str]:
 def _refuse_bytes(arguments: Sequence[str]) -> None:
     odd = [a for a in arguments if not a.isascii() and a != a.encode("utf-8", "replace").decode()]
     if odd:
-        raise ConfigError(
-            *[
-                f"the argument '{a.encode('utf-8', 'backslashreplace').decode()}' is not UTF-8; "
-                "type it in a terminal whose encoding is UTF-8."
-                for a in odd
-            ]
-        )
+        shown = [a.encode("utf-8", "backslashreplace").decode() for a in odd]
+        advice = "type it in a terminal whose encoding is UTF-8."
+        raise ConfigError(*[f"the argument '{a}' is not UTF-8; {advice}" for a in shown])

@@ -1,7 +1,7 @@
-"""Why a command line was refused: all its problems at once, each with what to type instead.
+"""Find all problems of a refused command line, each with what to type instead.
 
-Hydra stops at the first fault, and a value of the wrong type hides contradictions. This runs only after a refusal: it
-checks each argument on its own, then composes the valid ones, so that the schema's problems are listed too.
+Hydra stops at the first fault, and a value of the wrong type hides contradictions. After a refusal, this module
+checks each argument by itself, then composes the valid ones to find the problems of the schema too.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,48 +9,54 @@ from functools import cache
 from typing import Any
 
 from train_anywhere.config.command.command_line import SEARCH
-from train_anywhere.config.command.compose import CONFIGS, compose, empty_sweep, groups, parse_override
-from train_anywhere.config.command.sentences import about_configuration, sentence
-from train_anywhere.config.command.yaml_files import broken_files, problem_of_choice
+from train_anywhere.config.command.compose import (
+    CONFIGS,
+    compose,
+    empty_sweep_problem,
+    list_groups,
+    parse_override,
+)
+from train_anywhere.config.command.sentences import error_sentence, is_configuration_error
+from train_anywhere.config.command.yaml_files import choice_problem, file_problems
 from train_anywhere.config.load import load
-from train_anywhere.config.open_groups import CHOSEN
+from train_anywhere.config.open_groups import SINGLE_GROUPS
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strict import did_you_mean, keys
+from train_anywhere.config.strict import did_you_mean, section_keys
 from train_anywhere.errors import ConfigError
 
-KEYS = keys(Config) - {"name"}
+KEYS = section_keys(Config) - {"name"}
 """The top-level keys of the configuration, without `name`, which every choice has too."""
 
-DEEPEST = 20
-"""Nested lists and sections that are allowed; at some hundreds OmegaConf fails, without naming a key."""
+MAX_DEPTH = 20
+"""The most nested lists and sections; OmegaConf fails at some hundreds, without naming a key."""
 
 Compose = Callable[[tuple[str, ...]], dict[str, Any]]
-"""`compose`, which is slow, with a cache."""
+"""The function `compose`, which is slow, with a cache."""
 
 
 def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
-    """An error with one sentence per problem of the overrides.
+    """Return an error with one sentence per problem of the overrides.
 
     Args:
         arguments: the overrides.
-        first: what was raised; its problems stay in the list, and its own message is used if nothing clearer is found.
-        sweep: several values of one key are allowed (`-m`).
+        first: the error that was raised. Its problems stay in the list; its message is used if nothing clearer is found.
+        sweep: whether one key may have several values (`-m`).
     """
     try:
         problems = _all_problems(arguments, sweep, cache(compose))
     except Exception as error:  # a bug in the diagnosis must not hide the first error
-        problems = [] if about_configuration(first) else [sentence(error) or repr(error)]
+        problems = [] if is_configuration_error(first) else [error_sentence(error) or repr(error)]
     known = first.problems if isinstance(first, ConfigError) else []
-    if problems:  # a file whose keys land in the wrong place has a clearer problem of its own
-        stray = tuple(f"'{group}' is not a key" for group in groups() if group not in KEYS)
+    if problems:  # a file whose keys get into the wrong section has a clearer problem
+        stray = tuple(f"'{group}' is not a key" for group in list_groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
     found = [_with_file(problem, arguments) for problem in found]
-    return ConfigError(*(list(dict.fromkeys(found)) or [sentence(first) or str(first).strip()]))
+    return ConfigError(*(list(dict.fromkeys(found)) or [error_sentence(first) or str(first).strip()]))
 
 
 def _with_file(problem: str, arguments: Sequence[str]) -> str:
-    """Return the sentence about a missing key with the file that was chosen for its section."""
+    """Add the file that was chosen for the section to the sentence about a missing key."""
     section, missing, _ = problem.removeprefix("'").partition("' is missing")
     group = section.partition(".")[0]
     chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{group}=")]
@@ -60,7 +66,7 @@ def _with_file(problem: str, arguments: Sequence[str]) -> str:
 
 def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
     problems: list[str] = []
-    known_groups = groups()
+    known_groups = list_groups()
     searches = SEARCH in arguments
     selected, valued = [], []
     for text in arguments:
@@ -76,20 +82,16 @@ def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> l
     try:
         tree = composed(_first_choices(selected))
     except Exception as error:
-        if not about_configuration(error):
+        if not is_configuration_error(error):
             raise
-        return problems or broken_files(CONFIGS, KEYS, error) or [sentence(error) or repr(error)]
+        return problems or file_problems(CONFIGS, KEYS, error) or [error_sentence(error) or repr(error)]
     sections = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
-    if not sections and (broken := broken_files(CONFIGS, KEYS)):
+    if not sections and (broken := file_problems(CONFIGS, KEYS)):
         return problems + broken
     good = list(selected)
     for text, key, override in valued:
-        if (
-            override.is_add()
-            or override.is_force_add()
-            or override.is_delete()
-            or _check_key(key, tree, known_groups, problems)
-        ):
+        changes = override.is_add() or override.is_force_add() or override.is_delete()
+        if changes or _check_key(key, tree, known_groups, problems):
             good.append(text)
     return problems + _schema_problems(_first_choices(good), composed)
 
@@ -99,33 +101,25 @@ def _parse(text: str, problems: list[str]) -> Any:
     if override is None:
         key, equals, _ = text.partition("=")
         odd = equals and not key.isascii()
-        problems.append(
-            f"'{key}' is not a key of the configuration."
-            if odd
-            else f"'{text}' is not of the form key=value."
-        )
+        name = f"'{key}' is not a key of the configuration."
+        problems.append(name if odd else f"'{text}' is not of the form key=value.")
     elif not override.key_or_group:
         problems.append(f"'{text}' names no key: it is not of the form key=value.")
         return None
-    elif _depth(override.value()) > DEEPEST:
+    elif _depth(override.value()) > MAX_DEPTH:
         problems.append(f"{override.key_or_group} has more nested brackets than any value can have.")
         return None
     return override
 
 
 def _depth(value: Any) -> int:
-    """How many lists and sections the innermost value is nested in."""
+    """Return the number of lists and sections around the innermost value."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
 
 
 def _check_sweep(
-    text: str,
-    override: Any,
-    sweep: bool,
-    known_groups: dict[str, list[str]],
-    problems: list[str],
-    searches: bool = False,
+    text: str, override: Any, sweep: bool, groups: dict[str, list[str]], problems: list[str], searches: bool
 ) -> bool:
     if not override.is_sweep_override():
         return True
@@ -135,11 +129,11 @@ def _check_sweep(
             f"('{override.key_or_group}=\"...\"') if it is one value."
         )
     elif not override.is_discrete_sweep() and searches:
-        return False  # search/space.py looks at it
+        return False  # search/space.py checks it
     elif not override.is_discrete_sweep():
         problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
-    elif not _values(override, known_groups.get(override.key_or_group, [])):
-        problems.append(empty_sweep(text))
+    elif not _values(override, groups.get(override.key_or_group, [])):
+        problems.append(empty_sweep_problem(text))
     else:
         return True
     return False
@@ -150,7 +144,7 @@ def _check_choice(text: str, override: Any, choices: list[str], problems: list[s
     if override.is_add():
         problems.append(f"'{text}': {group} is already in the configuration; write it without +.")
     for value in _values(override, choices):
-        if isinstance(value, list) and group in CHOSEN:
+        if isinstance(value, list) and group in SINGLE_GROUPS:
             problems.append(f"{group}={value} is not a choice{did_you_mean('', choices)}")
             continue
         for choice in value if isinstance(value, list) else [value]:
@@ -166,7 +160,7 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
     elif choice is None and group in KEYS:
         problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
     elif choice is not None:
-        problem = problem_of_choice(CONFIGS / group / f"{name}.yaml", KEYS)
+        problem = choice_problem(CONFIGS / group / f"{name}.yaml", KEYS)
         problems += [problem] if problem else []
 
 
@@ -178,20 +172,15 @@ def _check_key(
         if not isinstance(section, dict) or part not in section:
             here = list(section) if isinstance(section, dict) else []
             here += [] if depth else [g for g in known_groups if g not in here]
-            problems.append(
-                f"'{key}' is not a key of the configuration{_nearest_key(key, part, depth, here)}"
-            )
+            hint = did_you_mean(part, here, ".".join(key.split(".")[:depth]))
+            problems.append(f"'{key}' is not a key of the configuration{hint}")
             return False
         section = section[part]
     return True
 
 
-def _nearest_key(key: str, part: str, depth: int, here: list[str]) -> str:
-    return did_you_mean(part, here, ".".join(key.split(".")[:depth]))
-
-
 def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
-    """The values of an override: each value of a sweep, and all `choices` that a pattern matches."""
+    """Return the values of an override: each value of a sweep, and all `choices` that a pattern matches."""
     from hydra.core.override_parser.types import Glob
 
     value = override.value()
@@ -203,22 +192,22 @@ def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
 
 
 def _first_choices(texts: list[str]) -> tuple[str, ...]:
-    """The overrides with the first value of each sweep (a=1,2): those of the sweep's first member."""
+    """Return the overrides of a sweep's first member: the first value of each sweep such as a=1,2."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Glob
 
-    out, known = [], groups()
+    out, known = [], list_groups()
     for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
         choices = known.get(override.key_or_group, [])
         swept = _values(override, choices) if override.is_sweep_override() else []
-        if swept and not isinstance(override.value(), Glob):  # as Hydra's grammar writes them: null, not None
+        if swept and not isinstance(override.value(), Glob):  # in Hydra's notation: null, not None
             swept = list(override.sweep_string_iterator())
         out.append(f"{text.split('=')[0]}={swept[0]}" if swept else text)
     return tuple(out)
 
 
 def _schema_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
-    """The schema's problems. Overrides that it names are removed and it is asked again, since a wrong type hides later checks."""
+    """Return the problems of the schema. A wrong type hides later checks: check again without the reported overrides."""
     found: list[str] = []
     while True:
         new = [p for p in _load_problems(overrides, composed) if p not in found]
@@ -235,7 +224,7 @@ def _load_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
     except ConfigError as error:
         return error.problems
     except Exception as error:
-        if not about_configuration(error):
+        if not is_configuration_error(error):
             raise
-        return [sentence(error) or repr(error)]
+        return [error_sentence(error) or repr(error)]
     return []

@@ -1,4 +1,4 @@
-"""JSON schemas of the files in configs/, with which editors complete and check YAML: `make schemas` writes them to .vscode/.
+"""Write JSON schemas of the files in configs/ to .vscode/ (`make schemas`), so that editors complete and check YAML.
 
 Sources: json-schema.org draft-07, which the YAML language server reads (github.com/redhat-developer/yaml-language-server).
 """
@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from train_anywhere.config import schema, strict
 from train_anywhere.config.command.compose import CONFIGS
-from train_anywhere.config.command.explained import comments
+from train_anywhere.config.command.help_comments import read_comments
 from train_anywhere.config.limits import Range
-from train_anywhere.config.open_groups import CHECK, LISTED, TARGET, Open
+from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, TARGET, OpenSection
 from train_anywhere.files import ROOT
 
 Schema = dict[str, Any]
@@ -23,18 +23,18 @@ Schema = dict[str, Any]
 SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", type(None): "null"}
 
 LATER: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
-"""A value that OmegaConf computes, which may stand for any other."""
+"""An interpolation, or a missing value, of OmegaConf, which is valid for any type."""
 
-GROUPS = ("task", "data", "model", "optimizer", "schedule", "strategy", "container", *LISTED)
-"""Folders of configs/ whose files hold one section; files of the others hold keys of the whole configuration."""
+GROUPS = ("task", "data", "model", "optimizer", "schedule", "strategy", "container", *LIST_GROUPS)
+"""Folders of configs/ whose files hold one section; other files hold keys of the whole configuration."""
 
 WHOLE = ("train.yaml", "cluster/*.yaml", "experiment/*.yaml", "local/*.yaml")
 
 
-def schemas() -> dict[str, Schema]:
+def make_schemas() -> dict[str, Schema]:
     """Return a schema for each of `GROUPS`, and "config" for files with keys of the whole configuration."""
     whole = _section(schema.Config)
-    texts = comments(CONFIGS / "train.yaml")
+    texts = read_comments(CONFIGS / "train.yaml")
     _describe(whole, texts)
     defaults = {
         "type": "array",
@@ -44,34 +44,36 @@ def schemas() -> dict[str, Schema]:
     found = {"config": whole}
     for group in GROUPS:
         section = whole["properties"][group]["anyOf"][0]
-        found[group] = {"anyOf": [section, {"type": "null"}]} if group in LISTED else section
+        found[group] = {"anyOf": [section, {"type": "null"}]} if group in LIST_GROUPS else section
     return {
         name: {"$schema": "http://json-schema.org/draft-07/schema#", **one} for name, one in found.items()
     }
 
 
-def files() -> dict[Path, str]:
+def schema_files() -> dict[Path, str]:
     """Return the files below .vscode/ and their contents."""
     folder = ROOT / ".vscode"
     used = {f".vscode/schemas/{name}.json": f"configs/{name}/*.yaml" for name in GROUPS}
     whole = {".vscode/schemas/config.json": [f"configs/{pattern}" for pattern in WHOLE]}
     settings = {"python.defaultInterpreterPath": ".venv/bin/python", "yaml.schemas": whole | used}
-    texts = {folder / "schemas" / f"{name}.json": json.dumps(one) + "\n" for name, one in schemas().items()}
+    texts = {
+        folder / "schemas" / f"{name}.json": json.dumps(one) + "\n" for name, one in make_schemas().items()
+    }
     return {folder / "settings.json": json.dumps(settings, indent=1) + "\n", **texts}
 
 
 def main() -> int:
-    """Write the files; returns the exit code."""
-    for path, text in files().items():
+    """Write the files and return the exit code."""
+    for path, text in schema_files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return 0
 
 
 def _section(cls: type) -> Schema:
-    """Return the schema of a dataclass; no key is required, since another file may give it."""
-    keys = {name: _value(hint) for name, hint in strict.types_of(cls).items()}
-    if not issubclass(cls, Open):
+    """Return the schema of a dataclass. No key is required, since another file may set it."""
+    keys = {name: _value(hint) for name, hint in strict.field_types(cls).items()}
+    if not issubclass(cls, OpenSection):
         return {"type": "object", "properties": keys, "additionalProperties": False}
     names = {"type": ["string", "null"]}
     target: Schema = {"anyOf": [names, {"type": "object", "additionalProperties": names}]}
@@ -116,7 +118,7 @@ def _bounds(rules: tuple[Any, ...]) -> Schema:
 
 
 def _describe(section: Schema, texts: Mapping[str, str], path: str = "") -> None:
-    """Add the comments of configs/train.yaml to its keys."""
+    """Add the comments of configs/train.yaml to the keys of a schema."""
     for name, value in section.get("properties", {}).items():
         key = f"{path}{name}"
         if text := texts.get(key):

@@ -1,4 +1,4 @@
-"""The members of one command: a single run, or all runs of a sweep, typed and checked together."""
+"""Load and check the members of one command: a single run, or all runs of a sweep."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,20 @@ from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 
-OF_THE_COMMAND = ("dry_run", "wait", "after")
-"""Keys of the command, of which there is one, rather than of a member."""
+COMMAND_KEYS = ("dry_run", "wait", "after")
+"""Keys that apply to the whole command, not to a member."""
 
 Tree = Mapping[str, Any]
-"""What Hydra composed for one member, as plain dicts and lists."""
+"""The configuration that Hydra composed for one member, as plain dicts and lists."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One run that a command asks for.
+    """One run of a command.
 
     Attributes:
-        config: complete and checked.
-        overrides: what was typed for it; kept in its run folder.
+        config: its complete and checked configuration.
+        overrides: its overrides, which are saved in the run folder.
     """
 
     config: Config
@@ -31,10 +31,10 @@ class Member:
 
 
 def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], check: Check) -> list[Member]:
-    """Every member typed and checked.
+    """Load and check all members.
 
     Raises:
-        ConfigError: the problems of all members; those of a sweep say of which.
+        ConfigError: lists the problems of all members; in a sweep, with the overrides of the member.
     """
     members: list[Member] = []
     wrong: list[tuple[str, list[str]]] = []
@@ -44,37 +44,38 @@ def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], chec
         except ConfigError as error:
             wrong.append((" ".join(typed), error.problems))
     if wrong:
-        raise ConfigError(*each_once(wrong, len(trees)))
+        raise ConfigError(*merge_problems(wrong, len(trees)))
     return members
 
 
-def each_once(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> list[str]:
-    """What is wrong with all members, then what is wrong with some, with their words.
+def merge_problems(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> list[str]:
+    """Return the problems that all members have, then those of single members with their overrides.
 
     Args:
-        wrong: the words of a member, and its problems.
-        members: how many there are.
+        wrong: the overrides of each member with problems, and its problems.
+        members: number of all members.
     """
     counts = Counter(problem for _, problems in wrong for problem in dict.fromkeys(problems))
     of_all = [problem for problem, count in counts.items() if count == members]
     return of_all + [f"{typed}: {p}" for typed, problems in wrong for p in problems if p not in of_all]
 
 
-def refuse_unlike(trees: Sequence[Tree], submitted: bool) -> None:
-    """All members go to one scheduler, or all run here.
+def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
+    """Refuse members that do not all go to one scheduler, or all run here.
 
     Args:
-        submitted: whether they are about to be submitted; else they run on this machine.
+        trees: the composed configurations.
+        submitted: whether they are submitted; otherwise they run on this machine.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: lists all problems.
         SubmitError: the sweep is empty.
     """
     if not trees:
         raise SubmitError("this sweep has no members: a range() or glob() in it is empty.")
     problems = [
         f"{key} can't be swept: it applies to the whole command, not to a member; give it one value."
-        for key in OF_THE_COMMAND
+        for key in COMMAND_KEYS
         if any(tree[key] != trees[0][key] for tree in trees)
     ]
     if (len(trees) > 1 or not submitted) and any(tree["resume"] for tree in trees):
@@ -89,16 +90,16 @@ def refuse_unlike(trees: Sequence[Tree], submitted: bool) -> None:
             f"give each a command of its own ({commands})."
         )
     else:
-        problems += _elsewhere(trees[0]["cluster"], len(trees) > 1, submitted)
+        problems += _scheduler_problems(trees[0]["cluster"], len(trees) > 1, submitted)
     if problems:
         raise ConfigError(*problems)
 
 
-def _elsewhere(cluster: Mapping[str, Any], many: bool, submitted: bool) -> list[str]:
-    """A preset brings its launcher along; something on the command line has put another one in its place."""
+def _scheduler_problems(cluster: Mapping[str, Any], many: bool, submitted: bool) -> list[str]:
+    """Check that the launcher fits the cluster: a preset sets its launcher, but the command line may replace it."""
     name, scheduler = cluster.get("name"), cluster.get("scheduler")
     if scheduler is None:
-        return []  # the schema says what is missing
+        return []  # the schema reports the missing key
     if submitted and scheduler == "none":
         return [
             f"cluster.scheduler=none: cluster={name} has no scheduler to submit to; to train here use cluster=local."

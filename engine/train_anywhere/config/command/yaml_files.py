@@ -1,4 +1,4 @@
-"""What is wrong with a YAML file, in one sentence with its name and line; Hydra would show a traceback of its own code."""
+"""Report what is wrong with a YAML file, with its name and line; Hydra would show a traceback."""
 
 import re
 import stat
@@ -9,21 +9,21 @@ from typing import Any, TextIO
 
 import yaml
 
-from train_anywhere.config.open_groups import CHOSEN, LISTED, TARGET
+from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
-"""First line of a file whose keys are top-level ones, not those of its group."""
+"""First line of a file whose keys are top-level keys instead of keys of its group."""
 
-MOST_VALUES = 100_000
-"""A file of aliases of aliases may stand for so many values that composing them never ends."""
+MAX_VALUES = 100_000
+"""The most values in a file: aliases of aliases can stand for so many that composing never ends."""
 
 WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
-"""Clearer words for messages of PyYAML."""
+"""Clearer replacements for messages of PyYAML."""
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The content of a YAML file that holds keys.
+    """Return the content of a YAML file that holds keys.
 
     Raises:
         ConfigError: the file can't be read or holds no keys; the message names file and line.
@@ -35,18 +35,18 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(yaml_sentence(error, str(path))) from error
     if not isinstance(tree, dict):
-        held = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
-        raise ConfigError(f"{path} must contain keys, one `key: value` per line, but contains {held}.")
+        content = {list: "a list", type(None): "nothing"}.get(type(tree), "a single value")
+        raise ConfigError(f"{path} must contain keys, one `key: value` per line, but contains {content}.")
     if odd := [key for key in tree if not isinstance(key, str)]:
         raise ConfigError(f"{path}: {odd[0]!r} is not a key of the configuration.")
     return tree
 
 
 def read_text(path: Path) -> str:
-    """The content of a text file.
+    """Return the content of a text file.
 
     Raises:
-        ConfigError: it can't be read, or is not UTF-8.
+        ConfigError: the file can't be read, or is not UTF-8.
     """
     try:
         data = path.read_bytes()
@@ -61,8 +61,8 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def refuse_unusable(folder: Path) -> None:
-    """Refuse what Hydra would not report: it blocks on a pipe, and makes folders of its own if train.yaml is empty.
+def refuse_unusable_files(folder: Path) -> None:
+    """Refuse faults that Hydra does not report: it blocks on a pipe, and creates its output folders if train.yaml is empty.
 
     Raises:
         ProjectError: train.yaml is empty, or a YAML file below `folder` is a pipe or device.
@@ -78,13 +78,13 @@ def refuse_unusable(folder: Path) -> None:
     _replace_open_of_hydra()
 
 
-def too_large(text: str | bytes) -> bool:
-    """Whether some YAML has more than `MOST_VALUES` values when each alias is replaced by what it stands for."""
+def is_too_large(text: str | bytes) -> bool:
+    """Return whether some YAML has more than `MAX_VALUES` values after each alias is replaced."""
     sizes: dict[int, int] = {}
 
     def size(node: Any) -> int:
         if id(node) not in sizes:
-            sizes[id(node)] = 1  # of an alias inside of what it stands for
+            sizes[id(node)] = 1  # for an alias inside its own value
             inner = node.value if isinstance(node, yaml.CollectionNode) else []
             sizes[id(node)] += sum(
                 size(n) for entry in inner for n in (entry if isinstance(entry, tuple) else [entry])
@@ -92,34 +92,35 @@ def too_large(text: str | bytes) -> bool:
         return sizes[id(node)]
 
     try:
-        return size(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES
+        return size(yaml.compose(text, Loader=yaml.SafeLoader)) > MAX_VALUES
     except (yaml.YAMLError, ValueError, RecursionError):
         return False  # reading it gives a better message
 
 
 def _replace_open_of_hydra() -> None:
-    """Let Hydra read byte order marks, which hide the line `HEADER` from it, and refuse aliases that never end."""
+    """Let Hydra skip byte order marks, which hide the line `HEADER` from it, and refuse endless aliases."""
     from hydra._internal.core_plugins import file_config_source
 
     file_config_source.open = open_yaml  # type: ignore[attr-defined]
 
 
 def open_yaml(path: str, encoding: str = "utf-8") -> TextIO:
-    """Open a YAML file without its byte order mark. Raises YAMLError if its aliases stand for too many values."""
+    """Open a YAML file without its byte order mark, or raise YAMLError if its aliases stand for too many values."""
     file = open(path, encoding="utf-8-sig")  # noqa: SIM115
     text = file.read()
-    if "*" in text and too_large(text):
+    if "*" in text and is_too_large(text):
         file.close()
-        problem = f"its aliases (*name) stand for more than {MOST_VALUES:,} values"
+        problem = f"its aliases (*name) stand for more than {MAX_VALUES:,} values"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, 0, 0, "", 0))
     file.seek(0)
     return file
 
 
 def yaml_sentence(error: Exception, path: str | None = None) -> str:
-    """PyYAML's error with file and line.
+    """Return PyYAML's message with file and line.
 
     Args:
+        error: an error of PyYAML or of decoding.
         path: the file, if the error does not name it.
     """
     mark = getattr(error, "problem_mark", None)
@@ -131,21 +132,19 @@ def yaml_sentence(error: Exception, path: str | None = None) -> str:
     return f"{name}{f', line {mark.line + 1}' if mark else ''}: {clearer}."
 
 
-def names_in(tree: dict[str, Any]) -> list[str]:
-    """The files of its own group that a file names in its defaults."""
+def default_choices(tree: dict[str, Any]) -> list[str]:
+    """Return the files of its group that a file names in its defaults."""
     defaults = tree.get("defaults")
-    return (
-        [e.removesuffix(".yaml") for e in defaults if isinstance(e, str)]
-        if isinstance(defaults, list)
-        else []
-    )
+    entries = defaults if isinstance(defaults, list) else []
+    return [e.removesuffix(".yaml") for e in entries if isinstance(e, str)]
 
 
-def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
-    """What is wrong with the file of one choice of a group, apart from its values.
+def choice_problem(path: Path, keys: Collection[str]) -> str | None:
+    """Return what is wrong with the file of one choice of a group, apart from its values.
 
     Args:
-        keys: the top-level ones of the configuration, as opposed to those of a group.
+        path: the file.
+        keys: the top-level keys of the configuration.
     """
     try:
         text = read_text(path)
@@ -154,28 +153,28 @@ def problem_of_choice(path: Path, keys: Collection[str]) -> str | None:
         return error.problems[0]
     if not isinstance(tree.get("defaults", []), list):
         return f"{path}: defaults must be a list, one `- group: choice` per line."
-    if path.stem in names_in(tree):
+    if path.stem in default_choices(tree):
         return f"{path} names itself among its defaults; remove that line."
     if not tree and path.parent.name in keys:
         return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
     group = path.parent.name
-    named = [tree, *(v for v in tree.values() if group in LISTED and isinstance(v, dict))]
+    named = [tree, *(v for v in tree.values() if group in LIST_GROUPS and isinstance(v, dict))]
     plain = group in keys and any(TARGET in section for section in named)
     if HEADER not in text and not plain and (group not in keys or tree.keys() & keys):
         below = f"its keys go below '{path.parent.name}'" if tree else "it is empty"
         return f"{path} lacks the header line `{HEADER}`: without it {below}. Make that its first line."
-    if group in CHOSEN and HEADER not in text and not tree.keys() & {TARGET, "name", "defaults"}:
-        return f"{path} does not say what to use; write `{TARGET}: package.name` into it."
+    if group in SINGLE_GROUPS and HEADER not in text and not tree.keys() & {TARGET, "name", "defaults"}:
+        return f"{path} has no target; write `{TARGET}: package.name` into it."
     return None
 
 
-def broken_files(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
-    """What is wrong with train.yaml and the files chosen in its defaults.
+def file_problems(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
+    """Return what is wrong with train.yaml and the files chosen in its defaults.
 
     Args:
-        folder: configs.
-        keys: as of `problem_of_choice`.
-        error: what was raised; a decoding error does not name its file, so all files are read.
+        folder: the folder configs.
+        keys: the top-level keys of the configuration.
+        error: the error that was raised; a decoding error does not name its file, so all files are read.
     """
     found: list[str] = []
     try:
@@ -184,7 +183,7 @@ def broken_files(folder: Path, keys: Collection[str], error: Exception | None = 
         defaults = read_mapping(folder / "train.yaml").get("defaults")
         chosen = [c for entry in defaults or [] if isinstance(entry, dict) for c in entry.items()]
         paths = [folder / str(group) / f"{choice}.yaml" for group, choice in chosen if choice]
-        found += [p for path in paths if path.parent.is_dir() and (p := problem_of_choice(path, keys))]
+        found += [p for path in paths if path.parent.is_dir() and (p := choice_problem(path, keys))]
     except ConfigError as problem:
         found += problem.problems
     return found

@@ -1,10 +1,15 @@
-"""What a dotted name such as `package.module.Class` is and takes, read from source: nothing of it is imported.
+"""Read the signature of a dotted name such as `package.module.Class` from its source, without importing it.
 
-A submission checks the arguments of a target on a login node, where importing its framework would take seconds, and may be
-impossible. `modules` finds and parses files (`skeleton`: without the bodies of functions), `bindings` says which statement gives
-a name its value, `names` follows names to a class or function, `parameters`, `classes`, `fields` and `forwarding` say what a call
-of it takes, `hints` turns annotations into types, `definition` is the result.
-What can't be read is said to be unreadable, never guessed: a valid target is not refused.
+A submission checks the arguments of a target on a login node, where importing its framework takes seconds and may be impossible.
+
+modules        find and parse files; `skeleton` leaves out the bodies of functions
+bindings       find the statement that gives a name its value
+names          follow a name to its class or function
+parameters     read the parameters of a call, with `classes`, `fields` and `forwarding`
+hints          convert annotations to types
+definition     the result
+
+A target whose source can't be read is reported as unreadable and never guessed, so no valid target is refused.
 """
 
 import ast
@@ -15,56 +20,56 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from train_anywhere.config.signatures.classes import attributes, constructor
+from train_anywhere.config.signatures.classes import constructor_signature, literal_attributes
 from train_anywhere.config.signatures.definition import (
     NO_DEFAULT,
     Definition,
     Parameter,
     TargetError,
-    framework_of,
+    find_framework,
 )
 from train_anywhere.config.signatures.modules import Module, Modules
 from train_anywhere.config.signatures.names import Names, Place, Thing
-from train_anywhere.config.signatures.parameters import COMPUTING, decorators, written
+from train_anywhere.config.signatures.parameters import PROPERTY_DECORATORS, decorator_names, read_signature
 from train_anywhere.config.strict import did_you_mean, nearest
 from train_anywhere.files import ROOT
-from train_anywhere.renamed import renamed
+from train_anywhere.renamed import current_name
 
 __all__ = ["NO_DEFAULT", "Definition", "Parameter", "TargetError", "read"]
 
 LONGEST = 500
-"""Characters of a name: beyond it, somebody gave a text."""
+"""Characters of the longest name; a longer string is some other value."""
 
 
 def read(dotted: str, roots: Sequence[Path] = (ROOT,)) -> Definition:
-    """What a dotted name is, as far as its source says; a process reads each name once.
+    """Return the definition of a dotted name according to its source. Each name is read once per process.
 
     Args:
         dotted: such as `mine.Network`, or `mine.Network.build` for a method of a class.
-        roots: folders of the project; packages of the environment come after them.
+        roots: folders of the project, which are searched before the environment.
 
     Raises:
-        TargetError: there certainly is no such class or function, or a file of the project is not valid Python.
+        TargetError: the class or function does not exist, or a file of the project is not valid Python.
     """
-    return _read(renamed(dotted), tuple(roots))
+    return _read(current_name(dotted), tuple(roots))
 
 
 @functools.cache
 def _read(dotted: str, roots: tuple[Path, ...]) -> Definition:
-    parts = _parts(dotted)
+    parts = _split_name(dotted)
     names = _names(roots)
     try:
         module = names.modules.find(parts[0])
         if module is None:
-            raise TargetError(_no_package(names.modules, parts[0]))
+            raise TargetError(_no_package_message(names.modules, parts[0]))
         if len(parts) == 1:
-            raise TargetError(_is_module(names, module))
-        thing = _walk(names, module, parts[0], parts[1:])
+            raise TargetError(_module_message(names, module))
+        thing = _look_up(names, module, parts[0], parts[1:])
         if isinstance(thing, Module):
-            raise TargetError(_is_module(names, thing))
-        return _definition(names, thing, dotted)
+            raise TargetError(_module_message(names, thing))
+        return _make_definition(names, thing, dotted)
     except RecursionError:  # source that is nested hundreds of levels deep
-        return Definition(dotted, "unreadable", framework=framework_of([dotted]))
+        return Definition(dotted, "unreadable", framework=find_framework([dotted]))
 
 
 @functools.cache
@@ -72,11 +77,11 @@ def _names(roots: tuple[Path, ...]) -> Names:
     return Names(Modules(roots))
 
 
-def _parts(dotted: str) -> list[str]:
-    """The names between the dots.
+def _split_name(dotted: str) -> list[str]:
+    """Split a dotted name.
 
     Raises:
-        TargetError: it has no form that a name can have.
+        TargetError: the string can't be a dotted name.
     """
     if not dotted.strip() or len(dotted) > LONGEST:
         raise TargetError("is not a name; write it with dots, such as mine.Network.")
@@ -93,73 +98,72 @@ def _parts(dotted: str) -> list[str]:
     return parts
 
 
-def _walk(names: Names, thing: Thing, so_far: str, parts: list[str]) -> Thing:
-    """What the parts mean, looked up one after the other from `thing`."""
+def _look_up(names: Names, thing: Thing, so_far: str, parts: list[str]) -> Thing:
+    """Look up the parts one after the other, starting in `thing`."""
     name, *rest = parts
     below = names.modules.find(f"{thing.name}.{name}") if rest and isinstance(thing, Module) else None
-    if below is not None:  # a submodule first: the package around it need not be parsed
+    if below is not None:  # a submodule comes first, so its package need not be parsed
         try:
-            return _walk(names, below, f"{so_far}.{name}", rest)
+            return _look_up(names, below, f"{so_far}.{name}", rest)
         except TargetError:
-            # a package may have a class of the same name as its module
-            other = names.attribute(thing, name)
+            # a package may have a class with the name of its module
+            other = names.find_attribute(thing, name)
             if not isinstance(other, Place):
                 raise
-            return _walk(names, other, f"{so_far}.{name}", rest)
-    found = names.attribute(thing, name)
+            return _look_up(names, other, f"{so_far}.{name}", rest)
+    found = names.find_attribute(thing, name)
     if found is None:
-        raise TargetError(f"{so_far} has no {name}{_near(name, _known(names, thing))}")
-    return _walk(names, found, f"{so_far}.{name}", rest) if rest else found
+        raise TargetError(f"{so_far} has no {name}{_suggestion(name, _public_names(names, thing))}")
+    return _look_up(names, found, f"{so_far}.{name}", rest) if rest else found
 
 
-def _definition(names: Names, thing: Thing, dotted: str) -> Definition:
-    if not isinstance(thing, Place) or set(decorators(thing.node.decorator_list)) & COMPUTING:
+def _make_definition(names: Names, thing: Thing, dotted: str) -> Definition:
+    if not isinstance(thing, Place) or set(decorator_names(thing.node.decorator_list)) & PROPERTY_DECORATORS:
         file = thing.module.file if isinstance(thing, Place) else None
-        return Definition(dotted, "unreadable", file, framework=framework_of([dotted]))
+        return Definition(dotted, "unreadable", file, framework=find_framework([dotted]))
     node, module = thing.node, thing.module
     kind: Literal["class", "function"]
     if isinstance(node, ast.ClassDef):
-        takes, bases = (
-            constructor(names, thing),
-            [b if isinstance(b, str) else b.name for b in names.line(thing)[1:]],
-        )
-        has, kind = attributes(names, thing), "class"
+        signature, kind = constructor_signature(names, thing), "class"
+        bases = [b if isinstance(b, str) else b.name for b in names.mro(thing)[1:]]
+        attributes = literal_attributes(names, thing)
     else:
-        static = "staticmethod" in decorators(node.decorator_list)
-        bound = "classmethod" in decorators(node.decorator_list) and not static
-        takes, bases, has, kind = written(names, module, node, bound), [], {}, "function"
-    framework = framework_of([thing.name, dotted, *bases])
+        static = "staticmethod" in decorator_names(node.decorator_list)
+        bound = "classmethod" in decorator_names(node.decorator_list) and not static
+        signature, kind = read_signature(names, module, node, bound), "function"
+        bases, attributes = [], {}
+    framework = find_framework([thing.name, dotted, *bases])
     return Definition(
         thing.name,
         kind,
         module.file,
         node.lineno,
-        takes.parameters,
-        takes.takes_any,
+        signature.parameters,
+        signature.takes_any,
         tuple(bases),
-        has,
+        attributes,
         framework,
     )
 
 
-def _no_package(modules: Modules, name: str) -> str:
+def _no_package_message(modules: Modules, name: str) -> str:
     near = nearest(name, modules.top_names())
     return f"package {name!r} is not found in this project or its environment" + (
         f". Did you mean {near!r}?" if near else "."
     )
 
 
-def _is_module(names: Names, module: Module) -> str:
-    known = _known(names, module)
+def _module_message(names: Names, module: Module) -> str:
+    known = _public_names(names, module)
     named = f": {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
     return f"{module.name} is a module; name a class or function in it{named}."
 
 
-def _known(names: Names, thing: Thing) -> list[str]:
-    """Public names of a module or class, for a sentence: what it defines, or what a package gathers."""
+def _public_names(names: Names, thing: Thing) -> list[str]:
+    """Return the public names of a module or class for a message: its definitions, and what a package imports."""
     if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef):
         bases = [
-            b.node for b in names.line(thing) if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)
+            b.node for b in names.mro(thing) if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)
         ]
         found = {name: None for node in bases for name in names.scope(node)}
     elif isinstance(thing, Module) and thing.name == "builtins":
@@ -181,7 +185,7 @@ def _known(names: Names, thing: Thing) -> list[str]:
     return [name for name in found if not name.startswith("_") and name != "*"]
 
 
-def _near(name: str, known: list[str]) -> str:
+def _suggestion(name: str, known: list[str]) -> str:
     lower = {other.lower(): other for other in reversed(known)}
     near = nearest(name, lower)
     return f". Did you mean '{lower[near]}'?" if near else did_you_mean(name, known)

@@ -1,11 +1,11 @@
-"""Which statements give a name its value, in a module or in the body of a class."""
+"""Find the statements that give names their values, in a module or in the body of a class."""
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 Scope = dict[str, "list[Binding]"]
-"""Name -> its bindings, the most likely one first."""
+"""The bindings of each name, the most likely one first."""
 
 Block = Sequence[ast.stmt]
 
@@ -15,9 +15,9 @@ class Binding(NamedTuple):
 
     Args:
         node: the statement.
-        alias: of an import.
-        value: of an assignment; None where it is a part of something, such as an item of a tuple.
-        rank: by order of belief: a name for types alone, a literal or a later branch comes last, else a later statement first.
+        alias: the alias of an import.
+        value: the value of an assignment; None for a part of it, such as an item of a tuple.
+        rank: sort key by likelihood. Names for type checkers, later branches and literals come last, later statements first.
     """
 
     node: ast.stmt
@@ -26,8 +26,8 @@ class Binding(NamedTuple):
     rank: tuple[bool, int, bool, int]
 
 
-def bindings(body: Block) -> Scope:
-    """All names that the statements bind, those inside of `if`, `try`, `with` and loops too."""
+def find_bindings(body: Block) -> Scope:
+    """Return all names that the statements bind, including those inside `if`, `try`, `with` and loops."""
     found: Scope = {}
     for number, (name, node, extra, branch, typing) in enumerate(_walk(body, 0, False)):
         alias = extra if isinstance(extra, ast.alias) else None
@@ -39,8 +39,8 @@ def bindings(body: Block) -> Scope:
     return found
 
 
-def stars(body: Block) -> list[ast.ImportFrom]:
-    """The statements `from x import *`, the last one first."""
+def star_imports(body: Block) -> list[ast.ImportFrom]:
+    """Return the statements `from x import *`, the last one first."""
     found = [
         node for name, node, *_ in _walk(body, 0, False) if name == "*" and isinstance(node, ast.ImportFrom)
     ]
@@ -84,7 +84,7 @@ def _names(target: ast.expr) -> Iterable[str]:
 
 
 def _blocks(node: ast.stmt) -> Iterator[tuple[Block, int, bool]]:
-    """The blocks in a statement; how much less likely each is to run; whether it is for type checkers alone."""
+    """Yield the blocks of a statement, each with its branch number (higher is less likely) and whether only type checkers read it."""
     match node:
         case ast.If():
             test = ast.unparse(node.test)

@@ -1,38 +1,47 @@
-"""What a class takes and has: its constructor, through bases and `**kwargs`, and its literal attributes."""
+"""Read the constructor of a class, through bases and `**kwargs`, and its literal attributes."""
 
 import ast
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
-from train_anywhere.config.signatures.fields import field_default, of_dataclass, of_named_tuple
-from train_anywhere.config.signatures.forwarding import Forwarding, forwarding
-from train_anywhere.config.signatures.names import BARE, FunctionNode, Line, Names, Place
-from train_anywhere.config.signatures.parameters import ANYTHING, KEEPING, Signature, keeps, literal, written
+from train_anywhere.config.signatures.fields import dataclass_signature, field_default, named_tuple_signature
+from train_anywhere.config.signatures.forwarding import Forwarding, read_forwarding
+from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, Names, Place
+from train_anywhere.config.signatures.parameters import (
+    ANY_SIGNATURE,
+    NEUTRAL_DECORATORS,
+    Signature,
+    keeps_signature,
+    literal,
+    read_signature,
+)
 
-CLASS_KEEPING = {
+CLASS_DECORATORS = {
     *("dataclass", "final", "runtime_checkable", "total_ordering", "deprecated", "compatibility"),
     *("keras_export", "tf_export", "register_keras_serializable"),
 }
-"""Decorators of classes, by their last name, that leave the constructor as it is written."""
+"""Class decorators, by their last name, that do not change the constructor."""
 
 
-def constructor(names: Names, place: Place) -> Signature:
-    """What a call of the class takes.
+def constructor_signature(names: Names, place: Place) -> Signature:
+    """Return the parameters of a call of the class.
 
     Raises:
-        TargetError: a file of the project, reached through a base, is not valid Python.
+        TargetError: a file of the project with a base class is not valid Python.
     """
-    line = names.line(place)
-    found = _first(names, line, {"__init__", "__new__"})
-    if _made_elsewhere(names, line):
-        return Signature(_optional(found.parameters), True)
-    return Signature(found.parameters, True) if _called_otherwise(names, line) else found
+    mro = names.mro(place)
+    found = _find_constructor(names, mro, {"__init__", "__new__"})
+    if _has_generated_constructor(names, mro):
+        return Signature(_make_optional(found.parameters), True)
+    return Signature(found.parameters, True) if _has_metaclass_call(names, mro) else found
 
 
-def attributes(names: Names, place: Place) -> dict[str, Any]:
-    """Class attributes with a literal value; one that is anything else hides those of the same name further up."""
+def literal_attributes(names: Names, place: Place) -> dict[str, Any]:
+    """Return class attributes with a literal value. Other attributes hide those of the same name in bases."""
     found: dict[str, Any] = {}
-    for base in names.line(place):
+    for base in names.mro(place):
         if isinstance(base, Place) and isinstance(base.node, ast.ClassDef):
             own = {name: several[0].value for name, several in names.scope(base.node).items()}
             values = {name: literal(field_default(value)) for name, value in own.items()}
@@ -40,43 +49,44 @@ def attributes(names: Names, place: Place) -> dict[str, Any]:
     return {n: v for n, v in found.items() if v is not NO_DEFAULT and not n.startswith("__")}
 
 
-def _first(names: Names, line: Line, wanted: set[str]) -> Signature:
-    """The constructor that the line finds first: an `__init__`, or else, where `wanted`, a `__new__`."""
+def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
+    """Return the first constructor in the MRO whose name is in `accepted`; an `__init__` goes before a `__new__`."""
     new: Signature | None = None
-    for number, base in enumerate(line):
+    for number, base in enumerate(mro):
         if isinstance(base, str):
-            if base in BARE:
+            if base in EMPTY_BASES:
                 continue
-            return new or ANYTHING
+            return new or ANY_SIGNATURE
         assert isinstance(base.node, ast.ClassDef)
         scope = names.scope(base.node)
         for name in ("__init__", "__new__"):
             node = scope[name][0].node if name in scope else None
-            if node is None or name not in wanted or (name == "__new__" and new):
+            if node is None or name not in accepted or (name == "__new__" and new):
                 continue
-            found = _whole(names, base, node, line[number:])
+            found = _full_signature(names, base, node, mro[number:])
             if name == "__init__":
                 if new and (new.parameters or not new.takes_any):
-                    return new  # the nearer one takes the call first, and says what it takes
-                certain = keeps(base.node.decorator_list, CLASS_KEEPING)
+                    return new  # the `__new__` of a nearer class gets the call first
+                certain = keeps_signature(base.node.decorator_list, CLASS_DECORATORS)
                 return found if certain else Signature(found.parameters, True)
             new = found
-        made = of_dataclass(names, line[number:]) or (None if new else of_named_tuple(names, base))
-        if made:
-            return made
-        if not keeps(base.node.decorator_list, CLASS_KEEPING):
-            return ANYTHING
+        generated = dataclass_signature(names, mro[number:])
+        if generated := generated or (None if new else named_tuple_signature(names, base)):
+            return generated
+        if not keeps_signature(base.node.decorator_list, CLASS_DECORATORS):
+            return ANY_SIGNATURE
     return new or Signature({}, False)
 
 
-def _whole(names: Names, base: Place, node: ast.stmt, line: Line) -> Signature:
-    """The signature of a constructor of `base`, with those that its `**kwargs` reach; the line begins with `base`."""
+def _full_signature(names: Names, base: Place, node: ast.stmt, mro: Mro) -> Signature:
+    """Return the signature of a constructor of `base`, with the parameters that its `**kwargs` reach. `mro` starts with `base`."""
     if not isinstance(node, FunctionNode):
-        return ANYTHING
-    own = written(names, base.module, node, bound=True)
-    if node.args.kwarg is None or node.name == "__new__" or not keeps(node.decorator_list, KEEPING):
+        return ANY_SIGNATURE
+    own = read_signature(names, base.module, node, bound=True)
+    neutral = keeps_signature(node.decorator_list, NEUTRAL_DECORATORS)
+    if node.args.kwarg is None or node.name == "__new__" or not neutral:
         return own
-    given = forwarding(node)
+    given = read_forwarding(node)
     if not given.closed:
         return own
     parameters = dict(own.parameters)
@@ -84,25 +94,25 @@ def _whole(names: Names, base: Place, node: ast.stmt, line: Line) -> Signature:
         parameters.setdefault(name, Parameter(name, False))
     if given.call is None:
         return Signature(parameters, False)
-    below = _below(names, base, given, line)
-    for name, parameter in _left(given, below, node).items():
+    below = _next_constructor(names, base, given, mro)
+    for name, parameter in _remaining_parameters(given, below, node).items():
         parameters.setdefault(name, parameter)
     return Signature(parameters, below.takes_any)
 
 
-def _below(names: Names, base: Place, given: Forwarding, line: Line) -> Signature:
-    """The constructor that is called with the rest."""
+def _next_constructor(names: Names, base: Place, given: Forwarding, mro: Mro) -> Signature:
+    """Return the constructor that gets the rest of `**kwargs`."""
     if given.base is None:
-        return _first(names, line[1:], {"__init__"})
-    called = names.value(base.module, given.base)
+        return _find_constructor(names, mro[1:], {"__init__"})
+    called = names.resolve(base.module, given.base)
     if not isinstance(called, Place) or not isinstance(called.node, ast.ClassDef) or called.node is base.node:
-        return ANYTHING
-    at = next((i for i, other in enumerate(line) if other == called), None)
-    return _first(names, names.line(called) if at is None else line[at:], {"__init__"})
+        return ANY_SIGNATURE
+    at = next((i for i, other in enumerate(mro) if other == called), None)
+    return _find_constructor(names, names.mro(called) if at is None else mro[at:], {"__init__"})
 
 
-def _left(given: Forwarding, below: Signature, node: FunctionNode) -> dict[str, Parameter]:
-    """Parameters of the constructor below that the call leaves to `**kwargs`."""
+def _remaining_parameters(given: Forwarding, below: Signature, node: FunctionNode) -> dict[str, Parameter]:
+    """Return the parameters of the next constructor that the call does not set, and that `**kwargs` can."""
     assert given.call is not None
     args = given.call.args[given.base is not None :]  # Base.__init__(self, ...)
     plain = [arg for arg in args if not isinstance(arg, ast.Starred)]
@@ -113,31 +123,27 @@ def _left(given: Forwarding, below: Signature, node: FunctionNode) -> dict[str, 
     explicit = {keyword.arg for keyword in given.call.keywords}
     free = list(below.parameters.values())[len(plain) :]
     left = {p.name: p for p in free if p.name not in explicit and not p.positional_only}
-    return _optional(left) if unclear or dictionaries else left
+    return _make_optional(left) if unclear or dictionaries else left
 
 
-def _optional(parameters: Any) -> dict[str, Parameter]:
-    return {
-        p.name: Parameter(p.name, False, p.hint, p.default, p.positional_only) for p in parameters.values()
-    }
+def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    return {name: replace(parameter, required=False) for name, parameter in parameters.items()}
 
 
-def _made_elsewhere(names: Names, line: Line) -> bool:
-    """Whether a base gives each subclass a constructor, as some libraries do in `__init_subclass__`."""
-    scopes = [names.scope(b.node) for b in line if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)]
+def _has_generated_constructor(names: Names, mro: Mro) -> bool:
+    """Return whether a base may generate constructors in `__init_subclass__`, as some libraries do."""
+    scopes = [names.scope(b.node) for b in mro if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)]
     return "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:])
 
 
-def _called_otherwise(names: Names, line: Line) -> bool:
-    """Whether a metaclass may take a call before the constructor does."""
-    for base in line:
-        keywords = (
-            base.node.keywords if isinstance(base, Place) and isinstance(base.node, ast.ClassDef) else []
-        )
-        for keyword in keywords:
-            assert isinstance(base, Place)
-            if keyword.arg == "metaclass" and names.origin(base.module, keyword.value) != "abc.ABCMeta":
-                meta = names.value(base.module, keyword.value)
-                if not isinstance(meta, Place) or names.attribute(meta, "__call__") is not None:
+def _has_metaclass_call(names: Names, mro: Mro) -> bool:
+    """Return whether a metaclass may handle a call before the constructor."""
+    for base in mro:
+        if not isinstance(base, Place) or not isinstance(base.node, ast.ClassDef):
+            continue
+        for value in (keyword.value for keyword in base.node.keywords if keyword.arg == "metaclass"):
+            if names.imported_name(base.module, value) != "abc.ABCMeta":
+                meta = names.resolve(base.module, value)
+                if not isinstance(meta, Place) or names.find_attribute(meta, "__call__") is not None:
                     return True
     return False

@@ -1,4 +1,4 @@
-"""What is known of a target: a class or function that a configuration names."""
+"""The definition of a target: a class or function that a configuration names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,22 +18,22 @@ FRAMEWORKS: dict[str, Framework] = {
     "keras": "keras",
     "tensorflow": "keras",
 }
-"""Top packages, and the framework whose loop can use what they define."""
+"""Top-level packages, and the framework whose loop can use their classes."""
 
 
 class TargetError(Exception):
-    """A name that certainly is no class or function; the message is a sentence without the key it was given for."""
+    """A name that is certainly not a class or function. The message does not contain the key of the configuration."""
 
 
 class _NoDefault:
-    """The type of `NO_DEFAULT`: a name in the output of a test that fails."""
+    """The type of `NO_DEFAULT`, with a readable repr for failing tests."""
 
     def __repr__(self) -> str:
         return "NO_DEFAULT"
 
 
 NO_DEFAULT = _NoDefault()
-"""The default of a parameter that has none, or one that is more than a literal."""
+"""The default of a parameter without one, or with one that is not a literal."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Parameter:
     """One argument of a target.
 
     Args:
-        name: as it is written in the source.
+        name: its name in the source.
         required: whether a call without it fails.
-        hint: a type that `train_anywhere.config.strict.convert` understands; None: any value may be right.
+        hint: a type that `train_anywhere.config.strict.convert` can check; None: any value may be valid.
         default: its literal value, or `NO_DEFAULT`.
         positional_only: whether it can't be given by name.
     """
@@ -57,18 +57,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Definition:
-    """A class or function, as far as its source says.
+    """A class or function according to its source.
 
     Args:
-        name: dotted name of the place where it is defined, whatever re-exports it.
-        file: its source; None where there is none to read.
-        line: of its `class` or `def`, from 1; 0 if unknown.
-        kind: "unreadable" for what exists, or may exist, and says nothing about itself before it is imported.
-        parameters: of a call, in order, without `self` and `cls`.
-        takes_any: whether it accepts names beyond `parameters`, or may.
+        name: dotted name of its definition, not of a re-export.
+        file: its source file; None if there is none.
+        line: line number of `class` or `def`, from 1; 0 if unknown.
+        kind: "unreadable" if it exists, or may exist, but only an import would show its signature.
+        parameters: parameters of a call, in order, without `self` and `cls`.
+        takes_any: whether it accepts, or may accept, other names than `parameters`.
         bases: dotted names of all base classes, nearest first, without `object`.
-        attributes: class attributes with a literal value, its own and inherited ones.
-        framework: the one it belongs to by its package or that of a base.
+        attributes: class attributes with a literal value, including inherited ones.
+        framework: the framework of its package or of a base's package.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Definition:
     framework: Framework | None = None
 
 
-def framework_of(names: Iterable[str]) -> Framework | None:
-    """The framework of the first dotted name that has one."""
+def find_framework(names: Iterable[str]) -> Framework | None:
+    """Return the framework of the first dotted name that has one."""
     tops = (name.split(".")[0] for name in names)
     return next((FRAMEWORKS[top] for top in tops if top in FRAMEWORKS), None)

@@ -1,4 +1,4 @@
-"""What a constructor does with its `**kwargs`, read from its body."""
+"""Read from the body of a constructor where its `**kwargs` go."""
 
 import ast
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from train_anywhere.config.signatures.names import FunctionNode
 
 
 class Forwarding(NamedTuple):
-    """Where the extra names of a call go.
+    """The uses of `**kwargs` in a constructor.
 
     Args:
-        popped: names that are taken out one by one, as in `kwargs.pop("decay", None)`.
-        call: the one constructor that is given the rest, if there is one.
-        base: the class whose constructor that is; None for the next one, `super()`.
-        closed: whether nothing else becomes of the rest: it is handed on, or refused.
+        popped: names that are removed one by one, as in `kwargs.pop("decay", None)`.
+        call: the only call of another constructor that gets the rest, or None.
+        base: the class of that constructor; None for `super()`.
+        closed: whether the rest is only forwarded or refused.
     """
 
     popped: tuple[str, ...] = ()
@@ -23,13 +23,13 @@ class Forwarding(NamedTuple):
     closed: bool = False
 
 
-def forwarding(node: FunctionNode) -> Forwarding:
-    """What becomes of the `**kwargs` of a constructor; not `closed` where the body does anything unusual with them."""
+def read_forwarding(node: FunctionNode) -> Forwarding:
+    """Return the uses of a constructor's `**kwargs`; `closed` is false if the body uses them in another way."""
     kwarg = node.args.kwarg
     if kwarg is None:
         return Forwarding(closed=True)
     uses = list(_uses(node.body, kwarg.arg))
-    calls = [use for use in uses if isinstance(use, ast.Call) and any(_starred(use, kwarg.arg))]
+    calls = [use for use in uses if isinstance(use, ast.Call) and _passes_rest(use, kwarg.arg)]
     popped = tuple(use for use in uses if isinstance(use, str))
     if "" in popped or len(calls) > 1:
         return Forwarding()
@@ -41,15 +41,13 @@ def forwarding(node: FunctionNode) -> Forwarding:
     return Forwarding(popped, calls[0] if calls else None, after, bool(calls) or refused)
 
 
-def _starred(call: ast.Call, name: str) -> Iterator[bool]:
-    """For each `**name` in the call."""
-    return (
-        True for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name) and k.value.id == name
-    )
+def _passes_rest(call: ast.Call, name: str) -> bool:
+    """Return whether the call has an argument `**name`."""
+    return any(_is_rest(keyword, name) for keyword in call.keywords)
 
 
 def _uses(body: list[ast.stmt], name: str) -> Iterator[ast.Call | ast.If | str]:
-    """Each use of the name: a call that is given it, a test that refuses what is left, a key; "" for all else."""
+    """Yield each use of the name: a call that gets it, a test that refuses the rest, a key, or "" for other uses."""
 
     def walk(node: ast.AST) -> Iterator[ast.Call | ast.If | str]:
         match node:
@@ -65,10 +63,10 @@ def _uses(body: list[ast.stmt], name: str) -> Iterator[ast.Call | ast.If | str]:
                     yield from walk(other)
             case ast.Compare(comparators=[ast.Name(id=used)]) if used == name:
                 yield _key(node.left)
-            case ast.Call() if any(_starred(node, name)):
+            case ast.Call() if _passes_rest(node, name):
                 yield node
                 for child in ast.iter_child_nodes(node):
-                    if not (isinstance(child, ast.keyword) and child.arg is None and _is(child.value, name)):
+                    if not (isinstance(child, ast.keyword) and _is_rest(child, name)):
                         yield from walk(child)
             case _:
                 for child in ast.iter_child_nodes(node):
@@ -82,12 +80,12 @@ def _key(node: ast.expr | None) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def _is(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+def _is_rest(keyword: ast.keyword, name: str) -> bool:
+    return keyword.arg is None and isinstance(keyword.value, ast.Name) and keyword.value.id == name
 
 
 def _refuses(node: ast.If, name: str) -> bool:
-    """`if kwargs: raise ...`, and the same with a `len()`."""
+    """Return whether the statement is `if kwargs: raise ...`, or the same with `len()`."""
     test = ast.unparse(node.test)
     return test in (name, f"len({name})", f"len({name}) > 0", f"len({name}) != 0", f"bool({name})") and any(
         isinstance(statement, ast.Raise) for statement in node.body
@@ -95,7 +93,7 @@ def _refuses(node: ast.If, name: str) -> bool:
 
 
 def _constructor(call: ast.Call) -> ast.expr | None:
-    """`super()` of `super().__init__(...)`, `Base` of `Base.__init__(self, ...)`; None for other calls."""
+    """Return `super()` for `super().__init__(...)` and `Base` for `Base.__init__(self, ...)`; None for other calls."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
         return call.func.value
     return None

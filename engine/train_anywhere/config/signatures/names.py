@@ -1,17 +1,17 @@
-"""From a name to the class or function that it means: through re-exports, aliases, `import *` and base classes."""
+"""Resolve names to classes and functions, through re-exports, aliases, `import *` and base classes."""
 
 import ast
 import builtins
 from typing import NamedTuple
 
-from train_anywhere.config.signatures.bindings import Binding, Scope, bindings
+from train_anywhere.config.signatures.bindings import Binding, Scope, find_bindings
 from train_anywhere.config.signatures.modules import Module, Modules
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Place(NamedTuple):
-    """A `class` or `def` in a module; `owner` is the class in whose body it stands."""
+    """A `class` or `def` in a module; `owner` is the class whose body contains it."""
 
     module: Module
     node: ast.ClassDef | FunctionNode
@@ -24,70 +24,70 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
-"""Something is there, or may be: only an import would tell."""
+"""Something that exists or may exist; only an import would show it."""
 
 Thing = Module | Place | Unknown
 Trail = frozenset[tuple[str, str]]
-"""Names that are being followed: one that leads back to itself leads nowhere."""
+"""Names that are being followed, to detect cycles."""
 
-Line = tuple[Place | str, ...]
-"""A class and its bases in the order in which they are searched; those without source by name."""
+Mro = tuple[Place | str, ...]
+"""The method resolution order of a class; bases without source are given by name."""
 
-BARE = {
+EMPTY_BASES = {
     "typing.Generic",
     "typing.Protocol",
     "typing_extensions.Generic",
     "typing_extensions.Protocol",
     "abc.ABC",
 }
-"""Bases without a constructor and attributes of their own."""
+"""Bases without a constructor or attributes."""
 
 BUILT_IN = ("builtins.", "typing.", "typing_extensions.", "abc.")
-"""Where bases come from whose source would say nothing, and is long."""
+"""Modules whose classes are not read: their source is long and does not help."""
 
-DEEPEST = 60
-"""Names followed in a row."""
+MAX_DEPTH = 60
+"""The most names to follow one after the other."""
 
 
 class Names:
-    """Resolves names in the modules of one project and its environment."""
+    """Resolver of names in the modules of a project and its environment."""
 
     def __init__(self, modules: Modules) -> None:
         self.modules = modules
         self._scopes: dict[ast.ClassDef, Scope] = {}
-        self._lines: dict[ast.ClassDef, Line] = {}
+        self._mros: dict[ast.ClassDef, Mro] = {}
 
-    def member(self, module: Module, name: str, trail: Trail = frozenset()) -> Thing | None:
-        """What a name in a module means; None if the module certainly has no such name.
+    def look_up(self, module: Module, name: str, trail: Trail = frozenset()) -> Thing | None:
+        """Return what a name in a module refers to; None if the module certainly does not have it.
 
         Raises:
             TargetError: a file of the project is not valid Python.
         """
-        if (module.name, name) in trail:  # `from package import part` in package/__init__.py: the submodule
+        if (module.name, name) in trail:  # `from package import x` in package/__init__.py: the submodule
             return self.modules.find(f"{module.name}.{name}")
         if module.name == "builtins":
             return UNKNOWN if hasattr(builtins, name) else None
-        if len(trail) > DEEPEST or module.text is None:
+        if len(trail) > MAX_DEPTH or module.text is None:
             return self.modules.find(f"{module.name}.{name}") or UNKNOWN
         trail |= {(module.name, name)}
-        # a word that does not occur in the source is not bound there: most of a long row of `import *` needs no parser
-        if name in module.text and (bound := self._best(module, module.scope.get(name, []), trail)):
+        # a word that is not in the source is not bound there, so most modules of a long row of `import *` need no parser
+        if name in module.text and (bound := self._best_binding(module, module.scope.get(name, []), trail)):
             return bound
         if "*" in module.text:
-            starred = self._starred(module, name, trail)
+            starred = self._find_star_import(module, name, trail)
             if starred:
                 return starred
         return self.modules.find(f"{module.name}.{name}") or (UNKNOWN if module.may_bind(name) else None)
 
-    def _best(self, module: Module, several: list[Binding], trail: Trail) -> Thing | None:
-        """The first binding that leads to something; unknown if each leads nowhere."""
+    def _best_binding(self, module: Module, several: list[Binding], trail: Trail) -> Thing | None:
+        """Return what the first binding that can be resolved refers to, or `UNKNOWN`."""
         for binding in several:
-            thing = self._bound(module, binding, trail)
+            thing = self._resolve_binding(module, binding, trail)
             if isinstance(thing, Module | Place):
                 return thing
         return UNKNOWN if several else None
 
-    def _bound(self, module: Module, binding: Binding, trail: Trail) -> Thing | None:
+    def _resolve_binding(self, module: Module, binding: Binding, trail: Trail) -> Thing | None:
         node, alias = binding.node, binding.alias
         if isinstance(node, ast.ClassDef | FunctionNode):
             return Place(module, node, f"{module.name}.{node.name}")
@@ -96,54 +96,52 @@ class Names:
         if isinstance(node, ast.ImportFrom) and alias:
             origin = module.origin_of(node)
             source = self.modules.find(origin) if origin else None
-            return self.member(source, alias.name, trail) if source else None
-        return self.value(module, binding.value, trail)
+            return self.look_up(source, alias.name, trail) if source else None
+        return self.resolve(module, binding.value, trail)
 
-    def _starred(self, module: Module, name: str, trail: Trail) -> Thing | None:
+    def _find_star_import(self, module: Module, name: str, trail: Trail) -> Thing | None:
         unknown = None
         for origin in module.stars:
             source = self.modules.find(origin)
             if source is None or source.text is None:
                 unknown = UNKNOWN
             elif (name in source.text or "*" in source.text) and source.exports(name):
-                thing = self.member(source, name, trail)
+                thing = self.look_up(source, name, trail)
                 if isinstance(thing, Module | Place):
                     return thing
                 unknown = unknown or thing
         return unknown
 
-    def value(self, module: Module, expression: ast.expr | None, trail: Trail = frozenset()) -> Thing:
-        """What an expression means that is a name or a chain of attributes; all others are unknown."""
+    def resolve(self, module: Module, expression: ast.expr | None, trail: Trail = frozenset()) -> Thing:
+        """Return what a name or a chain of attributes refers to; other expressions are unknown."""
         if isinstance(expression, ast.Name):
-            return self.member(module, expression.id, trail) or UNKNOWN
+            return self.look_up(module, expression.id, trail) or UNKNOWN
         if isinstance(expression, ast.Attribute):
-            return (
-                self.attribute(self._above(module, expression.value, trail), expression.attr, trail)
-                or UNKNOWN
-            )
+            prefix = self._resolve_prefix(module, expression.value, trail)
+            return self.find_attribute(prefix, expression.attr, trail) or UNKNOWN
         return UNKNOWN
 
-    def _above(self, module: Module, expression: ast.expr, trail: Trail) -> Thing:
-        """As `value`, for what stands before a dot: a submodule is taken unread, since that of a large package takes long to parse."""
+    def _resolve_prefix(self, module: Module, expression: ast.expr, trail: Trail) -> Thing:
+        """Resolve the expression before a dot. Submodules come first: the `__init__` of a large package takes long to parse."""
         if isinstance(expression, ast.Attribute):
-            above = self._above(module, expression.value, trail)
+            above = self._resolve_prefix(module, expression.value, trail)
             if isinstance(above, Module) and (below := self.modules.find(f"{above.name}.{expression.attr}")):
                 return below
-            return self.attribute(above, expression.attr, trail) or UNKNOWN
-        return self.value(module, expression, trail)
+            return self.find_attribute(above, expression.attr, trail) or UNKNOWN
+        return self.resolve(module, expression, trail)
 
-    def attribute(self, thing: Thing, name: str, trail: Trail = frozenset()) -> Thing | None:
-        """What `thing.name` means; None if there certainly is no such attribute."""
+    def find_attribute(self, thing: Thing, name: str, trail: Trail = frozenset()) -> Thing | None:
+        """Return what `thing.name` refers to; None if the attribute certainly does not exist."""
         if isinstance(thing, Module):
-            return self.member(thing, name, trail)
+            return self.look_up(thing, name, trail)
         if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef):
-            return self._of_class(thing, name)
+            return self._class_attribute(thing, name)
         return UNKNOWN
 
-    def _of_class(self, place: Place, name: str) -> Thing | None:
-        for base in self.line(place):
+    def _class_attribute(self, place: Place, name: str) -> Thing | None:
+        for base in self.mro(place):
             if isinstance(base, str):
-                if base not in BARE:
+                if base not in EMPTY_BASES:
                     return UNKNOWN
                 continue
             assert isinstance(base.node, ast.ClassDef)
@@ -157,41 +155,41 @@ class Names:
         return UNKNOWN if hasattr(type, name) else None
 
     def scope(self, node: ast.ClassDef) -> Scope:
-        """The names in the body of a class."""
+        """Return the names in the body of a class."""
         if node not in self._scopes:
-            self._scopes[node] = bindings(node.body)
+            self._scopes[node] = find_bindings(node.body)
         return self._scopes[node]
 
-    def line(self, place: Place) -> Line:
-        """The method resolution order of a class, itself first, without `object`."""
+    def mro(self, place: Place) -> Mro:
+        """Return the method resolution order of a class, itself first, without `object`."""
         assert isinstance(place.node, ast.ClassDef)
-        if place.node not in self._lines:
-            self._lines[place.node] = (place, "a circle of bases")  # what a circle finds
+        if place.node not in self._mros:
+            self._mros[place.node] = (place, "a circle of bases")  # found by a class that is its own base
             bases = [self._base(place, expression) for expression in place.node.bases]
             bases = [base for base in bases if base != "builtins.object"]
-            rows = [self.line(base) if isinstance(base, Place) else (base,) for base in bases]
-            self._lines[place.node] = (place, *_merged([*rows, tuple(bases)]))
-        return self._lines[place.node]
+            rows = [self.mro(base) if isinstance(base, Place) else (base,) for base in bases]
+            self._mros[place.node] = (place, *_merge_orders([*rows, tuple(bases)]))
+        return self._mros[place.node]
 
     def _base(self, place: Place, expression: ast.expr) -> Place | str:
         if isinstance(expression, ast.Subscript):  # Generic[T]
             expression = expression.value
-        name = self.origin(place.module, expression)
+        name = self.imported_name(place.module, expression)
         if name and name.startswith(BUILT_IN):
             return name
-        thing = self.value(place.module, expression)
+        thing = self.resolve(place.module, expression)
         if isinstance(thing, Place) and thing.node is place.node and isinstance(expression, ast.Name):
-            # class A(A): the one that had the name before
+            # class A(A): the class that had the name before
             others = [b for b in place.module.scope[expression.id] if b.node is not place.node]
-            thing = self._best(place.module, others, frozenset()) or UNKNOWN
+            thing = self._best_binding(place.module, others, frozenset()) or UNKNOWN
         if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef) and thing.node is not place.node:
             return thing
         return name or "an expression"
 
-    def origin(self, module: Module, expression: ast.expr) -> str | None:
-        """Dotted name of an expression as the imports of the module give it, without following it into other files."""
+    def imported_name(self, module: Module, expression: ast.expr) -> str | None:
+        """Return the dotted name of an expression by the imports of its module, without reading other files."""
         if isinstance(expression, ast.Attribute):
-            above = self.origin(module, expression.value)
+            above = self.imported_name(module, expression.value)
             return f"{above}.{expression.attr}" if above else None
         if not isinstance(expression, ast.Name):
             return None
@@ -206,8 +204,8 @@ class Names:
         return f"{module.name}.{expression.id}"
 
 
-def _merged(rows: list[Line]) -> list[Place | str]:
-    """Several orders made one, as Python merges them; where that is impossible, the first row's comes first."""
+def _merge_orders(rows: list[Mro]) -> list[Place | str]:
+    """Merge several orders as Python does (C3); if that is impossible, the first row goes first."""
     rows = [row for row in rows if row]
     merged: list[Place | str] = []
     while rows:

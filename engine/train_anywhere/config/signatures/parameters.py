@@ -1,41 +1,37 @@
-"""The parameters of one `def`, and what its decorators leave of them."""
+"""Read the parameters of one `def` and the effect of its decorators."""
 
 import ast
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
-from train_anywhere.config.signatures.hints import hint_of, optional
+from train_anywhere.config.signatures.hints import make_optional, read_hint
 from train_anywhere.config.signatures.modules import Module
 from train_anywhere.config.signatures.names import FunctionNode, Names
 
-KEEPING = {
+NEUTRAL_DECORATORS = {
     *("staticmethod", "classmethod", "abstractmethod", "override", "final", "overload", "wraps", "deprecated"),
     *("cache", "lru_cache", "contextmanager", "singledispatch", "no_grad", "enable_grad", "inference_mode", "rank_zero_only"),
     *("keras_export", "tf_export", "register_keras_serializable", "no_automatic_dependency_tracking", "filter_traceback"),
 }  # fmt: skip
-"""Decorators of functions, by their last name, whose result takes what the function takes."""
+"""Function decorators, by their last name, that do not change the parameters."""
 
-COMPUTING = {"property", "cached_property", "abstractproperty", "setter", "getter", "deleter"}
-"""Those whose result is no function."""
+PROPERTY_DECORATORS = {"property", "cached_property", "abstractproperty", "setter", "getter", "deleter"}
+"""Decorators whose result is not a function."""
 
 
 class Signature(NamedTuple):
-    """What a call takes; `takes_any`: other names too, or there may be others."""
+    """The parameters of a call. `takes_any`: it accepts, or may accept, other names too."""
 
     parameters: Mapping[str, Parameter]
     takes_any: bool
 
 
-ANYTHING = Signature({}, True)
+ANY_SIGNATURE = Signature({}, True)
 
 
-def written(names: Names, module: Module, node: FunctionNode, bound: bool) -> Signature:
-    """The signature as it stands in the source.
-
-    Args:
-        bound: leave out the first parameter, which is `self` or `cls`.
-    """
+def read_signature(names: Names, module: Module, node: FunctionNode, bound: bool) -> Signature:
+    """Return the signature in the source; `bound` leaves out the first parameter, which is `self` or `cls`."""
     args = node.args
     positional = [*args.posonlyargs, *args.args]
     without = len(positional) - len(args.defaults)
@@ -49,28 +45,30 @@ def written(names: Names, module: Module, node: FunctionNode, bound: bool) -> Si
         _parameter(names, module, arg, default, False)
         for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
     ]
-    changed = not keeps(node.decorator_list, KEEPING)
+    changed = not keeps_signature(node.decorator_list, NEUTRAL_DECORATORS)
     return Signature({p.name: p for p in found}, args.kwarg is not None or changed)
 
 
 def _parameter(
     names: Names, module: Module, arg: ast.arg, default: ast.expr | None, positional_only: bool
 ) -> Parameter:
-    required, hint = default is None, hint_of(names, module, arg.annotation)
+    required, hint = default is None, read_hint(names, module, arg.annotation)
     if isinstance(default, ast.Name) and len(bound := module.scope.get(default.id, [])) == 1:
-        default = bound[0].value  # a constant of the module
-    return made(arg.arg, required, hint, literal(default), positional_only)
+        default = bound[0].value  # the default is a constant of the module
+    return make_parameter(arg.arg, required, hint, literal(default), positional_only)
 
 
-def made(name: str, required: bool, hint: Any, default: Any, positional_only: bool = False) -> Parameter:
-    """A parameter; `x: int = None` may be null, whatever its annotation says."""
+def make_parameter(
+    name: str, required: bool, hint: Any, default: Any, positional_only: bool = False
+) -> Parameter:
+    """Return a parameter. `x: int = None` accepts null although its annotation does not."""
     if default is None and hint is not None:
-        hint = optional(hint)
+        hint = make_optional(hint)
     return Parameter(name, required, hint, default, positional_only)
 
 
 def literal(node: ast.expr | None) -> Any:
-    """The value of an expression that is a literal, otherwise `NO_DEFAULT`."""
+    """Return the value of a literal expression, or `NO_DEFAULT` for others."""
     if node is None:
         return NO_DEFAULT
     try:
@@ -79,8 +77,8 @@ def literal(node: ast.expr | None) -> Any:
         return NO_DEFAULT
 
 
-def decorators(nodes: Iterable[ast.expr]) -> list[str]:
-    """The last name of each: `wraps` of `@functools.wraps(f)`; "" for other expressions."""
+def decorator_names(nodes: Iterable[ast.expr]) -> list[str]:
+    """Return the last name of each decorator, such as `wraps` for `@functools.wraps(f)`; "" for other expressions."""
     found = []
     for node in nodes:
         node = node.func if isinstance(node, ast.Call) else node
@@ -88,6 +86,6 @@ def decorators(nodes: Iterable[ast.expr]) -> list[str]:
     return found
 
 
-def keeps(nodes: Iterable[ast.expr], known: set[str]) -> bool:
-    """Whether all decorators are known ones that leave a signature as it is."""
-    return set(decorators(nodes)) <= known
+def keeps_signature(nodes: Iterable[ast.expr], known: set[str]) -> bool:
+    """Return whether all decorators are among the known ones that do not change a signature."""
+    return set(decorator_names(nodes)) <= known

@@ -1,11 +1,11 @@
-"""Source without the bodies of its functions: parsing is what takes time, and signatures stand outside of bodies.
+"""Remove the bodies of functions from source, so that it parses faster: 5 ms instead of 37 ms for 3,000 lines.
 
-A module of 3,000 lines parses in 37 ms, its skeleton in 5. Lines keep their numbers.
+Lines keep their numbers.
 """
 
 import re
 
-_QUIET = re.compile(
+_STRINGS_AND_COMMENTS = re.compile(
     r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
     r"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
     r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
@@ -14,39 +14,39 @@ _QUIET = re.compile(
     re.DOTALL,
 )
 _DEF = re.compile(r"([ \t]*)(?:async[ \t]+)?def[ \t]+(\w+)")
-_KEPT = {"__init__", "__new__"}
-"""Their bodies say what becomes of `**kwargs`."""
+_CONSTRUCTORS = {"__init__", "__new__"}
+"""Functions whose bodies are kept, since they show the use of `**kwargs`."""
 
 
-def skeleton(text: str) -> str:
-    """The source with `...` for the body of each function but constructors.
+def make_skeleton(text: str) -> str:
+    """Return the source with `...` for the body of each function but constructors.
 
-    A guess by indentation, made without a parser: text that is laid out unusually may come back invalid; parse it whole then.
+    Bodies are found by indentation, without a parser. The result for an unusual layout may be invalid; parse the whole source then.
     """
     lines = text.split("\n")
-    bare = _QUIET.sub(_blank, text).split("\n")
+    bare = _STRINGS_AND_COMMENTS.sub(_blank, text).split("\n")
     at = 0
     while at < len(bare):
         found = _DEF.match(bare[at])
         if not found:
             at += 1
             continue
-        body = _body(bare, at)
+        body = _end_of_signature(bare, at)
         at = body
-        while at < len(bare) and (not bare[at].strip() or _inside(bare[at], found[1])):
+        while at < len(bare) and (not bare[at].strip() or _is_indented(bare[at], found[1])):
             at += 1
-        if found[2] not in _KEPT and any(map(str.strip, bare[body:at])):
+        if found[2] not in _CONSTRUCTORS and any(map(str.strip, bare[body:at])):
             lines[body:at] = [f"{found[1]} ...", *[""] * (at - body - 1)]
     return "\n".join(lines)
 
 
 def _blank(found: "re.Match[str]") -> str:
-    """What stands for a string or a comment: as many lines, without their text."""
+    """Return a placeholder for a string or comment, with the same number of lines."""
     return "" if found[0].startswith("#") else "_" + "\n" * found[0].count("\n")
 
 
-def _body(bare: list[str], at: int) -> int:
-    """The index of the line after the signature that begins at `at`."""
+def _end_of_signature(bare: list[str], at: int) -> int:
+    """Return the index of the line after the signature that starts at `at`."""
     depth = 0
     while at < len(bare):
         line = bare[at]
@@ -57,5 +57,5 @@ def _body(bare: list[str], at: int) -> int:
     return at
 
 
-def _inside(line: str, indent: str) -> bool:
+def _is_indented(line: str, indent: str) -> bool:
     return line.startswith(indent) and line[len(indent) : len(indent) + 1] in (" ", "\t")

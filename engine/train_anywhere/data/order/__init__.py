@@ -1,1 +1,1 @@
-"""Which samples a rank reads in which batch, and in which order: pure functions, the same for both frameworks."""
+"""The order of samples and their assignment to batches and ranks: pure functions, the same for both frameworks."""

@@ -1,8 +1,8 @@
-"""Which samples a rank gets in which batch: pure functions of (seed, epoch, batch, rank).
+"""The assignment of samples to batches and ranks: a pure function of (seed, epoch, batch, rank).
 
-The global batch b of epoch e is what `shuffle.shuffled` has at `[b * B, (b + 1) * B)`, and rank r of W gets its
-rows `[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number of ranks, and resuming in the
-middle of an epoch needs nothing but (epoch, batch).
+The global batch b of epoch e has the samples `[b * B, (b + 1) * B)` of the order from `shuffle.shuffled_rows`, and rank r of W gets its
+rows `[r * B / W, (r + 1) * B / W)`. So a result does not depend on the number of ranks, and resuming in the middle of an epoch needs
+only (epoch, batch).
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from train_anywhere.data.order.shuffle import shuffled
+from train_anywhere.data.order.shuffle import shuffled_rows
 
 Sizes = Callable[[np.ndarray], np.ndarray]
 
@@ -20,11 +20,11 @@ class BatchOrder:
     """The batches of one rank.
 
     Attributes:
-        batch_size: samples of a batch, over all ranks; a multiple of `world_size`.
-        seed: of the shuffling.
-        rank, world_size: the rank's part of each batch.
-        train: whether samples are shuffled and augmented; else they come in the order of the set.
-        accumulate: batches of one optimizer step, whose mean loss is that of all their samples.
+        batch_size: samples of a batch over all ranks; a multiple of `world_size`.
+        seed: seed of the shuffling.
+        rank, world_size: select the rank's part of each batch.
+        train: whether samples are shuffled and augmented; else they are in the order of the data set.
+        accumulate: batches of one optimizer step, whose loss is the mean over all their samples.
     """
 
     batch_size: int
@@ -36,23 +36,24 @@ class BatchOrder:
 
     @property
     def batch_per_rank(self) -> int:
-        """Rows of a batch on one rank."""
+        """The number of rows of a batch on one rank."""
         return self.batch_size // self.world_size
 
     def rows(
         self, length: int, epoch: int, batch: int, sizes: Sizes | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """This rank's rows of a batch: sample indices int64 [B/W] and their weights float32 [B/W].
+        """Return this rank's rows of a batch: sample indices int64 [B/W] and their weights float32 [B/W].
 
-        Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and
-        its n real samples weigh B/n, so that the mean over rows of weight * loss, averaged over ranks, is the one
-        over real samples. With `sizes`, a sample of size s weighs B * s / (the sizes of the whole batch) instead.
-        Of batches that make one step together, the mean is the one over the samples of them all.
+        Every batch has the same size. The last one of an epoch is padded with its own samples at weight 0, and its n real samples get
+        the weight B/n, so that the mean over rows of weight * loss, averaged over ranks, is the mean over real samples. With `sizes`, a
+        sample of size s gets the weight B * s / (sum of sizes in the batch) instead. If several batches make one optimizer step, the
+        mean is over the samples of all of them.
 
         Args:
-            length: samples of the set.
-            epoch, batch: both from 0.
-            sizes: what each sample counts, from indices int64 [n] to numbers [n], all above 0; None: all the same.
+            length: number of samples in the data set.
+            epoch: number of the epoch, from 0.
+            batch: number of the batch in the epoch, from 0.
+            sizes: maps indices int64 [n] to the sizes [n] of samples, all above 0; None: all samples have the same size.
         """
         size, part = self.batch_size, self.batch_per_rank
         start, stop = self._bounds(length, batch, 1)
@@ -60,7 +61,7 @@ class BatchOrder:
         own = self.rank * part
         share = 1 / (last - first)
         if sizes is None and stop - start == size:
-            # Other ranks' rows cost nothing, however many they are.
+            # compute only this rank's rows, so the cost does not grow with the number of ranks
             rows = self._samples(length, epoch, start + own, start + own + part)
             return rows, np.full(part, self.accumulate * size * share, dtype=np.float32)
         real = self._samples(length, epoch, start, stop)
@@ -68,20 +69,20 @@ class BatchOrder:
             share = sizes(real) / np.sum(sizes(self._samples(length, epoch, first, last)))
         weights = np.zeros(size, dtype=np.float32)
         weights[: len(real)] = self.accumulate * size * share
-        rows = real if len(real) == size else np.resize(real, size)  # which takes ten times as long
+        rows = real if len(real) == size else np.resize(real, size)  # np.resize is ten times slower
         return rows[own : own + part], weights[own : own + part]
 
     def _samples(self, length: int, epoch: int, start: int, stop: int) -> np.ndarray:
-        """Those at `start` to `stop` of the epoch, int64 [stop - start]."""
+        """Return the samples at the positions `start` to `stop` of the epoch, int64 [stop - start]."""
         if self.train:
-            return shuffled(length, self.seed, epoch, start, stop)
+            return shuffled_rows(length, self.seed, epoch, start, stop)
         return np.arange(start, stop, dtype=np.int64)
 
     def _bounds(self, length: int, batch: int, count: int) -> tuple[int, int]:
-        """Where in the epoch `count` batches begin and end, without padding."""
+        """Return the first and last position (exclusive) of `count` batches in the epoch, without padding."""
         return batch * self.batch_size, min((batch + count) * self.batch_size, length)
 
 
 def batches_per_epoch(length: int, batch_size: int) -> int:
-    """Batches in one pass over `length` samples; the last one may be padded (see `BatchOrder.rows`)."""
+    """Return the number of batches in one pass over `length` samples; the last one may be padded (see `BatchOrder.rows`)."""
     return -(-length // batch_size)

@@ -1,34 +1,34 @@
-"""Small batches, several of which are read one right after the other.
+"""Read several small batches in a row, before they are needed.
 
-Between two steps of a training the processor's caches hold other things, so to read a small batch there takes several times as long.
+Between two training steps the CPU caches hold other data, so reading a small batch there takes several times as long.
 """
 
 import time
 from collections.abc import Iterator
 from typing import TypeVar
 
-MOST = 32
-"""Batches that are read together: by then what comes with the first one costs next to nothing for each."""
+MAX_BATCHES = 32
+"""The most batches to read together: more would hardly reduce the time for each."""
 
-LONGEST_S = 0.002
-"""When reading has taken so long, no other batch is read with them: none waits for slow ones after it."""
+MAX_GROUP_S = 0.002
+"""Seconds of reading after which no further batch is read, so that a batch does not wait for slow ones after it."""
 
 T = TypeVar("T")
 
 
-def ahead(batches: Iterator[T]) -> Iterator[T]:
-    """The same, of which several are read before the first of them is given; an exception comes where its batch would have come."""
+def read_ahead(batches: Iterator[T]) -> Iterator[T]:
+    """Yield the batches, of which several are read at once; an exception is raised in place of its batch."""
     more = True
     while more:
-        more, group, failed = False, list[T](), None
-        began = time.monotonic()
+        more, group, exception = False, list[T](), None
+        start = time.monotonic()
         try:
             for batch in batches:
                 group.append(batch)
-                if more := len(group) == MOST or time.monotonic() - began > LONGEST_S:
+                if more := len(group) == MAX_BATCHES or time.monotonic() - start > MAX_GROUP_S:
                     break
         except Exception as error:
-            failed = error
+            exception = error
         yield from group
-        if failed:
-            raise failed
+        if exception:
+            raise exception

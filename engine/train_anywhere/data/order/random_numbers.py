@@ -1,4 +1,4 @@
-"""The random numbers of Python and numpy, of which a data set may draw: begun anew from numbers, and put back."""
+"""Seed, save and restore the random states of Python and numpy, which a data set may use."""
 
 import random
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ import numpy as np
 States = tuple[Any, Any]
 
 
-def states() -> States:
-    """Where the random numbers of this process stand."""
+def get_states() -> States:
+    """Return the random states of this process."""
     return random.getstate(), np.random.get_state()
 
 
 def restore(states: States) -> None:
-    """Go on from there."""
+    """Set the random states of this process."""
     random.setstate(states[0])
     np.random.set_state(states[1])
 
 
-def begin(*numbers: int) -> int:
-    """Begin anew with numbers such as (seed, epoch, row); returns a seed for the generator of a framework."""
+def reseed(*numbers: int) -> int:
+    """Seed Python and numpy from numbers such as (seed, epoch, row); return a seed for the generator of a framework."""
     first, second, third = np.random.SeedSequence(numbers).generate_state(3)
     random.seed(int(first))
     np.random.seed(int(second))
@@ -30,9 +30,9 @@ def begin(*numbers: int) -> int:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """What is drawn within the block changes no random number after it."""
-    before = states()
+def preserve() -> Iterator[None]:
+    """Restore the random states after the block."""
+    before = get_states()
     try:
         yield
     finally:

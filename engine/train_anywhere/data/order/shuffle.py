@@ -1,8 +1,8 @@
 """The order of samples in an epoch, the same on every rank and with every version of numpy.
 
-Up to `SORTED` samples, random numbers are sorted. Of more, each rank computes its own rows alone, so that neither time nor memory grows
-with the set: a Feistel network on numbers below a product (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002) gives
-each place in the order its sample, and no two places the same one.
+Up to `SORTED` samples, the order comes from sorting random numbers. For more, each rank computes only its own rows, so that neither time
+nor memory grows with the data set: a Feistel network on numbers below a product (Black and Rogaway, "Ciphers with arbitrary finite
+domains", CT-RSA 2002) maps each position in the order to its sample, one to one.
 """
 
 from functools import lru_cache
@@ -10,13 +10,13 @@ from math import isqrt
 
 import numpy as np
 
-SORTED = 2**17  # samples; sorting that many takes 10 ms and 1 MiB
-BLOCK = 2048  # places that are computed at once: a call for each batch of a few rows would take longer than the batch's other work
-ROUNDS = 4  # of both halves
+SORTED = 2**17  # most samples to sort, which takes 10 ms and 1 MiB
+BLOCK = 2048  # positions computed at once: a call for each small batch would take longer than the rest of its work
+ROUNDS = 4  # rounds of the Feistel network, each on both halves
 
 
-def shuffled(length: int, seed: int, epoch: int, start: int, stop: int) -> np.ndarray:
-    """What the order of `length` samples in an epoch has at `start` to `stop`: indices int64 [stop - start], `stop` at most `length`."""
+def shuffled_rows(length: int, seed: int, epoch: int, start: int, stop: int) -> np.ndarray:
+    """Return the samples at the positions `start` to `stop` of an epoch's order: int64 [stop - start]; `stop` is at most `length`."""
     if length <= SORTED:
         return permutation(length, seed, epoch)[start:stop].copy()
     first = start // BLOCK
@@ -28,10 +28,10 @@ def shuffled(length: int, seed: int, epoch: int, start: int, stop: int) -> np.nd
 
 @lru_cache(maxsize=4)
 def permutation(length: int, seed: int, epoch: int) -> np.ndarray:
-    """All of `length` samples in a random order, by sorting: int64 [length], read-only (it is shared by all callers).
+    """Return all of `length` samples in a random order, by sorting: int64 [length], read-only (all callers share it).
 
-    Sorting raw PCG64 output instead of calling `Generator.permutation`: numpy keeps the raw streams of its
-    bit generators stable across versions, but not what a Generator makes of them (NEP 19).
+    It sorts raw PCG64 output instead of calling `Generator.permutation`: numpy keeps the raw streams of its bit generators stable across
+    versions, but not the output of a Generator (NEP 19).
     """
     order = np.argsort(np.random.PCG64([seed, epoch]).random_raw(length), kind="stable").astype(np.int64)
     order.flags.writeable = False
@@ -40,29 +40,29 @@ def permutation(length: int, seed: int, epoch: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _block(length: int, seed: int, epoch: int, number: int) -> np.ndarray:
-    """`BLOCK` places of the order, fewer at its end: int64."""
+    """Return the samples at `BLOCK` positions of the order, fewer at its end: int64."""
     keys = np.random.PCG64([seed, epoch]).random_raw(2 * ROUNDS)
-    places = np.arange(number * BLOCK, min((number + 1) * BLOCK, length), dtype=np.uint64)
-    found = _feistel(places, length, keys)
-    # The product of the halves' sizes is a little above `length`: what lies beyond goes through once more, until it does not.
+    positions = np.arange(number * BLOCK, min((number + 1) * BLOCK, length), dtype=np.uint64)
+    found = _feistel(positions, length, keys)
+    # the product of the halves' sizes is a little above `length`: larger results go through the network again until they are below
     while len(beyond := np.flatnonzero(found >= length)):
         found[beyond] = _feistel(found[beyond], length, keys)
     return found.astype(np.int64)
 
 
 def _feistel(numbers: np.ndarray, length: int, keys: np.ndarray) -> np.ndarray:
-    """Other numbers for these, uint64 [n], all below the smallest product of two like factors that `length` fits into."""
+    """Permute the numbers, uint64 [n], below height * width, the smallest product of nearly equal factors that is at least `length`."""
     height = isqrt(length - 1) + 1
     width = -(-length // height)
     upper, lower = np.divmod(numbers, np.uint64(width))
     for upper_key, lower_key in keys.reshape(-1, 2):
-        upper = (upper + _mixed(lower, upper_key)) % np.uint64(height)
-        lower = (lower + _mixed(upper, lower_key)) % np.uint64(width)
+        upper = (upper + _mix(lower, upper_key)) % np.uint64(height)
+        lower = (lower + _mix(upper, lower_key)) % np.uint64(width)
     return upper * np.uint64(width) + lower
 
 
-def _mixed(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
-    """A random number below 2**32 for each, uint64 [n]; multiplied and shifted as in splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+def _mix(numbers: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Return a random number below 2**32 for each, uint64 [n]; it mixes like splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     mixed = (numbers + key) * np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)
     mixed *= np.uint64(0x94D049BB133111EB)

@@ -1,6 +1,11 @@
-"""text: documents as rows of tokens for a language model.
+"""Documents as rows of tokens for a language model.
 
-In order: `sources` finds and reads documents, `parts` decides which are for training, `tokenizer` turns text into numbers and back, `build`
-writes the token files, `cache` makes that happen once for all processes and checks what is there, `rows` cuts tokens into rows, and
-`splits.open_text` puts it together. `checks` is called where a job is submitted.
+sources          finds and reads documents
+document_split   assigns them to train, val and test
+tokenizer        turns strings into tokens and back; `vocabulary` has its size
+token_files      writes the token files
+token_cache      writes them once for all processes, and checks them
+rows             cuts tokens into rows
+splits           opens the data set
+checks           finds problems before a run starts
 """

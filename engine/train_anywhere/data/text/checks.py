@@ -1,18 +1,18 @@
-"""What is known of texts before a run starts: the function that `_check_` names in configs/data/text.yaml. No numpy."""
+"""The function that `_check_` names in configs/data/text.yaml: it checks documents before a run starts, without numpy."""
 
 import os
 from itertools import islice
 from pathlib import Path
 
-from train_anywhere.config.checks.writable import unwritable
-from train_anywhere.config.paths import here, on_node
+from train_anywhere.config.checks.writable import write_problem
+from train_anywhere.config.paths import is_on_node, resolve_node_path
 from train_anywhere.data.known import Known
-from train_anywhere.data.text.sources import LINES, Sources, lines
+from train_anywhere.data.text.sources import JSON_LINES, Sources, read_lines
 from train_anywhere.data.text.vocabulary import MANIFEST, vocabulary_size
 from train_anywhere.errors import DataError
 
-LOOKED_AT = 1000
-"""Files that are looked at; a million would keep whoever submits waiting."""
+MAX_FILES = 1000
+"""The most files to check; checking a million would delay the submission."""
 
 
 def text(
@@ -27,53 +27,52 @@ def text(
     length: int,
     look: bool,
 ) -> Known:
-    """Whether there are texts that can be read, a folder for the token files, and something left to train on.
+    """Check that documents can be read, that token files can be written, and that the fractions leave documents for training.
 
-    Args:
-        look: whether `dir` is a folder of this machine.
+    Parameters are the keys of the configuration; `look` is whether `dir` is a folder of this machine.
     """
-    problems = [_fractions(val_fraction, test_fraction)]
+    problems = [_fractions_problem(val_fraction, test_fraction)]
     if look:
-        path = None if dir is None else Path(here(dir))
-        problems += [_no_texts(Sources(path, tuple(files), text_key))]
-        problems += [] if on_node(cache) else [_no_cache(Path(cache))]
+        path = None if dir is None else Path(resolve_node_path(dir))
+        problems += [_sources_problem(Sources(path, tuple(files), text_key))]
+        problems += [] if is_on_node(cache) else [_cache_problem(Path(cache))]
     facts = {"vocabulary": vocabulary_size(tokenizer, vocabulary), "length": length}
     return Known(None, facts, tuple(p for p in problems if p), ("tokenizer", "text"))
 
 
-def _fractions(val: float, test: float) -> str:
+def _fractions_problem(val: float, test: float) -> str:
     if val + test < 1:
         return ""
     return (
-        f"data.val_fraction={val:g} and data.test_fraction={test:g} leave nothing to train on; use less than 1 together, such as "
+        f"data.val_fraction={val:g} and data.test_fraction={test:g} leave nothing to train on; their sum must be below 1, such as "
         "data.val_fraction=0.1 data.test_fraction=0.1."
     )
 
 
-def _no_cache(cache: Path) -> str:
-    """Why token files can't be made; a cache of someone else's that holds some may do without."""
+def _cache_problem(cache: Path) -> str:
+    """Return why token files can't be written; "" if the cache has some already, which it may have from another user."""
     try:
-        words = "" if any(cache.glob(f"*/{MANIFEST}")) else unwritable(cache)
+        reason = "" if any(cache.glob(f"*/{MANIFEST}")) else write_problem(cache)
     except (OSError, ValueError) as error:
-        words = f"it can't be used ({getattr(error, 'strerror', None) or error})"
-    return words and f"data.cache: token files are to be made in {cache}, but {words}; use data.cache=FOLDER."
+        reason = f"it can't be used ({getattr(error, 'strerror', None) or error})"
+    return reason and f"data.cache: token files can't be written to {cache}: {reason}; use data.cache=FOLDER."
 
 
-def _no_texts(sources: Sources) -> str:
-    """Of the first files: that there are any, that they can be opened and are not all empty, and their first line of JSON."""
+def _sources_problem(sources: Sources) -> str:
+    """Return why the first files can't be used: none, not readable, all empty, or a wrong first line of JSON; "" if they can."""
     if sources.path is None:
         return ""
     try:
-        found = list(islice(sources.listing(), LOOKED_AT))
+        found = list(islice(sources.list_files(), MAX_FILES))
         if not found:
-            return f"data.dir: {sources} has no texts ({', '.join(sources.files)}); put some there, or use data.files=['*.NAME']."
+            return f"data.dir: {sources} has no text files ({', '.join(sources.files)}); add some, or use data.files=['*.NAME']."
         if closed := [f for f in found if not os.access(f, os.R_OK)]:
             return f"data.dir: {closed[0]} can't be read (Permission denied); allow it (chmod u+r), or delete it."
-        if len(found) < LOOKED_AT and not any(f.stat().st_size for f in found):
-            return f"data.dir: {sources} has only empty files; put texts there."
+        if len(found) < MAX_FILES and not any(f.stat().st_size for f in found):
+            return f"data.dir: {sources} has only empty files; add text files."
         for file in found:
-            if file.suffix.lower() == LINES:
-                next(lines(file, sources.key), None)
+            if file.suffix.lower() == JSON_LINES:
+                next(read_lines(file, sources.key), None)
     except DataError as error:
         return str(error)
     return ""

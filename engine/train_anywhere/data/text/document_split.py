@@ -1,4 +1,4 @@
-"""Which documents are for training, which for validation and which for the test: by their content alone."""
+"""Assign documents to train, val and test by their content only."""
 
 import hashlib
 
@@ -6,29 +6,22 @@ import numpy as np
 
 from train_anywhere.errors import DataError
 
-PARTS = ("train", "val", "test")
+SPLITS = ("train", "val", "test")
 
 
 def digest(text: str) -> int:
-    """A number of 64 bits, the same for the same text."""
+    """Return a 64-bit number that depends only on the string."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def part_of_each(digests: np.ndarray, val_fraction: float, test_fraction: float, source: str) -> np.ndarray:
-    """The number in `PARTS` of each document.
+def assign_splits(digests: np.ndarray, val_fraction: float, test_fraction: float, source: str) -> np.ndarray:
+    """Return the index in `SPLITS` of each document, int8 [n], from the digests, uint64 [n]; `source` is for the message.
 
-    Documents are ordered by digest, the first are for the test and the next for validation. So equal texts are always in one part,
-    neither names nor the order of files matter, and a document more moves few others.
-
-    Args:
-        digests: of the documents, uint64 [n].
-        source: where they are from, for the message.
-
-    Returns:
-        int8 [n].
+    Documents are sorted by digest; the first are for test, the next for validation. So equal documents are always in the same split,
+    names and order of files do not matter, and a new document moves few others.
 
     Raises:
-        DataError: there are not enough different documents.
+        DataError: there are too few different documents.
     """
     different = np.unique(digests)
     test = max(1, int(test_fraction * len(different))) if test_fraction else 0
@@ -38,10 +31,10 @@ def part_of_each(digests: np.ndarray, val_fraction: float, test_fraction: float,
         use = " or data.test_fraction=0" if test else ""
         raise DataError(
             f"{source} has {len(different)} different document{'' if len(different) == 1 else 's'}, and {needed} one each at least, with "
-            f"these fractions {test + val + 1}: cut your texts into more files, or lines of *.jsonl{use and ', or use' + use[3:]}."
+            f"these fractions {test + val + 1}: split them into more files, or lines of *.jsonl{use and ', or use' + use[3:]}."
         )
-    part = np.zeros(len(digests), np.int8)
-    part[digests < different[test + val]] = PARTS.index("val")
+    split = np.zeros(len(digests), np.int8)
+    split[digests < different[test + val]] = SPLITS.index("val")
     if test:
-        part[digests < different[test]] = PARTS.index("test")
-    return part
+        split[digests < different[test]] = SPLITS.index("test")
+    return split

@@ -1,6 +1,6 @@
-"""Tokens as rows of one length.
+"""Rows of tokens, all of the same length.
 
-A row has length + 1 tokens: each but the first is a target, which is predicted from those before it.
+A row has length + 1 tokens: each one except the first is a target, predicted from the tokens before it.
 """
 
 from functools import cached_property
@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 
 PADDING = -1
-"""The document of a token that is none."""
+"""The document number of padding."""
 
 
 class TokenFile:
-    """An array in a file, mapped when it is first used: in each process anew, so that passing it on copies nothing."""
+    """An array in a file, memory-mapped at the first use in each process, so that pickling it copies nothing."""
 
     def __init__(self, path: Path, type: str) -> None:
         self.path, self.type = path, type
 
     @cached_property
     def array(self) -> np.ndarray:
-        """The numbers, read-only, [n]."""
+        """The read-only array, [n]."""
         return np.memmap(self.path, self.type, mode="r")
 
     def __reduce__(self) -> tuple[type["TokenFile"], tuple[Path, str]]:
@@ -31,10 +31,10 @@ class Rows:
     """A `DataSet` of tokens.
 
     Args:
-        tokens: the end symbol, and each document with one behind it.
-        widths: int64 [vocabulary], bytes of text that each token stands for.
-        length: targets of a row.
-        end: the end symbol, which is the padding too.
+        tokens: the end symbol, then each document followed by the end symbol.
+        widths: int64 [vocabulary], number of UTF-8 bytes of each token.
+        length: number of targets in a row.
+        end: the end symbol, also used as padding.
     """
 
     def __init__(self, tokens: TokenFile, widths: np.ndarray, length: int, end: int) -> None:
@@ -44,20 +44,20 @@ class Rows:
         raise NotImplementedError
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """How many targets count in each row: float64 [n], 1 .. length."""
+        """Return the number of real targets in each row: float64 [n], 1 .. length."""
         raise NotImplementedError
 
     def _fill(self, row: int, tokens: np.ndarray, documents: np.ndarray) -> None:
-        """Write a row into two arrays [length + 1] that are all padding."""
+        """Write a row into two arrays [length + 1] that are filled with padding."""
         raise NotImplementedError
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> dict[str, np.ndarray]:
-        """Rows by name; nothing is augmented.
+        """Return arrays by name, without augmentation.
 
         - tokens: int32 [n, length + 1].
-        - documents: int32 [n, length + 1], the number of the token's document in its row, from 0; -1: padding. A target counts where it is
-          of the same document as the token before it.
-        - bytes: float32 [n], of UTF-8, that the targets which count stand for.
+        - documents: int32 [n, length + 1], the number of the token's document in its row, from 0; -1: padding. A target counts only if
+          the token before it is of the same document.
+        - bytes: float32 [n], number of UTF-8 bytes of the targets that count.
         """
         shape = len(indices), self.length + 1
         tokens, documents = np.full(shape, self.end, np.int32), np.full(shape, PADDING, np.int32)
@@ -68,8 +68,8 @@ class Rows:
         return {"tokens": tokens, "documents": documents, "bytes": width.astype(np.float32)}
 
 
-class Packed(Rows):
-    """Rows that run on over the ends of documents; the last token of a row is the first of the next. All are of one document, 0."""
+class PackedRows(Rows):
+    """Rows that continue across document ends; the last token of a row is the first of the next. All tokens are of document 0."""
 
     @property
     def _targets(self) -> int:
@@ -79,7 +79,7 @@ class Packed(Rows):
         return -(-self._targets // self.length)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """See Rows: all are full but the last one."""
+        """Return the number of real targets in each row: all rows are full except the last one."""
         return np.minimum(self.length, self._targets - indices * self.length).astype(np.float64)
 
     def _fill(self, row: int, tokens: np.ndarray, documents: np.ndarray) -> None:
@@ -88,27 +88,27 @@ class Packed(Rows):
         documents[: len(found)] = 0
 
 
-class Apart(Rows):
-    """Rows of whole documents, each with the end symbol before it, as many as fit in their order.
+class SeparateRows(Rows):
+    """Rows of whole documents, each with the end symbol before it; a row takes the next documents that fit.
 
-    One that is longer than a row is cut into full ones, which begin with the token that the row before ended with, and a rest. So each
-    token is a target once, as in `Packed`.
+    A document longer than a row is cut into full rows and a rest. Each of them starts with the last token of the one before, so each
+    token is a target once, as in `PackedRows`.
 
     Args:
-        ends: int64 [documents], the position after each one's end symbol.
+        ends: int64 [documents], the position after the end symbol of each document.
     """
 
     def __init__(self, tokens: TokenFile, ends: TokenFile, widths: np.ndarray, length: int, end: int) -> None:
         super().__init__(tokens, widths, length, end)
         self._starts, self._sizes = _pieces(ends.array, length)
-        self._first = _packed(self._sizes + 1, length + 1)
+        self._first = _pack(self._sizes + 1, length + 1)
         self._before = np.append(0, np.cumsum(self._sizes))[self._first]  # targets before each row
 
     def __len__(self) -> int:
         return len(self._first) - 1
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """See Rows."""
+        """Return the number of real targets in each row: float64 [n], 1 .. length."""
         return (self._before[indices + 1] - self._before[indices]).astype(np.float64)
 
     def _fill(self, row: int, tokens: np.ndarray, documents: np.ndarray) -> None:
@@ -121,8 +121,8 @@ class Apart(Rows):
 
 
 def _pieces(ends: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Documents cut into pieces of at most `length` targets: position of the first token, number of targets; int64 [pieces]."""
-    starts = np.append(1, ends[:-1]) - 1  # the end symbol before
+    """Cut documents into pieces of at most `length` targets; return first positions and numbers of targets, both int64 [pieces]."""
+    starts = np.append(1, ends[:-1]) - 1  # the position of the end symbol before each document
     targets = ends - 1 - starts
     count = -(-targets // length)
     first = np.cumsum(count) - count
@@ -133,10 +133,10 @@ def _pieces(ends: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _packed(sizes: np.ndarray, room: int) -> np.ndarray:
-    """The first piece of each row, and their number: int64 [rows + 1]. A row takes the next pieces as long as there is room."""
+def _pack(sizes: np.ndarray, capacity: int) -> np.ndarray:
+    """Return the first piece of each row, then the number of pieces: int64 [rows + 1]. A row takes the next pieces that fit."""
     total = np.append(0, np.cumsum(sizes))
-    following = (np.searchsorted(total, total[:-1] + room, side="right") - 1).tolist()
+    following = (np.searchsorted(total, total[:-1] + capacity, side="right") - 1).tolist()
     first = [0]
     while first[-1] < len(sizes):
         first.append(following[first[-1]])

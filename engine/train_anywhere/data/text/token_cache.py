@@ -1,7 +1,7 @@
-"""Token files are made by one process, found by all others, and checked before they are used.
+"""A cache of token files: one process writes them, all others find them, and each checks them before use.
 
-A folder of them is made under a name of its process and renamed when it is whole, so that another node sharing the disk, where locks may
-mean nothing, never finds half of one; whoever comes second takes what is there. Its name is a checksum of all that it depends on.
+A folder of token files is written under a temporary name and renamed when complete, so that another node never finds half of one, even if
+locks do not work on the shared disk. The second process uses the folder of the first. The name contains a checksum of all inputs.
 """
 
 import hashlib
@@ -14,43 +14,43 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from train_anywhere.data.download import only_one
-from train_anywhere.data.text.sources import Sources, unreadable
-from train_anywhere.data.text.token_files import Settings, build, checksum, say
+from train_anywhere.data.download import wait_for_lock
+from train_anywhere.data.text.sources import Sources, unreadable_error
+from train_anywhere.data.text.token_files import Settings, build, checksum, log
 from train_anywhere.data.text.vocabulary import MANIFEST
 from train_anywhere.errors import DataError
 from train_anywhere.files.atomic import move, read_text, write_atomic
 from train_anywhere.files.disk_clock import disk_time
-from train_anywhere.files.marked import Place
+from train_anywhere.files.owned_folder import OwnedFolder
 from train_anywhere.files.plain_json import dumps, loads
 from train_anywhere.files.removal import make_empty, remove
 
 T = TypeVar("T")
 
 FORMAT = 2
-"""Of token files: another number makes them again."""
+"""Version of the token files' format; with another number they are written again."""
 
 CHECKED = 3600.0
-"""Seconds for which a node takes files with the same sizes and times for the ones that it has compared with their checksums."""
+"""Seconds for which a node trusts files that it compared with their checksums, if sizes and times are unchanged."""
 
 SETTLED = 2.0
-"""Seconds after which a file that is written to again gets another time, on any file system."""
+"""Age in seconds from which a file's time shows any later change, on any file system."""
 
 
-def token_files(cache: Path, sources: Sources, settings: Settings) -> Path:
-    """The folder below `cache` with the token files; they are made if they are not there, or damaged.
+def provide_token_files(cache: Path, sources: Sources, settings: Settings) -> Path:
+    """Return the folder below `cache` with the token files, which are written if missing or damaged.
 
     Raises:
-        DataError: a text can't be read, there are too few, or the cache can't be written.
+        DataError: a document can't be read, there are too few, or the cache can't be written.
     """
     try:
         with ExitStack() as stack:
-            with suppress(OSError):  # a cache of someone else's can be used if all is there
+            with suppress(OSError):  # a read-only cache of another user works if it has the token files
                 cache.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(only_one(cache / ".lock"))
+                stack.enter_context(wait_for_lock(cache / ".lock"))
             contents = _contents(sources, cache)
             place = _place(cache, contents, sources.key, settings)
-            if not _usable(place):
+            if not _is_usable(place):
                 _publish(place, sources, settings, contents)
             return place.path
     except OSError as error:
@@ -59,31 +59,31 @@ def token_files(cache: Path, sources: Sources, settings: Settings) -> Path:
         ) from error
 
 
-def _place(cache: Path, contents: str, text_key: str, settings: Settings) -> Place:
+def _place(cache: Path, contents: str, text_key: str, settings: Settings) -> OwnedFolder:
     key = _sha256([FORMAT, contents, text_key, asdict(settings)])[:24]
     name = f"{settings.tokenizer}-{key}"
-    return Place(cache, (name,), _marker(name))
+    return OwnedFolder(cache, (name,), _marker(name))
 
 
 def _marker(name: str) -> str:
     return f"tokens {name}"
 
 
-def _usable(place: Place) -> bool:
-    """Whether the token files are there and whole. Damaged ones are removed, and a line says so."""
+def _is_usable(place: OwnedFolder) -> bool:
+    """Return whether the token files exist and are complete; log and remove damaged ones."""
     if not os.path.lexists(place.path):
         return False
     damage = _damage(place.path)
     if not damage:
         return True
-    say(f"{place.path} is damaged ({damage}): it is made again.")
+    log(f"{place.path} is damaged ({damage}) and is written again.")
     if not remove(place):
         raise DataError(f"{place.path} is damaged ({damage}) and can't be removed; use data.cache=FOLDER.")
     return False
 
 
 def _damage(folder: Path) -> str:
-    """What is wrong with the files, in words; "" if they are what their manifest says."""
+    """Return what is wrong with the files; "" if they agree with their manifest."""
     try:
         files = {str(name): facts for name, facts in loads(read_text(folder / MANIFEST))["files"].items()}
         for name, facts in files.items():
@@ -91,7 +91,7 @@ def _damage(folder: Path) -> str:
                 return f"{name} has {size} bytes instead of {facts['size']}"
         times = {name: [(s := (folder / name).stat()).st_size, s.st_mtime_ns, s.st_ino] for name in files}
         stamp = folder / f".checked-{socket.gethostname()}"
-        if _recently(stamp, times):
+        if _was_checked(stamp, times):
             return ""
         for name, facts in files.items():
             if checksum(folder / name) != facts["sha256"]:
@@ -103,16 +103,16 @@ def _damage(folder: Path) -> str:
     return ""
 
 
-def _recently(stamp: Path, times: dict[str, list[int]]) -> bool:
+def _was_checked(stamp: Path, times: dict[str, list[int]]) -> bool:
     with suppress(OSError, ValueError):
         return disk_time(stamp.parent) - stamp.stat().st_mtime < CHECKED and loads(read_text(stamp)) == times
     return False
 
 
-def _publish(place: Place, sources: Sources, settings: Settings, contents: str) -> None:
-    """Make the files of these `contents`, and give them their name if no other node was first."""
-    _remove_left(place.root)
-    own = Place(place.root, (f".{place.names[-1]}.{socket.gethostname()}.{os.getpid()}",), place.marker)
+def _publish(place: OwnedFolder, sources: Sources, settings: Settings, contents: str) -> None:
+    """Write the token files and move them into place, unless another node was first; `contents` is the sources' checksum."""
+    _remove_abandoned(place.root)
+    own = OwnedFolder(place.root, (f".{place.names[-1]}.{socket.gethostname()}.{os.getpid()}",), place.marker)
     make_empty(own)
     try:
         build(own.path, sources, settings)
@@ -122,21 +122,21 @@ def _publish(place: Place, sources: Sources, settings: Settings, contents: str) 
             move(own.path, place.path)
         except OSError:
             if not place.path.is_dir():
-                raise  # else another process was first: a folder with something in it is never replaced
+                raise  # else another process was first: rename never replaces a folder that is not empty
     finally:
         if own.path.exists():
             remove(own)
 
 
-def _remove_left(cache: Path) -> None:
-    """Remove what processes of this node left that were killed."""
-    for left in cache.glob(f".*.{socket.gethostname()}.*"):
-        if left.is_dir() and not _alive(left.name.rpartition(".")[2]):
-            remove(Place(cache, (left.name,), _marker(left.name[1:].partition(".")[0])))
+def _remove_abandoned(cache: Path) -> None:
+    """Remove the temporary folders of killed processes of this node."""
+    for folder in cache.glob(f".*.{socket.gethostname()}.*"):
+        if folder.is_dir() and not _is_alive(folder.name.rpartition(".")[2]):
+            remove(OwnedFolder(cache, (folder.name,), _marker(folder.name[1:].partition(".")[0])))
 
 
-def _alive(process: str) -> bool:
-    """Whether a process of this node with this number may still be at work."""
+def _is_alive(process: str) -> bool:
+    """Return whether a process of this node with this number may still run."""
     try:
         os.kill(int(process), 0)
     except (ProcessLookupError, ValueError, OverflowError):
@@ -147,16 +147,16 @@ def _alive(process: str) -> bool:
 
 
 def _contents(sources: Sources, cache: Path) -> str:
-    """A checksum of names and contents of all files. They are read only if names, sizes or times differ from those of the last time."""
+    """Return a checksum of names and contents of all files; read them only if names, sizes or times have changed."""
     if sources.path is None:
-        return _sha256(list(sources.documents()))
+        return _sha256(list(sources.read_documents()))
     top = sources.path if sources.path.is_dir() else sources.path.parent
-    files = list(sources.listing())
+    files = list(sources.list_files())
     stats = [_read(f, Path.stat) for f in files]
     names = [str(f.relative_to(top)) for f in files]
     seen = _sha256([[n, s.st_size, s.st_mtime_ns, s.st_ino] for n, s in zip(names, stats, strict=True)])
     memory = cache / f"contents-{_sha256([str(sources.path), sources.files])[:24]}.json"
-    if (known := _remembered(memory)) and known["seen"] == seen:
+    if (known := _read_memory(memory)) and known["seen"] == seen:
         return str(known["contents"])
     contents = _sha256([(n, _read(f, checksum)) for n, f in zip(names, files, strict=True)])
     now = disk_time(top)
@@ -166,15 +166,15 @@ def _contents(sources: Sources, cache: Path) -> str:
     return contents
 
 
-def _read(file: Path, how: Callable[[Path], T]) -> T:
-    """`how(file)`. Raises DataError: what is wrong is a text, not the cache."""
+def _read(file: Path, function: Callable[[Path], T]) -> T:
+    """Return `function(file)`. Raises DataError, so that the error is not reported as one of the cache."""
     try:
-        return how(file)
+        return function(file)
     except OSError as error:
-        raise unreadable(file, error) from error
+        raise unreadable_error(file, error) from error
 
 
-def _remembered(memory: Path) -> dict[str, Any] | None:
+def _read_memory(memory: Path) -> dict[str, Any] | None:
     with suppress(OSError, ValueError):
         known = loads(read_text(memory))
         if isinstance(known, dict) and {"seen", "contents"} <= known.keys():

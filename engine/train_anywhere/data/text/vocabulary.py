@@ -1,12 +1,12 @@
-"""What is known of token files before any text is read. The standard library alone."""
+"""Facts about token files that are known before any document is read. Needs only the standard library."""
 
 MANIFEST = "manifest.json"
-"""The file that says what a folder of token files holds; it is written last."""
+"""The file that lists the token files in a folder, with sizes and checksums; it is written last."""
 
 BYTES = 256
-"""Values of a byte: each is a token of its own, so that any text can be written with them."""
+"""Number of tokens for single bytes, with which any string can be encoded."""
 
 
 def vocabulary_size(kind: str, vocabulary: int) -> int:
-    """Tokens are 0 .. this - 1: all bytes and the end of a document; or what was asked for, of which few texts may use less."""
+    """Return the number of tokens: all bytes and the end symbol, or the configured `vocabulary`, of which some may be unused."""
     return BYTES + 1 if kind == "bytes" else vocabulary

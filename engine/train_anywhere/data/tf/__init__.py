@@ -1,1 +1,1 @@
-"""Data sets as `tf.data` pipelines. `data/torch` is its mirror image."""
+"""Data sets as `tf.data` pipelines; `data/torch` has the same modules for PyTorch."""

@@ -1,6 +1,6 @@
-"""Small batches, several of which are read in one call of Python by TensorFlow: the call costs more than reading one of them.
+"""Read several small batches in one call from TensorFlow to Python, since the call takes longer than reading one of them.
 
-Nobody sees it: batches come in the same order, each read as if it were alone, and one that can't be read is an error where it is asked for.
+The result is the same: batches come in the same order, and one that can't be read raises its error when it is requested.
 """
 
 import time
@@ -9,34 +9,30 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.data.order.prefetch import LONGEST_S, MOST
+from train_anywhere.data.order.prefetch import MAX_BATCHES, MAX_GROUP_S
 from train_anywhere.data.tf.arrays import Structure, tensors
 
 ENDLESS = np.iinfo(np.int64).max
-"""The number of a batch that is never reached."""
+"""A batch number that is never reached."""
 
-BYTES = 2**22
-"""Of the batches of a call; four such groups exist at most: one is read, two wait, one is taken apart."""
+GROUP_BYTES = 2**22
+"""The most bytes of the batches in one call; up to four groups exist: one is read, two wait, one is split into batches."""
 
 Read = Callable[[int], list[np.ndarray]]
-"""The number of a batch to its arrays, in the order of `tf.nest.flatten`."""
+"""Returns the arrays of a batch, in the order of `tf.nest.flatten`, from its number."""
 
 
 def group_size(spec: Structure) -> int:
-    """How many batches of these types and shapes may be read at once; 1 where they are large, or their sizes not known."""
+    """Return the number of batches of these types and shapes to read at once; 1 if they are large or of unknown size."""
     flat = tf.nest.flatten(spec)
     if any(one.dtype == tf.string or not one.shape.is_fully_defined() for one in flat):
         return 1
     size = sum(one.shape.num_elements() * one.dtype.size for one in flat)
-    return int(max(1, min(MOST, BYTES // max(1, size))))
+    return int(max(1, min(MAX_BATCHES, GROUP_BYTES // max(1, size))))
 
 
-def grouped(read: Read, spec: Structure, start: int, stop: int, most: int) -> tf.data.Dataset:
-    """The batches from `start` to `stop`, in order, of which up to `most` are read in one call.
-
-    Args:
-        spec: types and shapes of a batch, which are all known.
-    """
+def group_batches(read: Read, spec: Structure, start: int, stop: int, most: int) -> tf.data.Dataset:
+    """Return the batches from `start` to `stop` in order, reading up to `most` in one call; all shapes in `spec` must be known."""
     several = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), spec)
     none = [np.empty([0, *one.shape], one.dtype.as_numpy_dtype) for one in tf.nest.flatten(spec)]
 
@@ -47,11 +43,10 @@ def grouped(read: Read, spec: Structure, start: int, stop: int, most: int) -> tf
         group = tensors(read_next, first, several)
         return first + tf.shape(tf.nest.flatten(group)[0], tf.int64)[0], group
 
-    numbers = tf.data.Dataset.range(start, stop)  # one for each group, which has a batch at least
+    numbers = tf.data.Dataset.range(start, stop)  # enough for all groups: each has at least one batch
     options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = (
-        False  # to hand batches to one more thread costs more than to take groups apart
-    )
+    # passing batches to one more thread costs more than splitting groups
+    options.experimental_optimization.inject_prefetch = False
     groups = numbers.scan(tf.constant(start, tf.int64), next_group).prefetch(2)
     batches = groups.unbatch().with_options(options)
     if stop == ENDLESS:
@@ -60,20 +55,20 @@ def grouped(read: Read, spec: Structure, start: int, stop: int, most: int) -> tf
 
 
 def read_group(read: Read, first: int, stop: int) -> list[np.ndarray]:
-    """Batches from `first` on, before `stop`, stacked.
+    """Return the stacked batches from `first` to before `stop`, or fewer if reading takes long.
 
-    They end before one that can't be read, or not as its first and last row promise: that is the first of the next group, and an error.
+    The group ends before a batch that can't be read: that batch starts the next group and raises its error there.
     """
     began = time.monotonic()
     batch = read(first)
-    # Each batch is copied as soon as it is read, while the processor still has it in its cache.
+    # each batch is copied as soon as it is read, while it is still in the CPU cache
     stacks = [np.empty((stop - first, *array.shape), array.dtype) for array in batch]
     count = 0
     while True:
         for stack, array in zip(stacks, batch, strict=True):
             stack[count] = array
         count += 1
-        if first + count == stop or time.monotonic() - began > LONGEST_S:
+        if first + count == stop or time.monotonic() - began > MAX_GROUP_S:
             break
         try:
             batch = read(first + count)

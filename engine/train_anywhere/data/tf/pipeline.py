@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from train_anywhere.data.dataset import Arrays, DataSet
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
-from train_anywhere.data.order.fits import check_batch
-from train_anywhere.data.tf.arrays import Check, Structure, as_arrays, probed_spec, tensors
-from train_anywhere.data.tf.groups import ENDLESS, group_size, grouped
+from train_anywhere.data.order.batch_check import check_batch
+from train_anywhere.data.tf.arrays import SpecCheck, Structure, batch_spec, tensors, to_arrays
+from train_anywhere.data.tf.groups import ENDLESS, group_batches, group_size
 from train_anywhere.errors import DataError
 
 Prepare = Callable[[Arrays], Arrays]
@@ -28,20 +28,23 @@ def tf_dataset(
     epochs: int | None = None,
     limit_batches: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of a rank: (what the data set's `read` gives, weight float32 [b]), b = `order.batch_per_rank`.
+    """Return the batches of a rank: (the result of the data set's `read`, weight float32 [b]), b = `order.batch_per_rank`.
 
     Types and shapes are those of the first and the last row, which are read here; a dimension in which they differ is None.
-    For tf.distribute, build it inside `distribute_datasets_from_function`: it is already this rank's part.
+    For tf.distribute, call it inside `distribute_datasets_from_function`: it has only this rank's rows.
 
     Args:
-        prepare: changes a batch where it is read.
-        workers: batches that are read at once, by threads.
-        start_epoch, start_batch: the first batch, both from 0.
-        epochs: the end, before this epoch; None: without end.
-        limit_batches: batches of each epoch; None: all.
+        dataset: the data set to read.
+        order: assigns rows to batches and ranks.
+        prepare: the task's function that changes a batch after it is read.
+        workers: number of threads, each reading a batch.
+        start_epoch: epoch of the first batch, from 0.
+        start_batch: number of the first batch in its epoch, from 0.
+        epochs: stop before this epoch; None: endless.
+        limit_batches: number of batches in each epoch; None: all.
 
     Raises:
-        DataError: the batch does not suit the ranks or the data, or the rows are not alike.
+        DataError: the batch size does not fit the ranks or the data, or the rows differ in structure.
     """
     check_batch(len(dataset), order.batch_size, order.world_size, order.train)
     whole = batches_per_epoch(len(dataset), order.batch_size)
@@ -65,44 +68,37 @@ def tf_dataset(
 def pipeline(
     read: Callable[[int], Structure], spec: Structure, start: int, stop: int, workers: int
 ) -> tf.data.Dataset:
-    """`read` of each number from `start` to `stop`, in order; several in one call where nobody works beside it and batches are small."""
-    check = Check(spec, "data")
+    """Return `read(n)` for each n from `start` to `stop` in order; without workers, several small batches are read in one call."""
+    check = SpecCheck(spec, "data")
 
     def one(position: int) -> list[np.ndarray]:
         return check(read(position))
 
     if workers == 0 and (most := group_size(spec)) > 1:
-        batches = grouped(one, spec, start, stop, most)
+        batches = group_batches(one, spec, start, stop, most)
     else:
-        batches = (
-            tf.data.Dataset.range(start, stop)
-            .map(
-                lambda position: tensors(one, position, spec),
-                num_parallel_calls=max(1, workers),
-                deterministic=True,
-            )
-            .prefetch(2)
-        )
-    return batches.with_options(ordered())
+        numbers, threads = tf.data.Dataset.range(start, stop), max(1, workers)
+        batches = numbers.map(lambda n: tensors(one, n, spec), threads, deterministic=True).prefetch(2)
+    return batches.with_options(ordered_options())
 
 
 def row_spec(dataset: DataSet, rows: int | None, prepare: Prepare | None, train: bool) -> Structure:
-    """Types and shapes of a batch of `rows`, from the first and the last row. Raises DataError."""
+    """Return types and shapes of a batch of `rows`, from the first and the last row. Raises DataError."""
     read = _reader(dataset, prepare, train)
     first, last = (read(np.array([n]), 0) for n in (0, len(dataset) - 1))
-    return probed_spec(first, last, rows, "data")
+    return batch_spec(first, last, rows, "data")
 
 
 def _reader(dataset: DataSet, prepare: Prepare | None, train: bool) -> Callable[[np.ndarray, int], Structure]:
     def read(indices: np.ndarray, epoch: int) -> Structure:
-        batch = as_arrays(dataset.read(indices, epoch, train), "data")
-        return as_arrays(prepare(batch), "task.prepare") if prepare else batch
+        batch = to_arrays(dataset.read(indices, epoch, train), "data")
+        return to_arrays(prepare(batch), "task.prepare") if prepare else batch
 
     return read
 
 
-def ordered() -> tf.data.Options:
-    """Order is part of the contract, and rows are this rank's already: TensorFlow must not shard again."""
+def ordered_options() -> tf.data.Options:
+    """Return options that keep the order of batches and prevent sharding, since the rows are already this rank's."""
     options = tf.data.Options()
     options.deterministic = True
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -111,7 +107,7 @@ def ordered() -> tf.data.Options:
 
 @contextmanager
 def plain_data_errors() -> Iterator[None]:
-    """Raise the DataError of a reader, which TensorFlow passes on inside the message of its own error."""
+    """Raise the DataError of a reader, which TensorFlow quotes inside its error."""
     try:
         yield
     except tf.errors.OpError as error:

@@ -1,4 +1,4 @@
-"""A map-style data set, `__len__` and `__getitem__`, read as one of whole batches."""
+"""Batches of a map-style data set (`__len__` and `__getitem__`): its samples, put together by its collate function."""
 
 import threading
 from collections.abc import Mapping
@@ -13,35 +13,35 @@ from train_anywhere.errors import DataError
 
 
 class Samples:
-    """A `DataSet` of the samples of a map-style one, put together by its `collate_fn`, or stacked.
+    """A `DataSet` of a map-style data set's samples, put together by its `collate_fn`, or stacked.
 
-    Stacked, Python's and numpy's float64 numbers become float32, as in `keras.Model.fit`. A sample that is augmented with
-    Python's or numpy's random numbers is the same for the same (seed, epoch, index), also after a resume.
+    When stacked, Python's and numpy's float64 numbers become float32, as in `keras.Model.fit`. A sample augmented with Python's or
+    numpy's random numbers is the same for the same (seed, epoch, index), also after a resume.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset, self.seed = dataset, seed
-        self._drawing = threading.Lock()  # those random states are the process's
+        self._drawing = threading.Lock()  # all threads share the process's random states
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Structure:
-        """The samples of `indices` (int64 [n]) as one batch."""
+        """Return the samples of `indices` (int64 [n]) as one batch."""
         samples = []
-        with self._drawing, random_numbers.kept():
+        with self._drawing, random_numbers.preserve():
             for index in indices.tolist():
-                random_numbers.begin(self.seed, epoch, index)
+                random_numbers.reseed(self.seed, epoch, index)
                 samples.append(self.dataset[index])
             collate = getattr(self.dataset, "collate_fn", None)
             return collate(samples) if collate else stack(samples)
 
 
 def stack(samples: list[Any]) -> Structure:
-    """Samples of one structure as a batch of it.
+    """Stack samples of the same structure into a batch.
 
     Raises:
-        DataError: their arrays are of different shapes, or the samples of different structure.
+        DataError: the samples differ in structure or in the shapes of their arrays.
     """
     first = samples[0]
     if isinstance(first, Mapping):
@@ -54,7 +54,7 @@ def stack(samples: list[Any]) -> Structure:
         return tuple(stack([sample[n] for sample in samples]) for n in range(len(first)))
     if hasattr(first, "__getitem__") and not (hasattr(first, "__array__") or isinstance(first, str | bytes)):
         raise DataError(
-            f"a row of the data is a {type(first).__name__}, a data set itself; give one each for train, val and test."
+            f"a row of the data is a {type(first).__name__}, a data set itself; return one each for train, val and test."
         )
     arrays = [np.asarray(sample) for sample in samples]
     if len({a.shape for a in arrays}) > 1:
@@ -66,9 +66,9 @@ def stack(samples: list[Any]) -> Structure:
     return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
 
 
-def as_dataset(part: Any, seed: int) -> DataSet | None:
-    """A part of `Splits` that is read by index, with the seed of the run; None for anything else."""
-    if isinstance(part, DataSet):
-        return part
-    by_index = hasattr(part, "__len__") and hasattr(part, "__getitem__")
-    return Samples(part, seed) if by_index and not isinstance(part, Mapping | str) else None
+def to_data_set(split: Any, seed: int) -> DataSet | None:
+    """Return a split as a `DataSet`, with the seed of the run; None if it can't be read by index."""
+    if isinstance(split, DataSet):
+        return split
+    by_index = hasattr(split, "__len__") and hasattr(split, "__getitem__")
+    return Samples(split, seed) if by_index and not isinstance(split, Mapping | str) else None

@@ -1,1 +1,1 @@
-"""Data sets as PyTorch loaders. `data/tf` is its mirror image."""
+"""Data sets as PyTorch loaders; `data/tf` has the same modules for TensorFlow."""

@@ -1,4 +1,4 @@
-"""Rows as numpy arrays to rows as torch tensors, whatever they are packed in."""
+"""Convert rows from numpy arrays to torch tensors and back, in any nested structure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,30 +9,30 @@ import torch
 from train_anywhere.data.array_data import map_leaves
 from train_anywhere.errors import DataError
 
-TEXT = "UTSO"
-"""Kinds of numpy types that torch does not have: texts and objects stay lists."""
+STRINGS = "UTSO"
+"""Kinds of numpy types that torch does not have: strings and objects, which become lists."""
 
 
 def to_tensors(rows: Any) -> Any:
-    """The same tuples, lists and dicts with tensors in place of arrays and of numpy's single numbers; texts become lists of `str`.
+    """Return the same tuples, lists and dicts with arrays and numpy scalars as tensors, and arrays of strings as lists of `str`.
 
     Raises:
-        DataError: an array of a type that torch does not have.
+        DataError: an array has a type that torch does not have.
     """
     return map_leaves(rows, lambda v: _tensor(np.asarray(v)) if isinstance(v, np.ndarray | np.generic) else v)
 
 
 def to_arrays(rows: Any) -> Any:
-    """The same tuples, lists and dicts with arrays in place of tensors."""
+    """Return the same tuples, lists and dicts with tensors as arrays."""
     return map_leaves(rows, lambda v: v.numpy() if isinstance(v, torch.Tensor) else v)
 
 
 def check_rows(rows: Any, count: int, path: str = "") -> None:
-    """Raise DataError if `rows` is neither a tuple nor a dict of arrays, or one of its arrays has not `count` rows."""
+    """Raise DataError unless `rows` is a tuple or a dict of arrays, each with `count` rows."""
     if isinstance(rows, np.ndarray):
         if rows.shape[:1] != (count,):
             raise DataError(
-                f"the data set's read() was asked for {count} rows, and its array{path} has the shape {list(rows.shape)}; the first "
+                f"the data set's read() was called for {count} rows, but its array{path} has the shape {list(rows.shape)}; the first "
                 "dimension must be the rows."
             )
     elif isinstance(rows, tuple | list | Mapping):
@@ -40,12 +40,12 @@ def check_rows(rows: Any, count: int, path: str = "") -> None:
             check_rows(value, count, f"{path}[{key!r}]")
     else:
         raise DataError(
-            f"the data set's read() gave a {type(rows).__name__}{path}; it must give a tuple or a dict of numpy arrays."
+            f"the data set's read() returned a {type(rows).__name__}{path}; it must return a tuple or a dict of numpy arrays."
         )
 
 
 def _tensor(array: np.ndarray) -> Any:
-    if array.dtype.kind in TEXT:
+    if array.dtype.kind in STRINGS:
         return array.tolist()
     if not (array.dtype.isnative and array.flags.carray):
         array = np.require(array, array.dtype.newbyteorder("="), "CAW")
@@ -53,5 +53,5 @@ def _tensor(array: np.ndarray) -> Any:
         return torch.from_numpy(array)
     except TypeError as error:
         raise DataError(
-            f"the data set's read() gave an array of {array.dtype}, a type that torch does not have; convert it there."
+            f"the data set's read() returned an array of {array.dtype}, a type that torch does not have; convert it in read()."
         ) from error

@@ -9,25 +9,25 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
-from train_anywhere.data.order.fits import check_batch
-from train_anywhere.data.order.keep_batch import keep_batch
-from train_anywhere.data.order.prefetch import ahead
+from train_anywhere.data.order.batch_check import check_batch
+from train_anywhere.data.order.batch_file import save_batch
+from train_anywhere.data.order.prefetch import read_ahead
 from train_anywhere.data.torch.samples import Reader
-from train_anywhere.data.torch.unpadded import BareOrder
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError, SignalsAsErrors
 
 
 class Batch(NamedTuple):
-    """A rank's part of a batch of b rows, for a task that counts by weight."""
+    """A rank's part of a batch, b rows with weights."""
 
-    rows: Any  # tuple or dict of tensors [b, ...], as the data set gives them
+    rows: Any  # tuple or dict of tensors [b, ...], in the structure of the data set
     weight: torch.Tensor  # float32 [b], see `BatchOrder.rows`
 
 
 class EpochSampler(Sampler[tuple[int, int]]):
-    """The (epoch, batch) pairs of one epoch. Workers learn the epoch from the pair, so they can outlive it.
+    """The (epoch, batch) pairs of one epoch. Workers get the epoch from the pair, so they can persist across epochs.
 
-    `len` is always a whole epoch; only `start_epoch`, where a run resumes, begins at `start_batch`.
+    `len` is always a whole epoch; only `start_epoch`, in which a run resumes, starts at `start_batch`.
     """
 
     def __init__(self, batches: int, start_epoch: int = 0, start_batch: int = 0) -> None:
@@ -51,28 +51,29 @@ class Batches(Dataset[Any]):
     """Maps (epoch, batch) to this rank's batch.
 
     Attributes:
-        order: a `BatchOrder`: a `Batch` of a fixed size, padded; a `BareOrder`: the bare rows, as many as there are.
-        train: rows may be augmented.
+        reader: reads rows by index.
+        order: with a `BatchOrder`, each item is a padded `Batch` of fixed size; with an `UnpaddedOrder`, only the rows.
+        train: whether rows may be augmented.
     """
 
     reader: Reader
-    order: BatchOrder | BareOrder
+    order: BatchOrder | UnpaddedOrder
     train: bool
 
     @property
     def size(self) -> BatchOrder:
         """Batch size and ranks."""
-        return self.order.order if isinstance(self.order, BareOrder) else self.order
+        return self.order.order if isinstance(self.order, UnpaddedOrder) else self.order
 
     def __len__(self) -> int:
-        """Batches of an epoch. Raises DataError if the ranks can't share them."""
+        """Return the number of batches of an epoch. Raises DataError if there are too few rows for the ranks."""
         length = len(self.reader.dataset)
-        if isinstance(self.order, BareOrder):
+        if isinstance(self.order, UnpaddedOrder):
             return self.order.batches(length)
         return batches_per_epoch(length, self.order.batch_size)
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
-        """A DataError is returned, not raised: DataLoader would wrap it into the traceback of a worker."""
+        """Return the batch `key`, or a DataError: if raised, DataLoader would wrap it into the traceback of a worker."""
         try:
             with SignalsAsErrors():
                 return self._read(*key)
@@ -81,60 +82,58 @@ class Batches(Dataset[Any]):
 
     def _read(self, epoch: int, batch: int) -> Any:
         length = len(self.reader.dataset)
-        if isinstance(self.order, BareOrder):
+        if isinstance(self.order, UnpaddedOrder):
             return self.reader.read(self.order.rows(length, epoch, batch), epoch, self.train)
         sizes = getattr(self.reader.dataset, "sizes", None)
         indices, weights = self.order.rows(length, epoch, batch, sizes=sizes)
         return Batch(self.reader.read(indices, epoch, self.train), torch.from_numpy(weights))
 
     def keep(self, epoch: int, batch: int, rank: int, file: Path) -> list[int]:
-        """Write what a rank has in a batch to a file; returns the numbers of its rows. Raises DataError, OSError."""
+        """Write a rank's part of a batch to a file; return the numbers of its rows. Raises DataError, OSError."""
         own, length = replace(self.size, rank=rank), len(self.reader.dataset)
-        if isinstance(self.order, BareOrder):
+        if isinstance(self.order, UnpaddedOrder):
             indices = replace(self.order, order=own).rows(length, epoch, batch)
         else:
             indices, _ = own.rows(length, epoch, batch)
-        return keep_batch(file, indices, self.reader.read(indices, epoch, self.train))
+        return save_batch(file, indices, self.reader.read(indices, epoch, self.train))
 
 
 class BatchLoader(DataLoader[Any]):
-    """A DataLoader that raises a worker's DataError, and where there are no workers reads small batches several at a time."""
+    """A DataLoader that raises the DataError of a worker, and without workers reads several small batches at a time."""
 
     dataset: Batches
 
     def __iter__(self) -> Any:
-        """Batches, in order."""
-        # Rows that are read by index do not depend on when they are; of samples that a data set makes one by one nobody knows.
-        by_rows = self.num_workers == 0 and self.dataset.reader.by_rows
-        for batch in ahead(super().__iter__()) if by_rows else super().__iter__():
+        """Iterate over the batches in order."""
+        # only for whole batches: the samples of a map-style data set may depend on the time at which they are read
+        reads_batches = self.num_workers == 0 and self.dataset.reader.reads_batches
+        for batch in read_ahead(super().__iter__()) if reads_batches else super().__iter__():
             if isinstance(batch, DataError):
                 raise batch
             yield batch
 
 
-def _as_read(batch: Any) -> Any:
-    """It has tensors already; torch's default would look through a batch for arrays, which takes as long as to read a small one."""
+def _unchanged(batch: Any) -> Any:
+    """Return the batch, which has tensors already: torch's default search for arrays takes as long as reading a small batch."""
     return batch
 
 
 def torch_loader(
     batches: Batches, *, workers: int = 0, start_epoch: int = 0, start_batch: int = 0
 ) -> BatchLoader:
-    """The batches of a rank; a Trainer needs `use_distributed_sampler=False`, for they are this rank's already.
+    """Return a loader of a rank's batches; a Trainer needs `use_distributed_sampler=False`, since they are this rank's already.
 
-    Args:
-        workers: processes that read; 0 reads in this one.
-        start_epoch, start_batch: the first batch, both from 0.
+    `workers` is the number of reading processes, 0 for none. `start_epoch` and `start_batch`, from 0, are the first batch.
 
     Raises:
-        DataError: the batch does not suit the ranks or the data.
+        DataError: the batch size does not fit the ranks or the data.
     """
     size = batches.size
     check_batch(len(batches.reader.dataset), size.batch_size, size.world_size, batches.train)
     return BatchLoader(
         batches,
         batch_size=None,
-        collate_fn=_as_read,
+        collate_fn=_unchanged,
         sampler=EpochSampler(len(batches), start_epoch, start_batch),
         num_workers=workers,
         persistent_workers=workers > 0,

@@ -9,31 +9,30 @@ import numpy as np
 from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from train_anywhere.data.dataset import DataSet
-from train_anywhere.data.torch import draws as draws
+from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.arrays import check_rows, to_arrays, to_tensors
 
 Prepare = Callable[[Any], Any] | None
-"""What a task does to a batch of arrays before it becomes tensors."""
+"""A task's function that changes a batch of arrays before it becomes tensors."""
 
 
-def is_map_style(part: object) -> bool:
-    """Whether rows can be taken by number."""
-    there = hasattr(part, "__getitem__") and hasattr(part, "__len__")
-    return there and not isinstance(part, IterableDataset | dict)
+def is_map_style(split: object) -> bool:
+    """Return whether rows can be read by index."""
+    by_index = hasattr(split, "__getitem__") and hasattr(split, "__len__")
+    return by_index and not isinstance(split, IterableDataset | dict)
 
 
 @dataclass(frozen=True)
 class Reader:
     """Reads rows by index, in any process.
 
-    A sample that is drawn or augmented at random is the same for the same (seed, epoch, index): on any number of ranks and workers, and
-    after a resume.
+    A random or augmented sample is the same for the same (seed, epoch, index): on any number of ranks and workers, and after a resume.
 
     Attributes:
-        dataset: a `DataSet`, or a map-style one.
-        seed: of the run.
-        prepare: of the task; it gets and gives arrays.
-        collate: puts samples together; None: the data set's own `collate_fn`, else torch's.
+        dataset: a `DataSet`, or a map-style data set.
+        seed: the seed of the run.
+        prepare: the task's function from arrays to arrays, or None.
+        collate: puts samples together; None: the data set's `collate_fn`, else torch's.
     """
 
     dataset: Any
@@ -42,8 +41,8 @@ class Reader:
     collate: Callable[[list[Any]], Any] | None = None
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
-        """Rows as tensors, in the tuples and dicts of the data set. Raises DataError."""
-        if self.by_rows:
+        """Return rows as tensors, in the tuples and dicts of the data set. Raises DataError."""
+        if self.reads_batches:
             rows = self.dataset.read(indices, epoch, train)
             check_rows(rows, len(indices))
             return to_tensors(self.prepare(rows) if self.prepare else rows)
@@ -51,15 +50,15 @@ class Reader:
         return to_tensors(self.prepare(to_arrays(rows))) if self.prepare else default_convert(rows)
 
     @cached_property
-    def by_rows(self) -> bool:
-        """Whether the data set reads whole batches; to ask a protocol takes as long as a small batch's rows."""
+    def reads_batches(self) -> bool:
+        """True if the data set reads whole batches; cached, since checking a protocol takes as long as reading a small batch."""
         return isinstance(self.dataset, DataSet)
 
     def _samples(self, indices: list[int], epoch: int) -> Any:
         collate = self.collate or getattr(self.dataset, "collate_fn", None) or default_collate
         samples = []
-        with draws.kept():
+        with random_states.preserve():
             for index in indices:
-                draws.begin(self.seed, epoch, index)
+                random_states.reseed(self.seed, epoch, index)
                 samples.append(self.dataset[index])
             return collate(samples)

@@ -1,4 +1,4 @@
-"""A loader that someone else made: what is known of it, and a stream of its batches that begins anywhere."""
+"""Loaders of the user: read their settings, and resume a stream of their batches at any position."""
 
 import traceback
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.dataset import DataSet
-from train_anywhere.data.torch import draws as draws
+from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.samples import is_map_style
 from train_anywhere.errors import DataError, user_error
 
 
-class Readable(NamedTuple):
-    """A DataLoader of which all is known: it can be read in an order of our own."""
+class LoaderSettings(NamedTuple):
+    """The settings of a DataLoader whose data set can be read in this project's order instead."""
 
     dataset: Any
     batch_size: int  # of one rank
@@ -31,8 +31,8 @@ class Readable(NamedTuple):
     workers: int
 
 
-def readable(loader: object) -> Readable | None:
-    """What a DataLoader does, if torch's own samplers do it over a map-style data set; None for anything else."""
+def read_settings(loader: object) -> LoaderSettings | None:
+    """Return the settings of a DataLoader with torch's own samplers over a map-style data set; None for anything else."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
     sampler, batches = loader.sampler, loader.batch_sampler
@@ -46,13 +46,13 @@ def readable(loader: object) -> Readable | None:
         shuffle = False
     else:
         return None
-    return Readable(
+    return LoaderSettings(
         loader.dataset, loader.batch_size, shuffle, loader.drop_last, loader.collate_fn, loader.num_workers
     )
 
 
 def is_source(value: object, named: bool = False) -> bool:
-    """Return whether a value in a list, or `named` in a dict, is a data set or a loader of its own, and not a row."""
+    """Return whether a value in a list, or `named` in a dict, is a data set or a loader itself, and not a row."""
     if isinstance(value, Dataset | DataSet) or hasattr(value, "__getitems__"):
         return True
     if isinstance(value, dict | list | tuple | str) or hasattr(value, "__array__"):
@@ -60,58 +60,56 @@ def is_source(value: object, named: bool = False) -> bool:
     return named if is_map_style(value) else hasattr(value, "__iter__")
 
 
-def gives_batches(stream: IterableDataset[Any]) -> bool:
-    """Return whether a stream reads from a DataLoader, as webdataset's WebLoader does: then it has batches, not rows."""
+def yields_batches(stream: IterableDataset[Any]) -> bool:
+    """Return whether a stream yields batches, not rows, because it reads from a DataLoader like webdataset's WebLoader."""
     inner = [v for value in vars(stream).values() for v in (value if isinstance(value, list) else [value])]
     return any(isinstance(value, DataLoader) for value in inner)
 
 
 def samplers(loader: Any) -> list[Any]:
-    """The sampler of a loader and of its batches, where it has them, and its data set: whatever may take an epoch."""
-    inner = [
-        getattr(loader, "sampler", None),
-        getattr(loader, "batch_sampler", None),
-        getattr(loader, "dataset", None),
-    ]
+    """Return all objects that may have `set_epoch`: a loader, its samplers and its data set."""
+    inner = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
     found = [loader, *inner, getattr(inner[1], "sampler", None)]
     return [s for s in found if s is not None]
 
 
-def shares(loader: Any, ranks: int) -> bool:
-    """Whether each of so many ranks reads a part of its own."""
+def is_sharded(loader: Any, ranks: int) -> bool:
+    """Return whether the loader reads a different part on each of `ranks` ranks."""
     return any(
         getattr(s, "num_replicas", None) == ranks and hasattr(s, "set_epoch") for s in samplers(loader)
     )
 
 
-def length_of(loader: Any) -> int | None:
-    """Batches of a pass, None if it does not say."""
+def batch_count(loader: Any) -> int | None:
+    """Return the number of batches of a pass; None if the loader has no length."""
     try:
         return len(loader)
     except TypeError:
         return None
 
 
-def of_rows(end: StopIteration) -> bool:
-    """Whether a data set's row raised it, here or in a worker: only an iterator may end that way."""
+def raised_by_row(end: StopIteration) -> bool:
+    """Return whether a data set's row raised StopIteration, here or in a worker: then it is an error, not the end of the data."""
     names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(end.__traceback__)}
     return bool(names & {"__getitem__", "__getitems__", "reraise"})
 
 
 class Stream:
-    """The batches of a loader, epoch after epoch, with random numbers of their own.
+    """The batches of a loader, epoch after epoch, with separate random states.
 
-    What it draws at random depends on (seed, epoch, rank) alone, so the first epoch after a resume begins with the batches it would have
-    had: the loader's own state is restored if it keeps one, otherwise the batches before are read and dropped.
+    Its random numbers depend only on (seed, epoch, rank), so a resumed epoch continues with the same batches: the loader's own state
+    is restored if it has one, otherwise the earlier batches are read and dropped.
 
     Args:
         loader: any iterable.
-        batches: of an epoch; None: as many as there are.
-        start: epoch and batch to begin with.
+        seed: the seed of the run.
+        rank: this process's rank.
+        batches: number of batches in an epoch; None: all.
+        start: epoch and number of the first batch.
 
     Attributes:
-        sampler: Lightning asks it for `set_epoch`.
-        state: of a loader that keeps one, as it was restored.
+        sampler: the object whose `set_epoch` Lightning calls.
+        state: the restored state of a loader that has one.
     """
 
     def __init__(
@@ -120,13 +118,13 @@ class Stream:
         self.loader, self.seed, self.rank, self.batches = loader, seed, rank, batches
         self.epoch, self.start = start[0], start
         self.sampler = self
-        self.batch_sampler = None  # Lightning reads it of a validation's loader that has a sampler
+        self.batch_sampler = None  # Lightning reads it from validation loaders that have a sampler
         self.state: dict[str, Any] | None = None
         self._random: Any = None
 
     @property
     def stateful(self) -> bool:
-        """Whether the loader keeps its position itself."""
+        """True if the loader saves its own position."""
         return hasattr(self.loader, "state_dict") and hasattr(self.loader, "load_state_dict")
 
     def set_epoch(self, epoch: int) -> None:
@@ -134,20 +132,18 @@ class Stream:
         self.epoch = epoch
 
     def position(self) -> dict[str, Any]:
-        """What `restore` takes, after the batch that was given last."""
-        return (
-            {"loader": self.loader.state_dict(), "random": draws.packed(self._random)}
-            if self.stateful and self._random
-            else {}
-        )
+        """Return the position after the last batch, for `restore`; {} for a loader without a state."""
+        if not (self.stateful and self._random):
+            return {}
+        return {"loader": self.loader.state_dict(), "random": random_states.pack(self._random)}
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Begin at a position."""
+        """Start the next iteration at a position."""
         self.state = position or None
 
     def __len__(self) -> int:
         if self.batches is None:
-            raise TypeError("the loader does not say how many batches it has")
+            raise TypeError("the loader has no length")
         return self.batches
 
     def __iter__(self) -> Iterator[Any]:
@@ -156,33 +152,33 @@ class Stream:
                 sampler.set_epoch(self.epoch)
         first = self.start[1] if self.epoch == self.start[0] else 0
         restored, self.state = (self.state, None) if first else (None, None)
-        outside = draws.states()
-        draws.begin(self.seed, self.epoch, self.rank)
+        outside = random_states.get_states()
+        random_states.reseed(self.seed, self.epoch, self.rank)
         if restored:
             self.loader.load_state_dict(restored["loader"])
         inner = iter(self.loader)
         if restored:
-            draws.restore(draws.unpacked(restored["random"]))
+            random_states.restore(random_states.unpack(restored["random"]))
         else:
             for _ in range(first):
                 next(inner, None)
-        self._random = draws.states()
-        draws.restore(outside)
+        self._random = random_states.get_states()
+        random_states.restore(outside)
         yield from self._rest(inner, first)
 
     def _rest(self, inner: Iterator[Any], given: int) -> Iterator[Any]:
         while self.batches is None or given < self.batches:
-            outside = draws.states()
-            draws.restore(self._random)
+            outside = random_states.get_states()
+            random_states.restore(self._random)
             try:
                 batch = next(inner)
             except StopIteration as end:
-                if of_rows(end):
+                if raised_by_row(end):
                     raise user_error(end) from end
                 break
             finally:
-                self._random = draws.states()
-                draws.restore(outside)
+                self._random = random_states.get_states()
+                random_states.restore(outside)
             given += 1
             yield batch
         if not given and hasattr(self.loader, "__next__"):
@@ -192,6 +188,6 @@ class Stream:
             )
         if self.batches is not None and given < self.batches:
             raise DataError(
-                f"the loader ended after {given} batches, and {self.batches} were expected; use "
+                f"the loader ended after {given} batches, but {self.batches} were expected; use "
                 f"trainer.limit_train_batches={given}."
             )

@@ -1,6 +1,6 @@
-"""The corrections that make Horovod 0.28.1 compile with today's frameworks, and mend two of its faults.
+"""The corrections that make Horovod 0.28.1 compile with current frameworks, and fix two of its bugs.
 
-Seen with the pinned frameworks (CPU) on Python 3.11 with g++ 12, CMake 3.25 and Open MPI 4.1.4.
+Tested with the pinned frameworks (CPU) on Python 3.11 with g++ 12, CMake 3.25 and Open MPI 4.1.4.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from train_anywhere.errors import ProjectError
 
 
 class BuildError(ProjectError):
-    """Horovod could not be built; the message says why and what to install."""
+    """Horovod could not be built; the message gives the reason and what to install."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """One text, `old`, replaced by `new` in one file of the sources, and why."""
+    """A replacement of the string `old` by `new` in one file of the sources, and the reason."""
 
     path: str
     old: str
@@ -55,33 +55,33 @@ CORRECTIONS = (
         "horovod/common/gloo/gloo_context.cc",
         "  assert(global_context.IsEnabled());\n",
         "  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n",
-        "HOROVOD_GLOO_IFACE was forgotten after the first connections, which aborts where a node can't look "
-        "up its own name",
+        "HOROVOD_GLOO_IFACE was not used after the first connections, so Horovod aborts on a node that can't "
+        "resolve its own name",
     ),
     Correction(
         "horovod/tensorflow/mpi_ops.cc",
         "\nGpuStreamHandle AsGpuStreamValue(Stream* stream);\n",
         "\ntemplate <class S> inline GpuStreamHandle AsGpuStreamValue(S* s) {\n"
         "  return static_cast<GpuStreamHandle>(s->platform_specific_handle().stream);\n}\n",
-        "GPU builds only: TensorFlow 2.21 has no AsGpuStreamValue any more",
+        "GPU builds only: TensorFlow 2.21 removed AsGpuStreamValue",
     ),
 )
 
 
 def digest() -> str:
-    """8 hex digits that change when a correction does: a wheel built with others is not taken for this one."""
-    texts = [text for c in CORRECTIONS for text in (c.path, c.old, c.new)]
-    return sha256("\0".join(texts).encode()).hexdigest()[:8]
+    """Return 8 hex digits that change with the corrections, so that wheels with other corrections are not reused."""
+    strings = [string for c in CORRECTIONS for string in (c.path, c.old, c.new)]
+    return sha256("\0".join(strings).encode()).hexdigest()[:8]
 
 
-def correct(sources: Path, corrections: tuple[Correction, ...] = CORRECTIONS) -> None:
-    """Apply the corrections to the unpacked sources; BuildError when one does not fit exactly one place."""
+def apply_corrections(sources: Path, corrections: tuple[Correction, ...] = CORRECTIONS) -> None:
+    """Apply the corrections to the unpacked sources. Raises BuildError unless each one matches exactly once."""
     for c in corrections:
         file = sources / c.path
         text = file.read_text() if file.is_file() else ""
         if text.count(c.old) != 1:
             raise BuildError(
-                f"A correction of Horovod's sources ({c.why}) fits {text.count(c.old)} places of {c.path} "
-                "instead of one: the archive is another version, or was changed already."
+                f"A correction of Horovod's sources ({c.why}) matches {text.count(c.old)} times in {c.path} "
+                "instead of once: the archive is another version, or was changed already."
             )
         file.write_text(text.replace(c.old, c.new))

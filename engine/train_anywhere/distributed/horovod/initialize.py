@@ -1,7 +1,7 @@
-"""Start Horovod in ranks that srun, this project or another launcher started, without MPI and without horovodrun.
+"""Initialize Horovod in ranks that srun, this project or another launcher started, without MPI and without horovodrun.
 
-Horovod's ranks find each other through a small HTTP server that horovodrun normally runs; here rank 0 runs it
-in a thread, at the coordinator's address. Under mpirun and horovodrun, Horovod finds its ranks itself.
+Horovod's ranks find each other through a small HTTP server, which horovodrun normally runs. Here rank 0 runs it in a thread, at the
+coordinator's address. Under mpirun and horovodrun, Horovod finds its ranks itself.
 """
 
 import http.client
@@ -15,36 +15,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from train_anywhere.distributed.framework_env import horovod_environment
 from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.horovod.rank_variables import horovod_environment
 from train_anywhere.distributed.network.addresses import LOOPBACK_INTERFACE, interface_to_others
-from train_anywhere.distributed.network.listening import listen, meeting_address
+from train_anywhere.distributed.network.rendezvous_socket import listen, rendezvous_address
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, LostRankError, TopologyError
 
 START_TIMEOUT_S = 300.0
-"""Within which all ranks must have started: a busy file server can make imports very slow."""
+"""Seconds within which all ranks must start; imports are very slow if a file server is busy."""
 
 BROKEN_COLLECTIVE = re.compile(r"Horovod has been shut down|gloo/transport/")
-"""In the error of Horovod, or of Gloo within it, when a collective operation broke off."""
+"""Matches the errors of Horovod, and of its Gloo, after an interrupted collective operation."""
 
 
 def import_horovod(framework: str) -> Any:
-    """Horovod's module for a package, that of `framework`; ConfigError if the build is missing or does not fit."""
+    """Import Horovod's module for a framework. Raises ConfigError if the build is missing or does not fit."""
     problem = horovod_problem(framework)
     if problem:
         raise ConfigError(problem)
-    # While ranks wait for one that does not come, Horovod first warns, then ends with an error.
+    # while ranks wait for a missing one, Horovod first warns, then exits with an error
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", "30")
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "600")
     return importlib.import_module(f"horovod.{framework}")
 
 
 def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT_S) -> None:
-    """Initialise `hvd` (what `import_horovod` returned), once.
+    """Initialize `hvd`, the module from `import_horovod`, unless it is initialized already.
 
     Raises:
-        TopologyError: the ranks don't find each other, or Horovod numbers them differently.
+        TopologyError: the ranks don't find each other within `timeout` seconds, or Horovod numbers them differently.
     """
     if hvd.is_initialized():
         return
@@ -59,14 +59,14 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT_S
         _init_by_gloo(topology, hvd, timeout)
     if (hvd.rank(), hvd.size()) != (topology.rank, topology.world_size):
         raise TopologyError(
-            f"{topology.launched_by} made this rank {topology.rank} of {topology.world_size}, Horovod takes it "
-            f"for rank {hvd.rank()} of {hvd.size()}: variables of two launchers are mixed; unset those of one."
+            f"{topology.launched_by} made this rank {topology.rank} of {topology.world_size}, but in Horovod it "
+            f"is rank {hvd.rank()} of {hvd.size()}: variables of two launchers are mixed; unset those of one."
         )
 
 
 @contextmanager
-def explaining_lost_ranks(topology: Topology) -> Iterator[None]:
-    """Translate the error of a broken collective, which a framework may wrap in its own, into one sentence."""
+def explain_lost_ranks(topology: Topology) -> Iterator[None]:
+    """Turn the error of a broken collective, which a framework may wrap in its own, into a `LostRankError`."""
     try:
         yield
     except Exception as error:
@@ -76,20 +76,20 @@ def explaining_lost_ranks(topology: Topology) -> Iterator[None]:
 
 
 def lost_rank_error(topology: Topology) -> LostRankError:
-    """Message for a broken collective."""
+    """Return the error for a broken collective."""
     launcher = {"local": "this program", "none": "its launcher"}.get(
         topology.launched_by, topology.launched_by
     )
     return LostRankError(
         f"rank {topology.rank} of {topology.world_size} stops: another rank exited, is unreachable or did "
-        f"not respond in time; the messages of {launcher} and of Horovod name it."
+        f"not respond in time; see the messages of {launcher} and of Horovod."
     )
 
 
 def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
     variables = horovod_environment(topology)
-    address = socket.gethostbyname(meeting_address(topology))
-    port = topology.meeting_port
+    address = socket.gethostbyname(rendezvous_address(topology))
+    port = topology.rendezvous_port
     if topology.world_size > 1:
         variables |= {
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -98,14 +98,14 @@ def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
         _gather_ranks(topology, address, port, timeout)
     interface = interface_to_others(topology) if topology.nodes > 1 else LOOPBACK_INTERFACE
     if interface and "HOROVOD_GLOO_IFACE" not in os.environ:
-        variables["HOROVOD_GLOO_IFACE"] = interface  # otherwise Gloo resolves the host's own name
-    with _variables(variables):
+        variables["HOROVOD_GLOO_IFACE"] = interface  # else Gloo resolves the host's own name
+    with _set_variables(variables):
         hvd.init()
 
 
 @contextmanager
-def _variables(variables: dict[str, str]) -> Iterator[None]:
-    """Set them for Horovod's start only: later they would look like a start by horovodrun."""
+def _set_variables(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables only while Horovod initializes: later they would look like a start by horovodrun."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -115,7 +115,7 @@ def _variables(variables: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-# --- all ranks meet before Horovod starts, which waits only 30 s and does not say for which rank ---------
+# --- all ranks connect before Horovod starts, which waits only 30 s and does not report which rank is missing
 
 
 def _gather_ranks(topology: Topology, address: str, port: int, timeout: float) -> None:
@@ -127,7 +127,7 @@ def _gather_ranks(topology: Topology, address: str, port: int, timeout: float) -
 
 
 def _serve(topology: Topology, port: int) -> Any:
-    """Horovod's own key-value server, in a daemon thread. It checks no token, hence the choice of address in `listen`."""
+    """Run Horovod's own key-value server in a daemon thread; it checks no token, so `listen` chooses a restricted address."""
     http_server = importlib.import_module("horovod.runner.http.http_server")
 
     class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc, name-defined]
@@ -165,16 +165,16 @@ def _report_to_rank_0(topology: Topology, address: str, port: int, deadline: flo
                 reported = _request("PUT", address, port, f"/started/{topology.rank}") == 200
             elif _request("GET", address, port, "/all/started") == 200:
                 return
-        except OSError:  # not yet started, or already ended
+        except OSError:  # rank 0 has not started yet, or has exited
             if reported:
                 break
         time.sleep(0.1)
-    what = "ended before all ranks had started" if reported else "did not start in time or is unreachable"
+    what = "exited before all ranks had started" if reported else "did not start in time or is unreachable"
     raise TopologyError(f"rank {topology.rank} stops: rank 0 at {address}:{port} {what}.")
 
 
 def _request(method: str, address: str, port: int, path: str) -> int:
-    """Status of an HTTP request, which goes through no proxy."""
+    """Return the status of an HTTP request sent without a proxy. Raises OSError."""
     connection = http.client.HTTPConnection(address, port, timeout=5)
     try:
         connection.request(method, path, body=b"yes" if method == "PUT" else None)

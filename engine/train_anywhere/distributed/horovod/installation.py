@@ -1,9 +1,8 @@
-"""Whether the installed Horovod fits this environment.
+"""Check that the installed Horovod fits this environment.
 
 Horovod's libraries are linked against the exact frameworks they were compiled with. `make horovod`
 (engine/train_anywhere/distributed/horovod/build.py) builds them and records the frameworks and flavours in the version, such as
-`0.28.1+NAME2.13.0.cpu.openmpi4.1.4.corrected1a2b3c4d`. Everything here reads metadata only: neither Horovod nor a
-framework is imported.
+`0.28.1+NAME2.13.0.cpu.openmpi4.1.4.corrected1a2b3c4d`. This module reads only metadata and imports neither Horovod nor a framework.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from importlib import metadata
 
 HOROVOD_VERSION = "0.28.1"  # the last release (2023)
 
-# The same import name comes in several distributions.
+# several distributions have the same import name
 _DISTRIBUTIONS = {
     "torch": ("torch",),
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly"),
@@ -34,7 +33,7 @@ METADATA_KEY = {  # in horovod/metadata.json
 
 
 def installed_frameworks() -> dict[str, str]:
-    """Version of the package of each framework that is installed."""
+    """Return the version of each installed framework, by package name (torch, tensorflow)."""
     found = {}
     for name, distributions in _DISTRIBUTIONS.items():
         for distribution in distributions:
@@ -47,10 +46,10 @@ def installed_frameworks() -> dict[str, str]:
 
 
 def horovod_version(frameworks: dict[str, str], flavours: tuple[str, ...] = ()) -> str:
-    """Full version of the build for these frameworks and flavours (`openmpi4.1.4`, `nccl`).
+    """Return the full version of the build for these frameworks and flavours (`openmpi4.1.4`, `nccl`).
 
-    The part after `+` follows the rules for local versions (packaging.python.org, version specifiers): lower
-    case, separated by dots, numbers without leading zeros; `2.6.0a0+nv25.01` becomes `2.6.0a0.nv25.1`.
+    The part after `+` follows the rules for local versions (packaging.python.org, version specifiers): lower case, separated by dots,
+    numbers without leading zeros; `2.6.0a0+nv25.01` becomes `2.6.0a0.nv25.1`.
     """
     parts = [_SHORT[name] + frameworks[name] for name in _SHORT if name in frameworks]
     segments = re.split(r"[^a-z0-9]+", ".".join([*parts, *flavours]).lower())
@@ -58,7 +57,7 @@ def horovod_version(frameworks: dict[str, str], flavours: tuple[str, ...] = ()) 
 
 
 def installed_horovod() -> str | None:
-    """Version of the installed Horovod, or None."""
+    """Return the version of the installed Horovod, or None."""
     try:
         return metadata.version("horovod")
     except metadata.PackageNotFoundError:
@@ -66,13 +65,13 @@ def installed_horovod() -> str | None:
 
 
 def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool = False) -> str | None:
-    """What is wrong with the installed Horovod and what to type, or None when it can be used.
+    """Return what is wrong with the installed Horovod and what to type, or None if it can be used.
 
-    A Horovod that a site installed (no `+` in its version) is judged by its own `horovod/metadata.json`; its flavours are
-    unknown and not judged.
+    A Horovod installed by the site (no `+` in its version) is checked with its own `horovod/metadata.json`; its flavours are unknown
+    and not checked.
 
     Args:
-        framework: what it must be built for, or the name of its package; None means every installed one.
+        framework: the framework, or its package, that Horovod must be built for; None means every installed one.
         mpi: mpirun must be able to start it.
         nccl: it must be able to reduce on GPUs.
     """
@@ -92,13 +91,13 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
     if nccl and "+" in version and "nccl" not in version:
         return (
             f"Horovod {version} was built without NCCL, so gradients of GPUs would go through the CPU: make "
-            "nvcc and nccl.h visible (CUDA_HOME, NCCL_HOME) and run `make horovod`."
+            "nvcc (PATH) and nccl.h (CUDA_HOME, NCCL_HOME) visible and run `make horovod`."
         )
     return None
 
 
 def _built_for() -> dict[str, str]:
-    """Framework versions that the installed build was compiled with."""
+    """Return the framework versions with which the installed build was compiled."""
     path = metadata.distribution("horovod").locate_file("horovod/metadata.json")
     try:
         noted = json.loads(path.read_text())  # type: ignore[attr-defined]
@@ -108,12 +107,11 @@ def _built_for() -> dict[str, str]:
 
 
 def _same(built_for: str | None, found: str) -> bool:
-    """Compare versions; the part after `+` counts only if both have one (2.13.0 of PyPI may call itself
-    2.13.0+cu130)."""
+    """Return whether versions agree; the part after `+` counts only if both have one (PyPI's 2.13.0 may be 2.13.0+cu130)."""
     if built_for is None:
         return False
-    ours, theirs = built_for.partition("+"), found.partition("+")
-    return ours[0] == theirs[0] and (ours[2] == theirs[2] or not ours[2] or not theirs[2])
+    built, installed = built_for.partition("+"), found.partition("+")
+    return built[0] == installed[0] and (built[2] == installed[2] or not built[2] or not installed[2])
 
 
 def _mismatch(version: str, name: str, built_for: str | None, found: str) -> str:

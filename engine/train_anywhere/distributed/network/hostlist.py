@@ -1,7 +1,7 @@
 """Slurm's notation for hosts and tasks: `gpu[0012-0014,20]` and `2(x3),1`.
 
-Read here instead of by `scontrol show hostnames`, so that a rank starts no process; leading zeros are
-part of a name. The meaning is that of Slurm's hostlist.c; the tests compare with scontrol.
+Parsed in Python instead of by `scontrol show hostnames`, so that a rank starts no process. Leading zeros are part of a name. The
+syntax is that of Slurm's hostlist.c; the tests compare with scontrol.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from train_anywhere.errors import TopologyError
 
 MAX_HOSTS = 2**16
-"""Limit of names in one list, and of tasks on one node; Slurm's own is the same (MAX_RANGE)."""
+"""Limit of names in one list, and of tasks on one node; the same as Slurm's MAX_RANGE."""
 
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -22,7 +22,7 @@ _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
 def first_host(hosts: str) -> str:
-    """First name of a host list, without expanding it: `gpu[0012-0014],login` gives `gpu0012`."""
+    """Return the first name of a host list, without expanding it: `gpu[0012-0014],login` gives `gpu0012`."""
     head = _split(hosts)[0]
     while found := _BRACKETS.search(head):
         first = re.split("[,-]", found[1])[0]
@@ -31,7 +31,7 @@ def first_host(hosts: str) -> str:
 
 
 def expand_hosts(hosts: str) -> list[str]:
-    """All names of a host list in Slurm's order: `rack[1-2]node[3-4]` begins rack1node3, rack1node4."""
+    """Return all names of a host list in Slurm's order: `rack[1-2]node[3-4]` starts with rack1node3, rack1node4."""
     names: list[str] = []
     for part in _split(hosts):
         pieces = _BRACKETS.split(part)  # text, ranges, text, ranges, ..., text
@@ -42,7 +42,7 @@ def expand_hosts(hosts: str) -> list[str]:
 
 
 def expand_tasks(tasks: str) -> list[int]:
-    """Tasks of each node: `2(x3),1` gives [2, 2, 2, 1]."""
+    """Return the tasks of each node: `2(x3),1` gives [2, 2, 2, 1]."""
     counts: list[int] = []
     for part in tasks.split(","):
         found = _TASKS.fullmatch(part)
@@ -54,7 +54,7 @@ def expand_tasks(tasks: str) -> list[int]:
 
 
 def _split(hosts: str) -> list[str]:
-    """Split at the commas outside of brackets."""
+    """Split a host list at the commas outside of brackets."""
     parts = re.split(r",(?![^\[]*\])", hosts.strip())
     if not all(_NAME.fullmatch(_BRACKETS.sub("0", part)) for part in parts):
         raise TopologyError(f"'{hosts}' is not a list of hosts such as gpu[01-04],gpu07.")
@@ -64,7 +64,7 @@ def _split(hosts: str) -> list[str]:
 
 
 def _bounds(text: str) -> list[tuple[str, str]]:
-    """`0012-0014,20` gives ("0012", "0014") and ("20", "20")."""
+    """Return first and last number of each range: `0012-0014,20` gives ("0012", "0014") and ("20", "20")."""
     found = [_RANGE.fullmatch(item) for item in text.split(",")]
     bounds = [(match[1], match[2] or match[1]) for match in found if match]
     if len(bounds) < len(found) or any(int(low) > int(high) for low, high in bounds):
@@ -77,7 +77,7 @@ def _size(text: str) -> int:
 
 
 def _ranges(text: str) -> list[str]:
-    """`0012-0014,20` gives 0012, 0013, 0014, 20."""
+    """Return all numbers of the ranges: `0012-0014,20` gives 0012, 0013, 0014, 20."""
     bounds = _bounds(text)
     return [f"{n:0{len(low)}}" for low, high in bounds for n in range(int(low), int(high) + 1)]
 

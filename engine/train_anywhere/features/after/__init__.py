@@ -1,10 +1,10 @@
-"""`after=RUN`: a job that starts when another run, or each member of a sweep, is complete."""
+"""`after=RUN`: start a job when another run, or every member of a sweep, is complete."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.features.feature import Feature, Followed
+from train_anywhere.features.feature import Dependency, Feature
 
 
 class After(Feature):
@@ -12,32 +12,32 @@ class After(Feature):
 
     name = "after"
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether the job waits for another run."""
         return self.config.after is not None
 
     def problems_here(self) -> list[str]:
-        """This machine has no queue."""
+        """Return a message: this machine has no queue."""
         return [
-            "after=RUN lets a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave it out."
+            "after=RUN makes a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave after= out."
         ]
 
     def problems_in_allocation(self) -> list[str]:
-        """An allocation does not wait."""
+        """Return a message: an allocation has already started."""
         return [
-            "after= lets a job wait in the queue, and an allocation has begun; leave it out, or leave the allocation."
+            "after= makes a job wait in the queue, but this allocation has already started; leave it out, or leave the allocation."
         ]
 
-    def follow(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Followed | None:
-        """Return the jobs of the other run."""
+    def find_dependency(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
+        """Return the other run and its jobs, if `info` names one."""
         if info.get("after") is None:
             return None
-        from train_anywhere.features.after.following import follow
+        from train_anywhere.features.after.dependency import find_dependency
 
-        return follow(str(info["after"]), scheduler, results)
+        return find_dependency(str(info["after"]), scheduler, results)
 
-    def why(self, run: Any, state: str, info: Mapping[str, Any]) -> str:
+    def exit_reason(self, run: Any, state: str, info: Mapping[str, Any]) -> str:
         """Return why a job that waited for another run never started."""
-        from train_anywhere.features.after.following import settle
+        from train_anywhere.features.after.dependency import settle_state
 
-        return settle(run, state, info)
+        return settle_state(run, state, info)

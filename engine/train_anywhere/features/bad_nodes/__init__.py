@@ -1,4 +1,4 @@
-"""Nodes that failed twice: a job that goes back to the queue does not want them again; see `nodes_file.py`."""
+"""Exclude nodes that failed twice when a job is requeued; see `nodes_file.py`."""
 
 from typing import Any
 
@@ -8,21 +8,23 @@ from train_anywhere.features.restarts import may_restart
 
 
 class BadNodes(Feature):
-    """Leave nodes that failed twice out at the next requeue."""
+    """Exclude nodes that failed twice from the next requeue."""
 
     name = "bad_nodes"
 
-    def wanted(self) -> bool:
-        """Return whether a job has several nodes, and ranks that may be started again or killed: then a bad node can be found."""
-        found = may_restart(self.config) or self.config.monitor.hang == "requeue"
-        return found and self.config.trainer.most_nodes > 1
+    def is_on(self) -> bool:
+        """Return whether the job has several nodes, and ranks that may be restarted or killed: only then is a bad node detected."""
+        c = self.config
+        detects = may_restart(c.cluster, c.trainer) or c.monitor.hang == "requeue"
+        return detects and c.trainer.max_nodes > 1
 
     def verdicts(self, facts: Any) -> list[str]:
-        """Return the nodes that are left out."""
+        """Return a sentence with the excluded nodes, if any."""
         nodes = nodes_file.read(facts.run) if facts.run else []
         if not nodes:
             return []
-        named, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"
+        names, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"
         return [
-            f"{named} failed more than once and {verb} left out: tell the site, and use cluster.exclude={','.join(nodes)} meanwhile."
+            f"{names} failed more than once and {verb} excluded: report this to the site, and meanwhile use "
+            f"cluster.exclude={','.join(nodes)}."
         ]

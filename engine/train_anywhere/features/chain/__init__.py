@@ -1,19 +1,19 @@
-"""`cluster.chain=N`: N jobs in a row that continue one run. `slurm/scheduler/jobs_in_turn.py` submits them."""
+"""`cluster.chain=N`: N jobs in a row continue one run. `slurm/scheduler/job_chain.py` submits them."""
 
 from train_anywhere.features.feature import Feature
 
 
 class Chain(Feature):
-    """Submit several jobs, each of which starts when the one before has ended."""
+    """Submit several jobs, each of which starts when the previous one has ended."""
 
     name = "chain"
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether `cluster.chain` is above 1."""
         return self.config.cluster.chain > 1
 
     def problems_of_job(self, members: int) -> list[str]:
-        """An array is not chained."""
+        """Return a message for a sweep: a job array can't be chained."""
         if members == 1:
             return []
         return [

@@ -6,25 +6,25 @@ from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import Facts, number
 
 
-def not_there_yet(facts: Facts) -> Iterator[str]:
-    """Ranks that the others wait for at the start."""
+def missing_ranks(facts: Facts) -> Iterator[str]:
+    """Report ranks that the others wait for at the start."""
     late = facts.watch.get("late")
     if isinstance(late, list) and late:
-        yield f"not there yet: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}."
+        yield f"not started yet: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}."
 
 
-def hung(facts: Facts) -> Iterator[str]:
-    """The ranks hang now, or did so and were ended."""
+def hanging_ranks(facts: Facts) -> Iterator[str]:
+    """Report ranks that hang now, or that hung and were killed."""
     hang, hangs = facts.watch.get("hang"), mappings(facts.watch.get("hangs"))
     if isinstance(hang, Mapping) and hang.get("line"):
         yield str(hang["line"])
     elif hangs:
         steps = ", ".join(str(h.get("step")) for h in hangs)
-        yield f"the run hung at step {steps} and was ended: see the stacks in monitor/."
+        yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
 
 
 def slow_ranks(facts: Facts) -> Iterator[str]:
-    """Ranks that the others wait for, as `features/hangs/stragglers.py` finds them."""
+    """Report slow ranks, found by `features/hangs/stragglers.py`."""
     for rank in mappings(facts.watch.get("slow")):
         if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
             host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)

@@ -1,4 +1,4 @@
-"""`monitor.hang=requeue`: the ranks that hang are ended, and the run is left as after a preemption, so that its job comes back."""
+"""`monitor.hang=requeue`: kill ranks that hang and record the run as preempted, so that its job is requeued."""
 
 import os
 import signal
@@ -9,39 +9,35 @@ from typing import Any
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.monitor.ranks import GONE, Seen, process_state
+from train_anywhere.monitor.ranks import GONE, RankStatus, process_state
 from train_anywhere.runs.attempts import record_hang, running_job
 from train_anywhere.runs.folder import RunDir
 
 TIMES = 3
-"""A run that hangs at the same step for the third time has failed: it would come back for ever."""
+"""A run that hangs at the same step for the third time has failed: it would be requeued for ever."""
 
 GRACE_S = 10.0
-"""Time for killed processes to end; one that waits for a dead disk does not."""
+"""Seconds for killed processes to exit; a process that waits for a dead disk does not."""
 
 MARK = "hang"
-"""File in RUN/monitor that names the start of the job that was ended, for the batch script."""
+"""File in RUN/monitor, read by the batch script, that names the start of the job whose ranks were killed."""
 
 
 def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
-    """Names this start of this job: '123/0', and '123/1' after it was requeued; the batch script computes the same."""
+    """Return an id of this start of the job: '123/0', and '123/1' after a requeue. after_ranks.sh.j2 computes the same."""
     return f"{running_job(environ) or 'local'}/{environ.get('SLURM_RESTART_COUNT') or 0}"
 
 
-def too_often(hangs: Iterable[Mapping[str, Any]], step: int) -> bool:
-    """Whether another hang at `step` would be the third one without progress since.
-
-    Args:
-        hangs: the earlier ones, with their `step`.
-    """
+def is_repeated_hang(hangs: Iterable[Mapping[str, Any]], step: int) -> bool:
+    """Return whether another hang at `step` is the third without progress; `hangs` are the earlier ones, with their `step`."""
     return sum(hang["step"] >= step for hang in hangs) >= TIMES - 1
 
 
-def end_run(run: RunDir, ranks: Iterable[Seen], step: int, failed: bool) -> None:
-    """Record how the run ended, and kill the ranks of this node, on which rank 0 is.
+def end_run(run: RunDir, ranks: Iterable[RankStatus], step: int, failed: bool) -> None:
+    """Record how the run ended, and kill the ranks of this node, which is that of rank 0.
 
-    Rank 0 is stopped first: as long as it can write, the records are its own. They are written before it is killed, since
-    the batch script reads them as soon as its launcher ends.
+    Rank 0 is stopped first, so that two processes never write the records. They are written before it is killed, since the batch
+    script reads them as soon as the launcher exits.
     """
     there = list(ranks)
     send(there, signal.SIGSTOP)
@@ -51,23 +47,23 @@ def end_run(run: RunDir, ranks: Iterable[Seen], step: int, failed: bool) -> None
     kill(there)
 
 
-def kill(ranks: Iterable[Seen]) -> list[int]:
-    """Kill ranks of this node and wait for their end; returns those that don't end."""
+def kill(ranks: Iterable[RankStatus]) -> list[int]:
+    """Kill ranks of this node and wait until they exit; return the numbers of those that don't."""
     there = list(ranks)
     send(there, signal.SIGKILL)
     end = time.monotonic() + GRACE_S
-    while (left := alive(there)) and time.monotonic() < end:
+    while (left := alive_ranks(there)) and time.monotonic() < end:
         time.sleep(0.05)
     return left
 
 
-def alive(ranks: Iterable[Seen]) -> list[int]:
-    """Numbers of the ranks whose process still runs."""
+def alive_ranks(ranks: Iterable[RankStatus]) -> list[int]:
+    """Return numbers of the ranks whose process still runs."""
     return [r.rank for r in ranks if process_state(r.pid, r.started) != GONE]
 
 
-def send(ranks: Iterable[Seen], number: int) -> None:
-    """Send a signal to ranks of this node that are still the processes that they were."""
+def send(ranks: Iterable[RankStatus], number: int) -> None:
+    """Send a signal to ranks of this node, if their process id still belongs to them."""
     for rank in ranks:
         if process_state(rank.pid, rank.started) != GONE:
             with suppress(ProcessLookupError, PermissionError):

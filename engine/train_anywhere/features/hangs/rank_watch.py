@@ -1,8 +1,8 @@
-"""The watch of one node, a part of its side process; that of the first node looks at the ranks of all nodes and decides.
+"""The watch of one node, a service of its monitor process; that of the first node also checks the ranks of all nodes and decides.
 
-every node        reads the heartbeats of its ranks, and tells the first node: RUN/monitor/ranks-<host>.json
-the first node    says in the log, and in RUN/monitor/watch.json, who has not come, who is slow and who hangs
-every node        then writes the stacks of its ranks, and with `monitor.hang=requeue` ends them
+every node        reads the heartbeats of its ranks, and writes them for the first node: RUN/monitor/ranks-<host>.json
+the first node    reports missing, slow and hanging ranks in the log and in RUN/monitor/watch.json
+every node        then writes the stack traces of its ranks, and with `monitor.hang=requeue` kills them
 """
 
 import os
@@ -12,26 +12,22 @@ from contextlib import suppress
 from typing import Any
 
 from train_anywhere.config.schema import Monitor
-from train_anywhere.distributed.launcher_env import places
+from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.features.hangs import kill_ranks, stacks
-from train_anywhere.features.hangs.startup import Meeting
-from train_anywhere.features.hangs.verdict import FILE, Judge, say
-from train_anywhere.monitor.ranks import NodeRanks, Seen, read_json, short
+from train_anywhere.features.hangs.startup import StartupWatch
+from train_anywhere.features.hangs.supervisor import FILE, Supervisor, print_line
+from train_anywhere.monitor.ranks import NodeRanks, RankStatus, read_json, short
 from train_anywhere.runs.folder import RunDir
 
-LOOKS = 20
-"""A node tells as often in the time of a hang, but not more than each second and not less than each 10 s."""
+WRITES_PER_HANG = 20
+"""Number of times that a node writes its file within `monitor.hang_minutes`, at intervals from 1 to 10 s."""
 
-TOGETHER = 10
-"""Times a second that all nodes together write at most: 1,000 nodes tell each 100 s."""
+WRITES_PER_S = 10
+"""Largest number of writes per second by all nodes together: of 1,000 nodes, each writes every 100 s."""
 
 
 class Watch:
-    """What the side process of a node does for its ranks.
-
-    Args:
-        host: the node's name.
-    """
+    """Service that watches the ranks of one node; on the first node it also has the supervisor."""
 
     every_seconds = 1.0
 
@@ -40,53 +36,53 @@ class Watch:
     ) -> None:
         assert monitor.hang_minutes is not None
         bound = 60 * monitor.hang_minutes
-        expected = places(environ.get("TRAIN_HOSTS", ""))
+        expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
         nodes = len(set(expected.values()))
         self.run, self.node = run, NodeRanks(run, host)
-        self.tell_every = max(min(10.0, max(self.every_seconds, bound / LOOKS)), nodes / TOGETHER)
-        self.judge: Judge | None = None
+        self.interval = max(min(10.0, max(self.every_seconds, bound / WRITES_PER_HANG)), nodes / WRITES_PER_S)
+        self.supervisor: Supervisor | None = None
         if not expected or short(expected[0]) == short(host):
-            meeting = Meeting(expected, unseen=_unseen(expected, host, environ))
+            startup = StartupWatch(expected, unwatched=_unwatched_ranks(expected, host, environ))
             requeue = monitor.hang == "requeue"
-            self.judge = Judge(self.node, meeting, bound, self.tell_every, requeue, environ)
+            self.supervisor = Supervisor(self.node, startup, bound, self.interval, requeue, environ)
         self._start = kill_ranks.start_of_job(environ)
-        self._told = self._asked = 0.0
-        self._done: Any = None
+        self._last_write = self._last_read = 0.0
+        self._handled: Any = None
 
-    def look(self, now: float) -> None:
-        """Read, tell, judge, and do what was decided. Raises OSError: the disk refuses; all is tried again at the next look."""
-        ranks = self.node.look()
-        if time.monotonic() - self._told >= self.tell_every:
-            self._told = time.monotonic()
+    def poll(self, now: float) -> None:
+        """Read the ranks, write their state, and act on the supervisor's decision. Raises OSError; the next poll tries again."""
+        ranks = self.node.read()
+        if time.monotonic() - self._last_write >= self.interval:
+            self._last_write = time.monotonic()
             with suppress(OSError):
                 self.node.write()
-        if self.judge:
-            self.judge.look(ranks)
-        elif time.monotonic() - self._asked >= self.tell_every:
-            self._asked = time.monotonic()
-            self._obey(ranks)
+        if self.supervisor:
+            self.supervisor.update(ranks)
+        elif time.monotonic() - self._last_read >= self.interval:
+            self._last_read = time.monotonic()
+            self._follow_decision(ranks)
 
     def close(self) -> None:
-        """The job ends."""
+        """Write the last state of the ranks, and remove leftover heartbeats."""
         with suppress(OSError):
             self.node.write()
         self.node.close()
 
-    def _obey(self, ranks: list[Seen]) -> None:
-        """Not on the first node: what its judge has written at this start of the job."""
-        said = read_json(self.run.monitor / FILE)
-        hang = said.get("hang")
-        if said.get("start") != self._start or not isinstance(hang, dict):
+    def _follow_decision(self, ranks: list[RankStatus]) -> None:
+        """Write stack traces and kill ranks, as the supervisor on the first node decided at this start of the job."""
+        decision = read_json(self.run.monitor / FILE)
+        hang = decision.get("hang")
+        if decision.get("start") != self._start or not isinstance(hang, dict):
             return
-        if hang.get("number") != self._done:
-            self._done = hang.get("number")
+        if hang.get("number") != self._handled:
+            self._handled = hang.get("number")
             stacks.write(self.run.monitor, ranks, stacks.collect(ranks, self.node.place.path))
         if hang.get("end") and (left := kill_ranks.kill(ranks)):
-            say(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
+            print_line(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
 
 
-def _unseen(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
-    """Ranks of nodes without a side process: on PBS only the first node has one."""
+def _unwatched_ranks(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
+    """Return ranks on nodes without a monitor process: on PBS only the first node has one."""
     if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
         return set()
     return {rank for rank, where in expected.items() if short(where) != short(host)}

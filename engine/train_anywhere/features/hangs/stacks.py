@@ -1,7 +1,7 @@
-"""Where each rank is in its program when all hang: RUN/monitor/stacks-<host>-rank<N>.txt.
+"""Stack traces of ranks that hang: RUN/monitor/stacks-<host>-rank<N>.txt.
 
-A rank writes the stacks of its threads at SIGUSR2, by Python's faulthandler, which needs no lock of Python's: it works while the
-rank waits within a collective. A process that is stopped hears no signal; py-spy, where it is installed, reads its stacks from outside.
+On SIGUSR2 a rank writes the stacks of its threads with Python's faulthandler, which needs no Python lock and so works while the rank
+waits in a collective operation. A stopped process handles no signal; py-spy, if installed, reads its stacks from outside.
 """
 
 import faulthandler
@@ -18,50 +18,46 @@ from typing import IO
 
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove_in
-from train_anywhere.monitor.heartbeat import own
-from train_anywhere.monitor.ranks import GONE, Seen, process_state
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.monitor.ranks import GONE, RankStatus, process_state
 
 ANSWER_S = 2.0
-"""Time for a rank to write its stacks."""
+"""Seconds for a rank to write its stacks."""
 
 PY_SPY_S = 10.0
 
-ENDING = ".stacks"
-_open: list[IO[bytes]] = []
+SUFFIX = ".stacks"
+_open_files: list[IO[bytes]] = []
 
 
-def register(beat: Path | None) -> None:
-    """From here on this rank writes its stacks beside its heartbeat at SIGUSR2, unless the signal has another use already."""
-    if beat is None or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+def register(heartbeat: Heartbeat) -> None:
+    """Make this rank write its stacks next to its heartbeat on SIGUSR2, unless the signal already has a handler."""
+    if heartbeat.path is None or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
         return
     with suppress(OSError):
-        file = open(beat.with_name(beat.name + ENDING), "wb")  # noqa: SIM115
-        _open[:] = [file]  # it must stay open
+        file = open(heartbeat.path.with_name(heartbeat.path.name + SUFFIX), "wb")  # noqa: SIM115
+        _open_files[:] = [file]  # faulthandler needs it open
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
-        own.stacks = 1
-        own.at("importing")
+        heartbeat.stacks = 1
+        heartbeat.at("importing")
 
 
-def unregister(beat: Path | None) -> None:
-    """The opposite; the signal is ignored from then on."""
-    if _open:
+def unregister(heartbeat: Heartbeat) -> None:
+    """Undo `register`; the process ignores SIGUSR2 from then on."""
+    if _open_files:
         faulthandler.unregister(signal.SIGUSR2)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        _open.pop().close()
-    if beat and own.folder:
+        _open_files.pop().close()
+    if heartbeat.path and heartbeat.folder:
         with suppress(OSError):
-            remove_in(own.folder, beat.name + ENDING)
+            remove_in(heartbeat.folder, heartbeat.path.name + SUFFIX)
 
 
-def collect(ranks: Iterable[Seen], folder: Path) -> dict[int, str]:
-    """The stacks of all ranks of this node, by rank.
-
-    Args:
-        folder: of their heartbeats.
-    """
+def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
+    """Return the stacks of all ranks of this node, by rank; `folder` holds their heartbeats."""
     there = [r for r in ranks if process_state(r.pid, r.started) != GONE]
     asked = [r for r in there if r.stacks and process_state(r.pid, r.started) not in "Tt"]
-    files = {r.rank: folder / f"rank-{r.rank}{ENDING}" for r in asked}
+    files = {r.rank: folder / f"rank-{r.rank}{SUFFIX}" for r in asked}
     before = {r.rank: _size(files[r.rank]) for r in asked}
     for r in asked:
         with suppress(ProcessLookupError):
@@ -70,12 +66,12 @@ def collect(ranks: Iterable[Seen], folder: Path) -> dict[int, str]:
     while time.monotonic() < end and any(_size(files[n]) == before[n] for n in before):
         time.sleep(0.05)
     time.sleep(0.2)  # the last ones may still be writing
-    said = {n: _after(files[n], before[n]) for n in before}
-    return {r.rank: said.get(r.rank) or from_outside(r) for r in there}
+    answers = {n: _read_from(files[n], before[n]) for n in before}
+    return {r.rank: answers.get(r.rank) or run_py_spy(r) for r in there}
 
 
-def write(run_monitor: Path, ranks: Iterable[Seen], stacks: dict[int, str]) -> None:
-    """Keep them in the run folder."""
+def write(run_monitor: Path, ranks: Iterable[RankStatus], stacks: dict[int, str]) -> None:
+    """Write the stacks to files in the run folder."""
     for r in ranks:
         if r.rank in stacks:
             head = f"rank {r.rank} on {r.host}, process {r.pid} (state {r.process}), {r.section} {r.place}, {r.step} steps done\n\n"
@@ -83,10 +79,10 @@ def write(run_monitor: Path, ranks: Iterable[Seen], stacks: dict[int, str]) -> N
                 write_atomic(run_monitor / f"stacks-{r.host}-rank{r.rank}.txt", head + stacks[r.rank])
 
 
-def from_outside(rank: Seen) -> str:
-    """By py-spy, without stopping the process; or why there is nothing."""
-    beside = Path(sys.executable).with_name("py-spy")
-    program = str(beside) if beside.exists() else shutil.which("py-spy")
+def run_py_spy(rank: RankStatus) -> str:
+    """Return the stacks that py-spy reads without stopping the process, or a message with the reason if it can't."""
+    installed = Path(sys.executable).with_name("py-spy")
+    program = str(installed) if installed.exists() else shutil.which("py-spy")
     if not program:
         return "The process does not answer, and py-spy, which reads stacks from outside, is not installed: pip install py-spy\n"
     command = [program, "dump", "--nonblocking", "--pid", str(rank.pid)]
@@ -98,12 +94,10 @@ def from_outside(rank: Seen) -> str:
 
 
 def top(stacks: str) -> str:
-    """The innermost lines of the main thread: ranks that wait in one collective have the same."""
+    """Return the innermost lines of the main thread, which are equal for ranks that wait in the same collective."""
     blocks = [block for block in stacks.split("\n\n") if "File " in block or " (" in block]
-    main = next(
-        (b for b in blocks if "Current thread" in b or "MainThread" in b), blocks[-1] if blocks else ""
-    )
-    lines = [line.strip() for line in main.splitlines() if line.strip()]
+    main = [b for b in blocks if "Current thread" in b or "MainThread" in b] or blocks[-1:] or [""]
+    lines = [line.strip() for line in main[0].splitlines() if line.strip()]
     return "\n".join(lines[1:4])
 
 
@@ -114,7 +108,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _after(path: Path, size: int) -> str:
+def _read_from(path: Path, size: int) -> str:
     try:
         return path.read_bytes()[size:].decode(errors="replace")
     except OSError:

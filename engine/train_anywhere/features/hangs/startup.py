@@ -1,72 +1,69 @@
-"""Ranks that don't come, or not to the meeting of all: named within a minute, while the launcher and the others just wait."""
+"""Report within a minute which ranks have not started or connected, while the launcher and the other ranks just wait."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from train_anywhere.features.hangs.hangs import named, of_hosts
-from train_anywhere.monitor.ranks import Seen
+from train_anywhere.features.hangs.hangs import rank_names, ranks_by_host
+from train_anywhere.monitor.ranks import RankStatus
 
 PATIENCE_S = 40.0
-"""After the first rank has come: with the seconds until all nodes have told, less than a minute."""
+"""Seconds after the first rank started; with the time until all nodes have written their state, less than a minute."""
 
-NOBODY_S = 600.0
-"""Before that a container may still be on its way to the nodes."""
+LateRanks = dict[int, RankStatus | None]
+"""Late ranks by number; None for a rank that has not started."""
+
+NO_RANK_S = 600.0
+"""Seconds to wait for the first rank: nodes may still be loading a container."""
 
 
-class Meeting:
-    """Follows the start of the ranks and says once who is missing, and once when all are there.
+class StartupWatch:
+    """Watch of the ranks' start, which reports once the missing ranks, and once that all have started.
 
     Args:
-        expected: host of each rank, as the job was started; empty if nobody says.
-        patience: seconds after the first rank has come.
-        unseen: ranks on nodes that nobody watches: they are not missed.
+        expected: host of each rank, from the batch script; empty if unknown.
+        patience: seconds after the start of the first rank.
+        unwatched: ranks on nodes without a monitor process, which are not reported.
     """
 
     def __init__(
-        self, expected: Mapping[int, str], patience: float = PATIENCE_S, unseen: Collection[int] = ()
+        self, expected: Mapping[int, str], patience: float = PATIENCE_S, unwatched: Collection[int] = ()
     ) -> None:
-        self.expected, self.patience, self.unseen = expected, patience, unseen
+        self.expected, self.patience, self.unwatched = expected, patience, unwatched
         self._began: float | None = None
         self._first: float | None = None
-        self._said: tuple[int, ...] = ()
+        self._reported: tuple[int, ...] = ()
 
-    def look(self, ranks: Sequence[Seen], now: float) -> list[str]:
-        """What is to be said; `now` in this node's monotonic seconds."""
+    def update(self, ranks: Sequence[RankStatus], now: float) -> list[str]:
+        """Return lines for the log; `now` is in seconds of this node's monotonic clock."""
         if not ranks:
-            return self._nobody(now)
+            return self._check_first(now)
         if self._first is None:
             self._first = now - max(r.seconds for r in ranks if r.clock)
         late = self.late(ranks)
         numbers = tuple(late)
         if not late:
-            said, self._said = self._said, ()
-            return (
-                [f"{named(said)} {'has' if len(said) == 1 else 'have'} come: all ranks have met."]
-                if said
-                else []
-            )
-        if self._first is None or now - self._first < self.patience or set(numbers) <= set(self._said):
+            reported, self._reported = self._reported, ()
+            verb = "has" if len(reported) == 1 else "have"
+            return [f"{rank_names(reported)} {verb} started: all ranks are connected."] if reported else []
+        if self._first is None or now - self._first < self.patience or set(numbers) <= set(self._reported):
             return []
-        self._said = numbers
-        return [self._sentence(ranks, late, now - self._first)]
+        self._reported = numbers
+        return [self._describe(ranks, late, now - self._first)]
 
-    def _nobody(self, now: float) -> list[str]:
+    def _check_first(self, now: float) -> list[str]:
         self._began = now if self._began is None else self._began
-        if now - self._began < NOBODY_S:
+        if now - self._began < NO_RANK_S:
             return []
-        self._began = math.inf
-        return [
-            f"no rank has come for {NOBODY_S:.0f} s: the launcher has not started them, or the nodes can't."
-        ]
+        self._began = math.inf  # report it once
+        return [f"no rank has started after {NO_RANK_S:.0f} s: the launcher or the nodes can't start them."]
 
-    def late(self, ranks: Sequence[Seen]) -> dict[int, Seen | None]:
-        """Ranks that others wait for: None for one that has not come at all; empty before the first comes and after all have met."""
+    def late(self, ranks: Sequence[RankStatus]) -> LateRanks:
+        """Return ranks that others wait for, None for one that has not started; empty before the first starts and after all connect."""
         if not ranks:
             return {}
         there = {r.rank: r for r in ranks}
-        missing: dict[int, Seen | None] = {
-            n: None for n in range(ranks[0].world_size) if n not in {*there, *self.unseen}
-        }
+        expected = {*range(ranks[0].world_size)}
+        missing: LateRanks = dict.fromkeys(sorted(expected - {*there, *self.unwatched}))
         meeting = any(r.section == "start" and r.place == "meeting" for r in ranks)
         if missing:
             return missing if meeting or all(r.section == "start" for r in ranks) else {}
@@ -74,16 +71,15 @@ class Meeting:
             return {}
         return {r.rank: r for r in ranks if r.section == "start" and r.place == "importing"}
 
-    def _sentence(self, ranks: Sequence[Seen], late: Mapping[int, Seen | None], seconds: float) -> str:
+    def _describe(self, ranks: Sequence[RankStatus], late: LateRanks, seconds: float) -> str:
         waiting = [r.rank for r in ranks if r.rank not in late]
-        wait = f"; {named(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
+        wait = f"; {rank_names(waiting)} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
         here = [r for r in late.values() if r]
         if here:
-            return (
-                f"{of_hosts(here)} still import{'s' if len(here) == 1 else ''} after {seconds:.0f} s{wait}."
-            )
+            verb = "is" if len(here) == 1 else "are"
+            return f"{ranks_by_host(here)} {verb} still importing modules after {seconds:.0f} s{wait}."
         hosts: dict[str, list[int]] = {}
         for n in late:
             hosts.setdefault(self.expected.get(n, ""), []).append(n)
-        who = ", ".join(named(numbers) + (f" on {host}" if host else "") for host, numbers in hosts.items())
-        return f"{who} {'has' if len(late) == 1 else 'have'} not come, {seconds:.0f} s after the first rank{wait}."
+        who = ", ".join(rank_names(n) + (f" on {host}" if host else "") for host, n in hosts.items())
+        return f"{who} {'has' if len(late) == 1 else 'have'} not started, {seconds:.0f} s after the first rank{wait}."

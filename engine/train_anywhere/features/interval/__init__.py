@@ -5,14 +5,14 @@ from train_anywhere.features.interval.interval import Interval
 
 
 class CheckpointInterval(Feature):
-    """Save a checkpoint every so many steps or seconds."""
+    """Save checkpoints at an interval of steps or seconds."""
 
     name = "interval"
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether the run writes checkpoints."""
         return not self.config.trainer.fast_dev_run
 
     def observer(self, rank: Rank) -> Observer:
-        """Return the counter of steps and seconds since the newest checkpoint."""
+        """Return the observer that counts steps and seconds since the newest checkpoint."""
         return Interval(self.config.checkpoint, rank.devices)

@@ -1,4 +1,4 @@
-"""When a checkpoint in the middle of an epoch is due."""
+"""Decide when a checkpoint within an epoch is due."""
 
 import math
 import time
@@ -12,24 +12,25 @@ HOURS_PER_FAILURE = 50_000.0
 https://arxiv.org/abs/2407.21783, section 3.3.4."""
 
 MAX_OVERHEAD = 0.01
-"""Highest fraction of the time that training may wait for checkpoints."""
+"""Largest fraction of the time that training may wait for checkpoints."""
 
 MIN_INTERVAL_S = 1.0
-"""Shortest interval, however cheap a checkpoint is."""
+"""Shortest interval in seconds, however cheap a checkpoint is."""
 
 FIRST_INTERVAL_S = 60.0
-"""Time until the first checkpoint when the interval depends on its cost, which has not been measured yet."""
+"""Seconds until the first checkpoint if the interval depends on its cost, which is not measured yet."""
 
 
 class Interval(Observer):
-    """Counts steps and seconds since the newest checkpoint.
+    """Counter of steps and seconds since the newest checkpoint.
 
-    Several ranks must save at the same step. Steps are the same on all of them, seconds are not: ask `requests_checkpoint` on one
-    rank and broadcast the answer.
+    All ranks must save at the same step. Steps are equal on all of them but seconds are not, so call `requests_checkpoint` on one
+    rank and broadcast its result.
 
     Args:
-        ranks: number of devices that train; the more, the more often one fails.
-        clock: in seconds; not the time of day, which may be set back.
+        config: the interval: every_n_steps, every_n_seconds, interval.
+        ranks: number of devices that train; with more devices, failures are more frequent.
+        clock: returns seconds; a monotonic clock, since the time of day may be set back.
     """
 
     def __init__(self, config: Checkpoint, ranks: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,45 +39,45 @@ class Interval(Observer):
         self._saved = clock()
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint is due after optimizer step `step`, counted from 1."""
+        """Return whether a checkpoint is due after optimizer step `step`, counted from 1."""
         every = self.config.every_n_steps
         return bool(every and step % every == 0)
 
     def requests_checkpoint(self) -> bool:
-        """Whether enough time has passed since the newest checkpoint."""
+        """Return whether enough time has passed since the newest checkpoint."""
         return self.clock() - self._saved >= self.seconds
 
     @property
     def seconds(self) -> float:
-        """The interval in seconds, infinite if only steps and epochs count."""
+        """The interval in seconds; infinite if checkpoints depend only on steps and epochs."""
         limits = [self.config.every_n_seconds or math.inf]
         if self.config.interval == "auto":
             limits.append(FIRST_INTERVAL_S if self.cost is None else optimal(self.cost, mtbf(self.ranks)))
         return min(limits)
 
     def after_checkpoint(self, seconds: float) -> None:
-        """A checkpoint was made, for which training waited `seconds`."""
+        """Restart the interval after a checkpoint for which training waited `seconds`."""
         self._saved = self.clock()
-        if math.isfinite(seconds):  # else the cost stays as it was
+        if math.isfinite(seconds):  # not finite: the wait was not measured
             self.cost = max(0.0, seconds)
 
 
 def mtbf(devices: int) -> float:
-    """Mean time between failures of a job, in seconds."""
+    """Return the mean time between failures of a job, in seconds."""
     return HOURS_PER_FAILURE * 3600 / devices
 
 
 def optimal(cost: float, mtbf: float) -> float:
-    """The interval in seconds that loses the least time: sqrt(2 * cost * MTBF), not below `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
+    """Return the interval in seconds that loses the least time: sqrt(2 * cost * MTBF), at least `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
 
-    With a short interval training waits for checkpoints, with a long one it repeats more after a failure.
+    With a short interval training waits for checkpoints; with a long one it repeats more steps after a failure.
     J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974),
     https://doi.org/10.1145/361147.361115; J. T. Daly, A higher order estimate of the optimum checkpoint interval for
     restart dumps, Future Generation Computer Systems 22 (2006), https://doi.org/10.1016/j.future.2004.11.016, whose
     further terms matter only if the cost is not small against the MTBF.
 
     Args:
-        cost: of one checkpoint, in seconds.
+        cost: time of one checkpoint, in seconds.
         mtbf: mean time between failures, in seconds.
     """
     return max(math.sqrt(2 * cost * mtbf), cost / MAX_OVERHEAD, MIN_INTERVAL_S)

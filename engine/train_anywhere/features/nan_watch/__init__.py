@@ -1,4 +1,4 @@
-"""`trainer.detect_nan`: prints a loss of nan or inf when it is measured, or ends the run."""
+"""`trainer.detect_nan`: report a loss of nan or inf when it is measured, or end the run."""
 
 from train_anywhere.features.feature import Feature, Observer, Rank
 from train_anywhere.features.nan_watch.nan_watch import NanWatch
@@ -9,10 +9,10 @@ class ReportNan(Feature):
 
     name = "nan_watch"
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether `trainer.detect_nan` is not off."""
         return self.config.trainer.detect_nan != "off"
 
     def observer(self, rank: Rank) -> Observer:
-        """Return the watch; the first rank prints."""
-        return NanWatch(self.config.trainer.detect_nan, prints=rank.first == 0)
+        """Return the observer of losses; only the first rank prints."""
+        return NanWatch(self.config.trainer.detect_nan, prints=rank.first_device == 0)

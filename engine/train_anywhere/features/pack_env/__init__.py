@@ -1,32 +1,32 @@
-"""`cluster.pack_env=true`: the environment and the code of a job as two archives, which each node unpacks once onto its own disk.
+"""`cluster.pack_env=true`: pack the environment and the code of a job into two archives; each node unpacks them onto its own disk.
 
-1. `virtual_env` finds the virtual environment and says what is in it, by a key; `archive` packs it on the login node, once for each
-   key, and the copy of the code of each job.
-2. The batch script (`before_ranks.sh.j2`) starts `unpack` once on each node, before the ranks.
-3. The ranks, and what runs beside them, are started by the script `python` here: it runs the unpacked Python and code where
-   they are, and the shared ones on a node that could not unpack them.
+1. `virtual_env` finds the virtual environment and computes a key of its contents. On the login node `archive` packs it, once for each
+   key, and the code snapshot of each job.
+2. The batch script (`before_ranks.sh.j2`) runs `unpack` once on each node, before the ranks.
+3. The script `python` starts the ranks and the monitor process: it runs the unpacked Python and code, or the shared ones on a node
+   that could not unpack them.
 
-A virtual environment can be moved as long as its pyvenv.cfg says where the Python is that it was made with. So that Python is
-packed with it, unless it is the system's, which each node has (https://docs.python.org/3/library/venv.html, PEP 405).
+A virtual environment can be moved if its pyvenv.cfg names the Python that created it. So that Python is packed too, unless it is the
+system's, which each node has (https://docs.python.org/3/library/venv.html, PEP 405).
 """
 
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from train_anywhere.config.paths import node_only
+from train_anywhere.config.paths import is_node_only
 from train_anywhere.errors import SubmitError
 from train_anywhere.features.feature import Feature
-from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, of_job, problem, read
+from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, job_environment, problem, read
 
 
 @dataclass(frozen=True)
-class Packed:
+class Archives:
     """The archives of a job.
 
     Attributes:
-        archive: absolute path of the archive of the environment.
-        code: key of the archive of the code, which lies in the code snapshot.
+        archive: absolute path of the environment's archive.
+        code: key of the code's archive, which is inside the code snapshot.
     """
 
     archive: str
@@ -34,23 +34,23 @@ class Packed:
 
     @property
     def environment(self) -> str:
-        """Key of the environment."""
+        """The key of the environment."""
         return Path(self.archive).parent.name
 
 
 class PackEnv(Feature):
-    """Pack the environment and the code into archives, which each node unpacks on its own disk."""
+    """Pack the environment and the code into archives that each node unpacks onto its own disk."""
 
     name = "pack_env"
     exports = ("TRAIN_PYTHON", "TRAIN_PACKED", "TRAIN_PACKED_CODE")
     python = '"$CODE/train_anywhere/features/pack_env/python"'
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether `cluster.pack_env=true`."""
         return self.config.cluster.pack_env
 
     def problems_of_job(self, members: int) -> list[str]:
-        """Only a virtual environment outside of a container can be packed, and only srun unpacks it."""
+        """Return problems: the environment must be a virtual one outside a container, and unpacking it needs srun."""
         c = self.config.cluster
         found = []
         if self.config.container.name != "none":
@@ -60,48 +60,47 @@ class PackEnv(Feature):
             )
         if c.scheduler == "pbs":
             found.append(
-                "cluster.pack_env=true: PBS has no srun, with which the environment is unpacked once on each node; "
+                "cluster.pack_env=true: unpacking the environment once on each node needs srun, which PBS does not have; "
                 "use cluster.pack_env=false."
             )
         if c.conda:
             found.append(
-                f"cluster.pack_env=true packs virtual environments, and the files of cluster.conda={c.conda} name its folder; use "
-                "cluster.pack_env=false, or let conda-pack pack it and unpack that in cluster.setup."
+                f"cluster.pack_env=true packs virtual environments, and cluster.conda={c.conda} can't be moved; use "
+                "cluster.pack_env=false, or pack it with conda-pack and unpack it in cluster.setup."
             )
         return found
 
     def problems_here(self) -> list[str]:
-        """A run on this machine has nothing to unpack."""
+        """Return a message: a run on this machine has nothing to unpack."""
         return [
             f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={self.config.cluster.name} is this machine; "
             "leave it out (cluster.pack_env=false), or name a cluster."
         ]
 
     def problems_at_submission(self) -> list[str]:
-        """The environment is a virtual one of this machine."""
+        """Return a message if the environment is not a virtual one on this machine."""
         c = self.config.cluster
         if c.conda or self.config.container.name != "none":
             return []
-        if c.venv and node_only(c.venv, c.local_disk, ()):
-            why = "is a folder of the job's node, and what this machine has is packed"
-        elif why := problem(of_job(c)):
-            why += ", and virtual environments are packed"
-        named = f"cluster.venv={c.venv}" if c.venv else f"the environment of this Python, {sys.prefix},"
-        return (
-            [f"cluster.pack_env=true: {named} {why}; use cluster.venv=FOLDER, or cluster.pack_env=false."]
-            if why
-            else []
+        if c.venv and is_node_only(c.venv, c.local_disk, ()):
+            why = "is a folder on the job's node, and only an environment on this machine can be packed"
+        elif why := problem(job_environment(c)):
+            why += ", and only virtual environments can be packed"
+        environment = f"cluster.venv={c.venv}" if c.venv else f"the environment of this Python, {sys.prefix},"
+        message = (
+            f"cluster.pack_env=true: {environment} {why}; use cluster.venv=FOLDER, or cluster.pack_env=false."
         )
+        return [message] if why else []
 
-    def settings(self) -> Packed:
+    def settings(self) -> Archives:
         """Return the archives; their keys are computed when the job is submitted."""
-        return Packed(f"{self.config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
+        return Archives(f"{self.config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
 
-    def before_submission(self, settings: Packed, results: Path) -> Packed:
-        """Pack the environment; one that was packed before is used again."""
+    def before_submission(self, settings: Archives, results: Path) -> Archives:
+        """Pack the environment, unless an archive of it exists, and return its path."""
         from train_anywhere.features.pack_env.archive import pack
 
-        folder = of_job(self.config.cluster)
+        folder = job_environment(self.config.cluster)
         try:
             return replace(settings, archive=str(pack(read(folder), results)))
         except OSError as error:
@@ -110,8 +109,8 @@ class PackEnv(Feature):
                 "cluster.pack_env=false."
             ) from error
 
-    def after_snapshot(self, settings: Packed, code: Path) -> Packed:
-        """Pack the copy of the code."""
+    def after_snapshot(self, settings: Archives, code: Path) -> Archives:
+        """Pack the code snapshot, and return the key of its archive."""
         from train_anywhere.features.pack_env.archive import pack_code
 
         return replace(settings, code=pack_code(code))

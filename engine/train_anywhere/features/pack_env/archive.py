@@ -1,9 +1,9 @@
-"""Archives that nodes unpack: one of the environment, kept for later jobs with the same contents, and one of a job's code.
+"""Create the archives that nodes unpack: the environment, reused by later jobs with the same contents, and the code of one job.
 
-<results>/.environments/<key>/environment.tar    complete, or absent; facts.json beside it
-                        .<key>.<host>.<pid>/     being made
+<results>/.environments/<key>/environment.tar    complete or absent; facts.json is next to it
+                        .<key>.<host>.<pid>/     unfinished
 
-They are not compressed: reading is what a shared disk does fast, and each node would unpack several times as long.
+The archives are not compressed: shared disks read fast, and decompression would slow down each node several times.
 """
 
 import hashlib
@@ -19,24 +19,24 @@ from pathlib import Path
 from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, Environment
 from train_anywhere.files.atomic import move, write_atomic
 from train_anywhere.files.disk_clock import disk_time
-from train_anywhere.files.marked import MARKER, Place
+from train_anywhere.files.owned_folder import MARKER, OwnedFolder
 from train_anywhere.files.removal import make_empty, remove
-from train_anywhere.files.terminal.byte_progress import Progress, telling
+from train_anywhere.files.terminal.byte_progress import Progress, show_progress
 
 FACTS = "facts.json"
 
 CODE = ".packed.tar"
-"""Archive of a code snapshot, inside its folder."""
+"""Name of a code snapshot's archive, inside the snapshot."""
 
-KEPT = 30
-"""Days without a submission that uses it after which an archive is removed. A job that comes later uses the shared environment."""
+KEEP_DAYS = 30
+"""Days after its last use by a submission until an archive is removed. A job that starts later uses the shared environment."""
 
 NOT_NEEDED = ("test", "idlelib", "turtledemo")
-"""Folders of the standard library that no training needs."""
+"""Folders of the standard library that training does not need."""
 
 
 def pack(environment: Environment, results: Path) -> Path:
-    """The archive of an environment, made unless it is there. Raises OSError; nothing is left then."""
+    """Return the archive of an environment, created if it is missing. Raises OSError and leaves no partial files."""
     key = environment.key()
     place = _place(results, key)
     if (place.path / ARCHIVE).exists():
@@ -46,10 +46,10 @@ def pack(environment: Environment, results: Path) -> Path:
     own = _place(results, key, f".{key}.{socket.gethostname()}.{os.getpid()}")
     make_empty(own)
     try:
-        with telling(f"Packing {environment.folder} for the nodes") as advance:
+        with show_progress(f"Packing {environment.folder} for the nodes") as advance:
             facts = _write(environment, own.path / ARCHIVE, advance)
         write_atomic(own.path / FACTS, json.dumps(facts))
-        with suppress(FileExistsError):  # another submission was first
+        with suppress(FileExistsError):  # another submission created it first
             move(own.path, place.path)
     finally:
         if own.path.exists():
@@ -58,7 +58,7 @@ def pack(environment: Environment, results: Path) -> Path:
 
 
 def pack_code(code: Path) -> str:
-    """Pack a snapshot into a file inside it; returns a key, which is the same for the same code."""
+    """Pack a code snapshot into a file inside it, and return a key, which is equal for equal code."""
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = info.mtime = 0
@@ -70,27 +70,27 @@ def pack_code(code: Path) -> str:
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name in names:
             tar.add(code / name, f"code/{name}", filter=plain)
-    # trials of a study share a snapshot, and a job may be reading the file that is there
+    # trials of a study share a snapshot, and a job may be reading an existing archive
     write_atomic(code / CODE, content.getvalue())
     return hashlib.sha256(content.getvalue()).hexdigest()[:16]
 
 
-def _place(results: Path, key: str, name: str = "") -> Place:
-    return Place(results, (ENVIRONMENTS, name or key), f"packed environment {key}")
+def _place(results: Path, key: str, name: str = "") -> OwnedFolder:
+    return OwnedFolder(results, (ENVIRONMENTS, name or key), f"packed environment {key}")
 
 
 def _remove_unused(results: Path) -> None:
-    """Remove archives that no submission has used in a long time, and what killed ones have left."""
+    """Remove archives that no submission has used for a long time, and unfinished ones of killed submissions."""
     for path in (results / ENVIRONMENTS).glob("*"):
-        begun = path.name.startswith(".")
+        unfinished = path.name.startswith(".")
         with suppress(OSError):
             age = (disk_time(results) - (path / MARKER).stat().st_mtime) / 86400
-            if age > (1 if begun else KEPT):
-                remove(_place(results, path.name.split(".")[begun], path.name))
+            if age > (1 if unfinished else KEEP_DAYS):
+                remove(_place(results, path.name.split(".")[unfinished], path.name))
 
 
 def _write(environment: Environment, archive: Path, advance: Progress) -> dict[str, object]:
-    """Write the archive; returns what `unpack` needs to know of it."""
+    """Write the archive, and return the facts that `unpack` needs."""
     sizes: list[int] = []
 
     def count(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -115,10 +115,10 @@ Count = Callable[[tarfile.TarInfo], tarfile.TarInfo]
 
 
 def _add_environment(tar: tarfile.TarFile, environment: Environment, count: Count) -> None:
-    """All files but the links to the interpreter; links that lead out of the environment become what they lead to."""
+    """Add all files except links to the interpreter; a link that leads out of the environment is replaced by its target."""
     folder, outside = environment.folder, []
 
-    def chosen(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    def select(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         name = info.name.removeprefix("venv").lstrip("/")
         if info.issym():
             target = (folder / name).parent / info.linkname
@@ -130,14 +130,14 @@ def _add_environment(tar: tarfile.TarFile, environment: Environment, count: Coun
             info.linkname = os.path.relpath(os.path.abspath(target), (folder / name).parent)
         return count(info)
 
-    tar.add(folder.resolve(), "venv", filter=chosen)  # .venv may be a link
+    tar.add(folder.resolve(), "venv", filter=select)  # .venv may be a link
     for target, name in outside:
         if target.exists():
             tar.add(target, name, filter=count)
 
 
 def _add_base(tar: tarfile.TarFile, base: Path, environment: Environment, count: Count) -> None:
-    """The interpreter, its own library and the standard library."""
+    """Add the interpreter, its shared library and the standard library."""
     left_out = {f"base/{environment.library}/{name}" for name in NOT_NEEDED}
     if not environment.sees_base:
         left_out.add(f"base/{environment.library}/site-packages")

@@ -1,8 +1,8 @@
-"""Once on each node of a job: unpack its environment and code onto the node's own disk, unless they are there.
+"""Unpack the environment and the code of a job onto a node's own disk, unless they are there already.
 
-python -m train_anywhere.features.pack_env.unpack ENVIRONMENT.tar CODE.tar       # names of the folders: TRAIN_PACKED, TRAIN_PACKED_CODE
+python -m train_anywhere.features.pack_env.unpack ENVIRONMENT.tar CODE.tar    # target folders: TRAIN_PACKED, TRAIN_PACKED_CODE
 
-A node that can't says why, and its ranks use the shared ones. One process of a node does this, with the shared Python.
+One process per node runs this, with the shared Python. If it fails, it prints why, and the ranks of this node use the shared files.
 """
 
 import json
@@ -21,28 +21,26 @@ from train_anywhere.files.node_disk import provide
 
 
 def main(arguments: list[str]) -> int:
-    """Returns 0, or 1 where the shared environment has to be used."""
+    """Unpack both archives; return 0, or 1 if this node has to use the shared environment."""
     environment, code = map(Path, arguments)
-    begun, node = time.monotonic(), socket.gethostname()
+    start, node = time.monotonic(), socket.gethostname()
     try:
         folder, made = unpack_environment(environment, Path(os.environ["TRAIN_PACKED"]))
         unpack_code(code, Path(os.environ["TRAIN_PACKED_CODE"]))
     except (OSError, tarfile.TarError, ValueError) as error:
-        why = (
-            f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else error
-        )
-        print(
-            f"{node}: the packed environment can't be unpacked ({why}); this node uses the shared one.",
-            file=sys.stderr,
-        )
+        why = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            why = f"{error.strerror}: {error.filename}"
+        message = f"the packed environment can't be unpacked ({why}); this node uses the shared one."
+        print(f"{node}: {message}", file=sys.stderr)
         return 1
-    what = f"unpacked in {time.monotonic() - begun:.0f} s to" if made else "found in"
+    what = f"unpacked in {time.monotonic() - start:.0f} s to" if made else "found in"
     print(f"{node}: environment {what} {folder}", flush=True)
     return 0
 
 
 def unpack_environment(archive: Path, folder: Path) -> tuple[Path, bool]:
-    """The unpacked environment, and whether it was unpacked now. Raises OSError, tarfile.TarError, ValueError."""
+    """Return the unpacked environment, and whether it was unpacked now. Raises OSError, tarfile.TarError, ValueError."""
     facts = json.loads((archive.parent / FACTS).read_text())
 
     def fill(into: Path) -> None:
@@ -53,15 +51,15 @@ def unpack_environment(archive: Path, folder: Path) -> tuple[Path, bool]:
 
 
 def unpack_code(archive: Path, folder: Path) -> None:
-    """The same for the code of the job."""
+    """Unpack the job's code. Raises OSError, tarfile.TarError."""
     size = archive.stat().st_size
     provide(folder.parents[1], folder.name, lambda into: _extract(archive, into), size, size // 2000)
 
 
 def connect(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Make the links and settings of an unpacked environment, by which Python finds its own folders."""
+    """Create the links and settings by which Python finds the folders of an unpacked environment."""
     python, venv = facts["python"], folder / "venv"
-    final = folder.with_name(folder.name.removeprefix("."))  # its name when it is complete
+    final = folder.with_name(folder.name.removeprefix("."))  # its name once it is complete
     interpreter = f"../../base/bin/{python}" if facts["base"] else facts["interpreter"]
     (venv / "bin").mkdir(exist_ok=True)
     for name, target in ((python, interpreter), ("python3", python), ("python", python)):

@@ -1,7 +1,7 @@
-"""`trainer.detect_nan=replay`: a loss of nan or inf is computed again, to tell a broken machine from a broken model.
+"""`trainer.detect_nan=replay`: recompute a loss of nan or inf, to find out whether the machine or the model is at fault.
 
-bad_loss     what run.json records of such a loss
-recompute    looks at the losses in the training loop, and gives the verdict
+bad_loss     the record of such a loss in run.json
+recompute    checks the losses in the training loop, and gives the verdict
 """
 
 from collections.abc import Iterator
@@ -13,40 +13,40 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
 
 class ReplayNan(Feature):
-    """Compute a loss of nan or inf again, from the same weights and batches."""
+    """Recompute a loss of nan or inf from the same weights and batches."""
 
     name = "replay"
-    counts = True
+    needs_batch_counts = True
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether `trainer.detect_nan=replay`."""
         return self.config.trainer.detect_nan == "replay" and not self.config.trainer.fast_dev_run
 
     def observer(self, rank: Rank) -> Observer | None:
-        """Return what looks at the losses; steps that a user's module makes can't be computed again."""
+        """Return the observer of losses; None for a user's module, whose steps can't be recomputed."""
         if not rank.native:
             return None
         from train_anywhere.features.replay.recompute import Replay
 
-        return Replay(rank.run, rank.accumulate, rank.first, rank.devices, rank.total, rank.keep)
+        return Replay(rank)
 
     def resume_until(self, run: RunDir) -> int | None:
-        """Return the last step before the loss that is to be computed again."""
+        """Return the last step before the loss to recompute, if there is one."""
         found = pending(run)
         return found.until if found else None
 
-    def starts_again(self, run: RunDir) -> str:
-        """Return a line if the ranks that have just failed saw a loss of nan that is to be computed again."""
-        newest = (run.info().get(ATTEMPTS) or [{}])[-1]
+    def restart_reason(self, run: RunDir) -> str:
+        """Return a line for the log if the ranks that just failed have a loss to recompute."""
+        newest = (run.read_info().get(ATTEMPTS) or [{}])[-1]
         found = read(newest)
-        again = found is not None and not found.verdict
-        return "The steps are computed again, from a checkpoint before." if again else ""
+        recompute = found is not None and not found.verdict
+        return "Recomputing the steps from an earlier checkpoint." if recompute else ""
 
     def verdicts(self, facts: Any) -> Iterator[str]:
-        """Yield losses that were numbers when they were computed again."""
+        """Return a sentence for each loss that was finite when recomputed."""
         for found in history(facts.info):
             if found.verdict == "machine":
                 yield (
-                    f"{found.metric} was nan or inf in step {found.step}, first on {found.where}, and a number when it was computed again: "
+                    f"{found.metric} was nan or inf in step {found.step}, first on {found.ranks_and_hosts}, but finite when recomputed: "
                     "a device there may be defective."
                 )

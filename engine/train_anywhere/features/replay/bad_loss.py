@@ -1,7 +1,7 @@
-"""`trainer.detect_nan=replay`: steps that gave a loss of nan or inf are computed once more. What run.json records of it.
+"""`trainer.detect_nan=replay`: the record in run.json of a loss of nan or inf whose steps are recomputed.
 
-The attempt that saw the loss ends, and records in `nan` what it saw. The next one begins with a checkpoint from before, so that it
-computes the same steps from the same weights and batches, and records its verdict there.
+The attempt with the loss records it under `nan` and ends. The next attempt starts from an earlier checkpoint, so it computes the same
+steps from the same weights and batches, and records its verdict there.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
 KEY = "nan"
-"""Of an attempt in run.json."""
+"""Key of an attempt in run.json."""
 
 VERDICTS = ("", "machine", "repeated")
 
@@ -22,13 +22,13 @@ class BadLoss:
     """A loss of nan or inf.
 
     Attributes:
-        metric: its name.
-        step: the optimizer step that first gave it, from 1.
-        epoch, batch: the batch in which it did, both from 0.
-        at: the step after which it was seen: metrics are read every `trainer.log_every_n_steps` steps.
-        ranks: which had it in that batch.
-        hosts: where they were.
-        verdict: empty until the steps were computed again. machine: the loss was a number then; repeated: it was none again.
+        metric: name of the loss.
+        step: the first optimizer step with this loss, from 1.
+        epoch, batch: the epoch and batch of that step, both from 0.
+        at: the step at which it was detected: metrics are read every `trainer.log_every_n_steps` steps.
+        ranks: the ranks with this loss in that batch.
+        hosts: the node of each of these ranks.
+        verdict: empty until the steps are recomputed; machine: the loss was finite then; repeated: it was not finite again.
     """
 
     metric: str
@@ -42,45 +42,45 @@ class BadLoss:
 
     @property
     def until(self) -> int:
-        """The last step after which the weights were good: with those after it the next one still gave a number."""
+        """The last step with good weights: the following step still gave a finite loss."""
         return max(0, self.step - 2)
 
     @property
-    def where(self) -> str:
-        """`rank 3 on node2`, `ranks 0, 1 on node1, node2`; of many ranks the first."""
+    def ranks_and_hosts(self) -> str:
+        """For example `rank 3 on node2` or `ranks 0, 1 on node1, node2`; the first 8 of many."""
         ranks = ", ".join(map(str, self.ranks[:8])) + (" ..." if len(self.ranks) > 8 else "")
         hosts = [*dict.fromkeys(self.hosts)]
-        named = f"rank{'s' if len(self.ranks) > 1 else ''} {ranks}"
-        return f"{named} on {', '.join(hosts[:8])}" if hosts else named
+        names = f"rank{'s' if len(self.ranks) > 1 else ''} {ranks}"
+        return f"{names} on {', '.join(hosts[:8])}" if hosts else names
 
 
 def pending(run: RunDir) -> BadLoss | None:
-    """What is to be computed again: seen by an attempt, and without a verdict. Raises CheckpointError: run.json is damaged."""
-    return next((found for found in reversed(history(run.info())) if not found.verdict), None)
+    """Return the newest recorded loss without a verdict, which is to be recomputed. Raises CheckpointError: run.json is damaged."""
+    return next((found for found in reversed(history(run.read_info())) if not found.verdict), None)
 
 
 def history(info: Mapping[str, Any]) -> list[BadLoss]:
-    """All that the attempts have seen, the oldest first; what does not fit is left out."""
+    """Return the losses of all attempts, oldest first; invalid records are left out."""
     return [found for attempt in info.get(ATTEMPTS, []) if (found := read(attempt))]
 
 
 def record(run: RunDir, found: BadLoss) -> None:
-    """The present attempt has seen it. Only rank 0 calls it."""
-    *before, newest = run.info().get(ATTEMPTS) or [{}]
-    run.note(**{ATTEMPTS: [*before, {**newest, KEY: asdict(found)}]})
+    """Record a loss in the current attempt; called by rank 0 only."""
+    *before, newest = run.read_info().get(ATTEMPTS) or [{}]
+    run.update_or_defer(**{ATTEMPTS: [*before, {**newest, KEY: asdict(found)}]})
 
 
-def judge(run: RunDir, verdict: str) -> None:
-    """What was pending has its verdict. Only rank 0 calls it."""
-    attempts = run.info().get(ATTEMPTS, [])
+def record_verdict(run: RunDir, verdict: str) -> None:
+    """Record the verdict on all losses without one; called by rank 0 only."""
+    attempts = run.read_info().get(ATTEMPTS, [])
     for attempt in attempts:
         if (found := read(attempt)) and not found.verdict:
             attempt[KEY] = asdict(replace(found, verdict=verdict))
-    run.note(**{ATTEMPTS: attempts})
+    run.update_or_defer(**{ATTEMPTS: attempts})
 
 
 def read(attempt: Mapping[str, Any]) -> BadLoss | None:
-    """What an attempt has seen; None if nothing, or if it does not fit."""
+    """Return the loss recorded in an attempt; None if there is none, or the record is invalid."""
     with suppress(KeyError, TypeError, ValueError):
         content = attempt[KEY]
         step, epoch, batch, at = (int(content[name]) for name in ("step", "epoch", "batch", "at"))

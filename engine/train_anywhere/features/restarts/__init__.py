@@ -1,37 +1,38 @@
 """Restarts of the ranks within a job: `cluster.retries`, replays, and elastic jobs that lose a node.
 
-restart         decides after a failure whether the ranks are started again, and on which nodes
-script_watch    requeues an elastic job whose batch script is gone with its node
+restart         decides after a failure whether to restart the ranks, and on which nodes
+script_watch    requeues an elastic job that lost the node with its batch script
 """
 
 from collections.abc import Callable
 
-from train_anywhere.config.schema import Config
-from train_anywhere.features.feature import Feature, Part
+from train_anywhere.config.cluster import Cluster
+from train_anywhere.config.schema import Trainer
+from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.runs.folder import RunDir
 
 
-def may_restart(config: Config) -> bool:
-    """Return whether a job has `cluster.retries`, `trainer.detect_nan=replay`, or is elastic and keeps its nodes (`cluster.no_kill`)."""
-    t, (fewest, most) = config.trainer, config.trainer.span
-    replays = t.detect_nan == "replay" and not t.fast_dev_run
-    return bool(config.cluster.retries) or replays or (fewest < most and config.cluster.no_kill)
+def may_restart(cluster: Cluster, trainer: Trainer) -> bool:
+    """Return whether a job has `cluster.retries` or `trainer.detect_nan=replay`, or is elastic with `cluster.no_kill`."""
+    fewest, most = trainer.node_range
+    replays = trainer.detect_nan == "replay" and not trainer.fast_dev_run
+    return bool(cluster.retries) or replays or (fewest < most and cluster.no_kill)
 
 
 class Restarts(Feature):
-    """Start the ranks again in the same job."""
+    """Restart the ranks in the same job."""
 
     name = "restarts"
 
-    def wanted(self) -> bool:
-        """Return whether the ranks may be started again."""
-        return may_restart(self.config)
+    def is_on(self) -> bool:
+        """Return whether the ranks may be restarted."""
+        return may_restart(self.config.cluster, self.config.trainer)
 
-    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
-        """Return the watch of the batch script, on the second and further nodes of a job that survives the first."""
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the watch of the batch script, on nodes 2 to 4 of a job that survives the loss of node 1."""
         from train_anywhere.features.restarts.script_watch import script_watch
 
-        c, (fewest, most) = self.config.cluster, self.config.trainer.span
+        c, (fewest, most) = self.config.cluster, self.config.trainer.node_range
         if c.scheduler != "slurm" or not c.no_kill or fewest == most:
             return []
         watch = script_watch(run, c.requeue, host)

@@ -1,12 +1,12 @@
-"""Decide whether a job starts its ranks again after a failure.
+"""Decide whether a job restarts its ranks after a failure.
 
     python -m train_anywhere.features.restarts.restart RUN --code 1 --retries 2 --used 0
 
-The batch script asks after each start of the ranks that failed. Nodes that no longer answer are left out, as long as enough are left;
-that uses up none of `cluster.retries`. A failure that repeats at the same step would come again for ever, so it ends the job. A node
-on which the first rank failed twice, at different steps, is bad: the job goes on, or comes back, without it.
+The batch script calls this each time the ranks fail. Nodes that no longer answer are left out if enough others remain; this does not
+count as one of `cluster.retries`. A failure that repeats at the same step would repeat for ever, so it ends the job. A node on which the
+first rank failed twice, at different steps, is bad: the job continues, or is requeued, without it.
 
-Exit code 0: start again, on the nodes that are printed. 1: the job has failed. 75: too few nodes are left; it goes back to the queue.
+Exit codes: 0: restart on the printed nodes. 1: the job has failed. 75: too few nodes are left, or a bad node must go; requeue the job.
 """
 
 import argparse
@@ -22,25 +22,25 @@ from train_anywhere.errors import REFUSED, STOPPED, ProjectError
 from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.replay.bad_loss import BadLoss, read
 from train_anywhere.files.atomic import read_text
-from train_anywhere.runs.attempts import counted_step, logged_step, running_job
-from train_anywhere.runs.debug import CAUSE, NODE, named, start_of_ranks
+from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, running_job
+from train_anywhere.runs.debug import CAUSE, NODE, describe_exit_code, launch_id
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, open_run
 
 FAILED = ("failed", "killed")
-"""How attempts end that may be started again."""
+"""Values of `ended_by` of attempts that may be restarted."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Ranks that failed.
+    """A failure of the ranks.
 
     Attributes:
-        code: of the launcher.
+        code: exit code of the launcher.
         step: optimizer steps done.
-        same: how often in a row the ranks of this job have failed with so many.
-        cause: what the first rank to fail said of itself; empty if it was killed.
-        loss: of nan or inf, that ended it with `trainer.detect_nan=replay`.
-        node: that has failed before too, after another number of steps; empty if there is none.
+        same: consecutive failures of this job's ranks at this step.
+        cause: message of the first rank to fail; empty if it was killed.
+        loss: the loss of nan or inf that ended the ranks with `trainer.detect_nan=replay`.
+        node: node of the first rank to fail, if it also failed there before, at another step; else empty.
     """
 
     code: int
@@ -52,18 +52,18 @@ class Failure:
 
     @property
     def sentence(self) -> str:
-        """What happened."""
-        return f"the ranks failed after step {self.step}: {self.cause or named(self.code)}"
+        """The failure in words."""
+        return f"the ranks failed after step {self.step}: {self.cause or describe_exit_code(self.code)}"
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Of an elastic job.
+    """Nodes of an elastic job.
 
     Attributes:
-        used: on which the ranks ran.
+        used: nodes on which the ranks ran.
         left: those of them that answer.
-        fewest: that the job can go on with.
+        fewest: number of nodes that the job needs at least.
     """
 
     used: tuple[str, ...]
@@ -71,13 +71,13 @@ class Nodes:
     fewest: int
 
     @property
-    def gone(self) -> tuple[str, ...]:
-        """Those that don't answer."""
+    def unreachable(self) -> tuple[str, ...]:
+        """Nodes that don't answer."""
         return tuple(node for node in self.used if node not in self.left)
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the nodes to go on with, and to the log why; returns the exit code."""
+    """Print the nodes to continue on, and the reason to stderr; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m train_anywhere.features.restarts.restart")
     parser.add_argument("run")
     for name in ("--code", "--retries", "--used"):
@@ -86,18 +86,18 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--answer", default="")
     parser.add_argument("--fewest", type=int, default=1)
     parser.add_argument("--requeue", action="store_true")
-    given = parser.parse_args(words)
-    used = tuple(expand_hosts(given.hosts)) if given.hosts else ()
-    answering = expand_hosts(given.answer) if given.answer else []
-    nodes = Nodes(used, tuple(node for node in used if node in answering), given.fewest)
+    args = parser.parse_args(words)
+    used = tuple(expand_hosts(args.hosts)) if args.hosts else ()
+    answering = expand_hosts(args.answer) if args.answer else []
+    nodes = Nodes(used, tuple(node for node in used if node in answering), args.fewest)
     try:
-        run = open_run(given.run)
-        failure = read_failure(run, given.code)
+        run = open_run(args.run)
+        failure = read_failure(run, args.code)
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
-    decision = decide(failure, nodes, given.retries, given.used, given.requeue)
-    print(f"again: {decision.said}", file=sys.stderr, flush=True)
+    decision = decide(failure, nodes, args.retries, args.used, args.requeue)
+    print(f"again: {decision.reason}", file=sys.stderr, flush=True)
     if decision.without:
         with suppress(OSError):
             nodes_file.add(run, decision.without)
@@ -108,88 +108,88 @@ def main(words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the batch script does.
+    """What the batch script has to do.
 
     Attributes:
-        code: its exit code, see the module.
-        said: a sentence for the log.
-        without: a node that the job goes on without; empty if there is none.
+        code: the exit code, see the module.
+        reason: a sentence for the log.
+        without: a node to exclude; empty if there is none.
     """
 
     code: int
-    said: str
+    reason: str
     without: str = ""
 
 
 def decide(failure: Failure, nodes: Nodes, retries: int, used: int, requeue: bool) -> Decision:
-    """Decide it.
+    """Decide whether to restart the ranks.
 
     Args:
+        failure: the failure.
+        nodes: nodes of an elastic job.
         retries: `cluster.retries`.
-        used: of them, so far.
-        requeue: the job can go back to the queue.
+        used: retries used so far.
+        requeue: whether the job can be requeued.
     """
-    if nodes.gone:
-        gone = f"{', '.join(nodes.gone)} {'does' if len(nodes.gone) == 1 else 'do'} not answer any more"
+    if nodes.unreachable:
+        verb = "does" if len(nodes.unreachable) == 1 else "do"
+        gone = f"{', '.join(nodes.unreachable)} {verb} not answer any more"
         if len(nodes.left) >= nodes.fewest:
-            return Decision(
-                0, f"{gone}: the ranks start on {', '.join(nodes.left)} from the newest checkpoint."
-            )
+            names = ", ".join(nodes.left)
+            return Decision(0, f"{gone}: the ranks start on {names} from the newest checkpoint.")
         fewer = f"{len(nodes.left)} left are fewer than {nodes.fewest}"
-        return Decision(STOPPED, f"{gone}, and {fewer}: back to the queue.")
+        return Decision(STOPPED, f"{gone}, and {fewer}: requeueing the job.")
     if failure.code == REFUSED:
-        return Decision(1, "not once more: the ranks refused to begin, for what is said above.")
+        return Decision(1, "not restarted: the ranks refused to start (see above).")
     if failure.loss and failure.loss.verdict == "repeated":
-        return Decision(1, f"not once more: {failure.loss.metric} is nan or inf each time.")
+        return Decision(1, f"not restarted: {failure.loss.metric} is nan or inf each time.")
     if failure.loss:
-        return Decision(0, f"the steps up to {failure.loss.at} are computed again, from a checkpoint before.")
+        return Decision(0, f"recomputing the steps up to {failure.loss.at} from an earlier checkpoint.")
     if failure.same > 1:
-        return Decision(1, f"not once more: {failure.sentence}, {failure.same} times in a row.")
+        return Decision(1, f"not restarted: {failure.sentence}, {failure.same} times in a row.")
     if failure.node and any(short(node) == failure.node for node in nodes.left):
         left = [node for node in nodes.left if short(node) != failure.node]
         if len(left) >= nodes.fewest:
-            said = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {', '.join(left)}."
-            return Decision(0, said, failure.node)
+            reason = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {', '.join(left)}."
+            return Decision(0, reason, failure.node)
     if used < retries:
-        said = f"{failure.sentence}; retry {used + 1} of {retries}, from the newest checkpoint."
-        return Decision(0, said)
+        return Decision(0, f"{failure.sentence}; retry {used + 1} of {retries}, from the newest checkpoint.")
     if failure.node and requeue:
-        said = (
-            f"{failure.sentence}; not the first time on {failure.node}: back to the queue, without that node."
-        )
-        return Decision(STOPPED, said, failure.node)
-    return Decision(1, f"not once more: {failure.sentence}; cluster.retries={retries} allows no more.")
+        reason = f"{failure.sentence}; not the first time on {failure.node}: requeueing the job without it."
+        return Decision(STOPPED, reason, failure.node)
+    return Decision(1, f"not restarted: {failure.sentence}; cluster.retries={retries} allows no more.")
 
 
 def read_failure(run: RunDir, code: int) -> Failure:
-    """What run.json and RUN/debug say of the newest attempt. Raises CheckpointError: run.json is damaged."""
-    attempts = run.info().get(ATTEMPTS, [])
+    """Return the failure of the newest attempt, from run.json and RUN/debug. Raises CheckpointError: run.json is damaged."""
+    attempts = run.read_info().get(ATTEMPTS, [])
     newest = attempts[-1] if attempts else {}
     if (step := newest.get("step")) is None:
-        step = max(newest.get("from_step") or 0, logged_step(run), counted_step(run))
+        step = max(newest.get("from_step") or 0, read_logged_step(run), read_recorded_step(run))
     cause = ""
     with suppress(OSError, UnicodeDecodeError):
-        cause = read_text(run.debug / f"{start_of_ranks()}-{CAUSE}.txt").strip()
-    return Failure(code, step, 1 + _before(attempts[:-1], step), cause, read(newest), _bad_node(run))
+        cause = read_text(run.debug / f"{launch_id()}-{CAUSE}.txt").strip()
+    same = 1 + _earlier_failures(attempts[:-1], step)
+    return Failure(code, step, same, cause, read(newest), _bad_node(run))
 
 
 def _bad_node(run: RunDir) -> str:
-    """The node of the first rank to fail now, if that of another start of this job was on it too."""
-    own, named = f"{start_of_ranks()}-{NODE}.txt", dict[str, str]()
+    """Return the node of the first rank to fail, if another start of this job failed there too; else empty."""
+    own, nodes = f"{launch_id()}-{NODE}.txt", dict[str, str]()
     for file in run.debug.glob(f"{running_job()}-*-{NODE}.txt"):
         with suppress(OSError, UnicodeDecodeError):
-            named[file.name] = read_text(file).strip()
-    node = named.pop(own, "")
-    return short(node) if node in named.values() else ""
+            nodes[file.name] = read_text(file).strip()
+    node = nodes.pop(own, "")
+    return short(node) if node in nodes.values() else ""
 
 
 def short(host: str) -> str:
-    """A host's name without its domain."""
+    """Return a host's name without its domain."""
     return host.partition(".")[0]
 
 
-def _before(attempts: Sequence[Mapping[str, Any]], step: int) -> int:
-    """How many of the attempts before, in a row, failed in this job at the same step."""
+def _earlier_failures(attempts: Sequence[Mapping[str, Any]], step: int) -> int:
+    """Return the number of latest attempts in a row that failed in this job at the same step."""
     like = ((a.get("job"), a.get("ended_by") in FAILED, a.get("step")) for a in reversed(attempts))
     return len(list(takewhile(lambda one: one == (running_job(), True, step), like)))
 

@@ -1,7 +1,8 @@
-"""With `cluster.no_kill=true` Slurm keeps a job RUNNING whose batch script is gone with its node: nobody would start the ranks again.
+"""Requeue an elastic job that lost the node with its batch script.
 
-So the side processes of the next nodes look whether the first one still writes what its ranks do. Where it has not for long, and
-the node of the batch script does not answer Slurm twice either, the job goes back to the queue.
+With `cluster.no_kill=true` Slurm keeps such a job RUNNING, and nothing would restart its ranks. So the monitor processes of the next
+nodes check whether the first node still writes the state of its ranks. If it has not for a long time, and the node of the batch script
+does not answer Slurm twice, they requeue the job.
 """
 
 import os
@@ -10,27 +11,28 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from train_anywhere.distributed.launcher_env import places
+from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.monitor.ranks import read_json, short
 from train_anywhere.runs.attempts import job_name, running_job
-from train_anywhere.runs.debug import keep
+from train_anywhere.runs.debug import append_debug
 from train_anywhere.runs.folder import RunDir
 
 SILENT_S = 90.0
-"""Several times as long as a node is silent between two messages (see `features/hangs/rank_watch.py`), and as a shared disk may be late."""
+"""Seconds of silence: several times the interval of a node's writes (see `features/hangs/rank_watch.py`) and the delay of a shared disk."""
 
 ANSWER_S = 30.0
-"""The batch script gives a node as long to answer, see before_ranks.sh.j2."""
+"""Seconds for a node to answer, the same as in before_ranks.sh.j2."""
 
-WATCHING = 3
-"""Nodes that do this: the second of the job, and others for when that is gone too, each so much later."""
+WATCHERS = 3
+"""Number of nodes with this watch: the second of the job and the next ones, each waiting longer, in case that one is lost too."""
 
 
 class ScriptWatch:
-    """On one node.
+    """Service that watches the batch script from one node.
 
     Args:
-        requeue: whether the job goes back to the queue; else it is cancelled.
+        run: the run folder.
+        requeue: whether to requeue the job; else it is cancelled.
         place: 1 for the second node of the job, 2 for the third.
         first: the first node.
     """
@@ -45,8 +47,8 @@ class ScriptWatch:
         self._number = read_json(self.file).get("number")
         self._since, self._missed = time.monotonic(), 0
 
-    def look(self, now: float) -> None:
-        """Look, and end this start of the job if its script is gone. Raises OSError: Slurm's programs are not here."""
+    def poll(self, now: float) -> None:
+        """Requeue or cancel the job if its batch script is lost. Raises OSError: Slurm's programs are not installed here."""
         number = read_json(self.file).get("number")
         if number != self._number:
             self._number, self._since, self._missed = number, time.monotonic(), 0
@@ -58,39 +60,41 @@ class ScriptWatch:
             return
         self._missed += 1
         if self._missed == 2:
-            what = "goes back to the queue" if "requeue" in self.end else "is cancelled"
-            said = f"{host}, on which the batch script ran, does not answer any more: the job {what}."
-            keep(self.run, "script", said)  # what is printed went by way of that node
-        if self._missed >= 2:  # and at each further look: Slurm may not answer now
-            asked([*self.end, self.job])
+            action = "requeueing" if "requeue" in self.end else "cancelling"
+            message = f"{host}, on which the batch script ran, does not answer any more: {action} the job."
+            append_debug(
+                self.run, "script", message
+            )  # not printed: the output of the job went through that node
+        if self._missed >= 2:  # repeated at each further poll, since Slurm may not answer now
+            run_client([*self.end, self.job])
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
 
 def script_watch(run: RunDir, requeue: bool, host: str) -> ScriptWatch | None:
-    """That of this node; None where none is needed."""
-    hosts = [*dict.fromkeys(places(os.environ.get("TRAIN_HOSTS", "")).values())]
-    named = [short(name) for name in hosts]
-    if short(host) not in named[1 : WATCHING + 1]:
+    """Return the watch of this node; None if it needs none."""
+    hosts = [*dict.fromkeys(hosts_by_rank(os.environ.get("TRAIN_HOSTS", "")).values())]
+    names = [short(name) for name in hosts]
+    if short(host) not in names[1 : WATCHERS + 1]:
         return None
-    return ScriptWatch(run, requeue, named.index(short(host)), hosts[0])
+    return ScriptWatch(run, requeue, names.index(short(host)), hosts[0])
 
 
 def batch_host(job: str) -> str | None:
-    """The node of the batch script; None where Slurm does not say."""
-    found = re.search(r"\bBatchHost=(\S+)", asked(["scontrol", "show", "job", job]) or "")
+    """Return the node of the batch script; None if Slurm does not report it."""
+    found = re.search(r"\bBatchHost=(\S+)", run_client(["scontrol", "show", "job", job]) or "")
     return found[1] if found else None
 
 
 def answers(job: str, host: str) -> bool:
-    """Whether a node of the job starts a process. srun takes the number of a job only, which is that of one member."""
+    """Return whether a node of the job starts a process. `job` is a plain job id, also for an array's member: srun takes no other."""
     one = ["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", f"--nodelist={host}"]
-    return asked(["srun", f"--jobid={job}", *one, "true"]) is not None
+    return run_client(["srun", f"--jobid={job}", *one, "true"]) is not None
 
 
-def asked(command: Sequence[str]) -> str | None:
-    """What a program of Slurm's prints; None where it fails, or takes too long. Raises OSError: it is not here."""
+def run_client(command: Sequence[str]) -> str | None:
+    """Run a Slurm command and return its output; None if it fails or takes too long. Raises OSError: it is not installed."""
     try:
         done = subprocess.run(
             command,
@@ -98,14 +102,14 @@ def asked(command: Sequence[str]) -> str | None:
             capture_output=True,
             text=True,
             timeout=ANSWER_S,
-            env=outside(os.environ),
+            env=without_step(os.environ),
         )
     except subprocess.TimeoutExpired:
         return None
     return done.stdout if done.returncode == 0 else None
 
 
-def outside(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables without those of the step, which srun would take for options."""
+def without_step(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without variables of the job step, which srun would read as options."""
     kept = ("SLURM_CONF", "SLURM_CLUSTERS")
     return {k: v for k, v in environ.items() if not k.startswith(("SLURM", "SRUN")) or k in kept}

@@ -1,27 +1,27 @@
-"""`monitor.sample_seconds`: samples of a node's CPUs, memory, disks, network and GPUs; see `sampler.py`."""
+"""`monitor.sample_seconds`: sample a node's CPUs, memory, disks, network and GPUs; see `sampler.py`."""
 
 from collections.abc import Callable
 
-from train_anywhere.features.feature import Feature, Part
+from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.runs.folder import RunDir
 
 
 class SampleNodes(Feature):
-    """Sample what each node does while the run trains."""
+    """Sample the hardware use of each node while the run trains."""
 
     name = "sampler"
     on_node = True
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether `monitor.sample_seconds` is set."""
         return self.config.monitor.sample_seconds is not None
 
-    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
-        """Return the sampler; a container that has no psutil does without."""
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the sampler. Its import fails in a container without psutil, which then has no samples."""
 
-        def sampler() -> Part:
+        def sampler() -> NodeService:
             from train_anywhere.features.sampler.sampler import Sampler
 
-            return Sampler(run, self.config, host)
+            return Sampler(run, self.config.monitor, self.config.trainer.max_nodes, host)
 
         return [sampler]

@@ -1,4 +1,4 @@
-"""The samples of a node as curves in TensorBoard: event files in a folder of its own, which TensorBoard shows as a run of that name."""
+"""Write the samples of a node as TensorBoard curves, in a folder that TensorBoard shows as a run of that name."""
 
 import sys
 import types
@@ -10,13 +10,14 @@ from train_anywhere.files.ordinary import make_folder
 
 
 class Curves:
-    """Event files of one node. TensorBoard's own writer is imported at the first sample: 0.3 s, in no rank, and without a framework.
+    """Event files of one node.
 
-    A folder of its own, because TensorBoard reads on only in the newest file of a folder, and rank 0 has one in its own.
+    TensorBoard's writer is imported at the first sample. That takes 0.3 s, happens in no rank, and loads no framework. Each node needs
+    its own folder: TensorBoard reads new events only from the newest file of a folder, and rank 0 writes to another one.
 
     Args:
-        folder: in the run's folder for TensorBoard.
-        began: unix seconds of the first sample of all attempts, which is step 0.
+        folder: folder of the node, inside the run's TensorBoard folder.
+        began: Unix seconds of the first sample of all attempts, which is step 0.
     """
 
     def __init__(self, folder: Path, began: float) -> None:
@@ -24,7 +25,7 @@ class Curves:
         self._writer: Any = None
 
     def add(self, sample: Mapping[str, float | None]) -> None:
-        """One point for each number, at the second since `began`. Raises OSError where the disk refuses."""
+        """Add a point for each number, at the seconds since `began`. Raises OSError if the write fails."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -36,14 +37,14 @@ class Curves:
         now = float(sample["time"] or 0.0)
         event = Event(wall_time=now, step=int(now - self.began), summary=Summary(value=points))
         try:
-            self._open().add_event(event)
+            self._get_writer().add_event(event)
             self._writer.flush()
         except Exception:
-            self._writer = None  # its thread may have ended: the next sample gets a new file
+            self._writer = None  # its thread may be dead: the next sample opens a new file
             raise
 
-    def _open(self) -> Any:
-        # tensorboard loads a whole framework for its file functions if it is installed, unless this module exists
+    def _get_writer(self) -> Any:
+        # unless this module exists, tensorboard imports TensorFlow, if installed, for its file functions
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -55,6 +56,6 @@ class Curves:
 
 
 def tag(column: str) -> str:
-    """The name of a curve: gpu0_use_percent is gpu0/use_percent, cpu_use_percent is node/cpu_use_percent."""
+    """Return the name of a curve: gpu0/use_percent for gpu0_use_percent, node/cpu_use_percent for cpu_use_percent."""
     first, _, rest = column.partition("_")
     return f"{first}/{rest}" if first.startswith("gpu") else f"node/{column}"

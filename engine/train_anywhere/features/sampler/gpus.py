@@ -1,4 +1,4 @@
-"""The job's GPUs on this node and what they do, asked of NVML by `pynvml`, or of `nvidia-smi` where that is not installed."""
+"""Read the state of the job's GPUs on this node from NVML with `pynvml`, or from `nvidia-smi` if that is not installed."""
 
 import os
 import shutil
@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from train_anywhere.distributed.devices import listed_gpus
+from train_anywhere.distributed.devices import cuda_visible_devices
 
 MIB, GIB = 1 << 20, 1 << 30
 
-ASKED = "index,uuid,name,memory.total,utilization.gpu,memory.used,power.draw,temperature.gpu"
-"""Of nvidia-smi, which answers in %, MiB, W and degrees Celsius: `nvidia-smi --help-query-gpu`."""
+FIELDS = "index,uuid,name,memory.total,utilization.gpu,memory.used,power.draw,temperature.gpu"
+"""Fields to query from nvidia-smi, in %, MiB, W and degrees Celsius: see `nvidia-smi --help-query-gpu`."""
 
 ANSWER_S = 10.0
-"""Seconds that nvidia-smi may take: it waits for a GPU that does not answer."""
+"""Longest run of nvidia-smi in seconds: it hangs if a GPU does not answer."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, by its number on this node, and what it does now; None where the driver does not say (MIG, a vGPU, a lost GPU)."""
+    """State of one GPU, by its number on this node. Values are None if the driver does not report them (MIG, a vGPU, a lost GPU)."""
 
     index: int
     uuid: str
@@ -33,40 +33,40 @@ class Gpu:
 
 
 def reader() -> Callable[[], list[Gpu]]:
-    """A function that returns the GPUs allotted to this job; on a machine without NVIDIA's driver always none."""
+    """Return a function that returns the GPUs of this job; without NVIDIA's driver it always returns an empty list."""
     ask = _nvml() or _nvidia_smi()
     if ask is None:
         return list
-    return lambda: allotted(ask(), os.environ)
+    return lambda: visible_gpus(ask(), os.environ)
 
 
-def allotted(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
-    """Those that CUDA_VISIBLE_DEVICES names, by number or UUID; all, where it is not set or names none of them.
+def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID; all if it is not set or matches none.
 
-    Schedulers set it for the processes of a job. Where they also keep other GPUs out of sight (Slurm with ConstrainDevices), the
-    driver and CUDA_VISIBLE_DEVICES count the same from 0: https://slurm.schedmd.com/gres.html#GPU_Management
+    Schedulers set it for the processes of a job. If they also hide other GPUs (Slurm with ConstrainDevices), the driver and
+    CUDA_VISIBLE_DEVICES use the same numbers, from 0: https://slurm.schedmd.com/gres.html#GPU_Management
     """
-    listed = listed_gpus(environ)
+    listed = cuda_visible_devices(environ)
     if listed is None:
         return gpus
     return [g for g in gpus if str(g.index) in listed or g.uuid in listed] or (gpus if listed else [])
 
 
 def _nvml() -> Callable[[], list[Gpu]] | None:
-    """NVML of the driver: no process is started, and no context on a GPU. None where it can't be used."""
+    """Return a function that reads GPUs from NVML, which starts no process and no GPU context; None if it can't be used."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # not installed, no driver, or one of another version
+    except Exception:  # not installed, no driver, or a driver of another version
         return None
-    return lambda: [_of_nvml(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount())]
+    return lambda: [_read_nvml(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount())]
 
 
-def _of_nvml(nvml: Any, index: int) -> Gpu:
-    def asked(question: Callable[..., Any], *more: Any) -> Any:
+def _read_nvml(nvml: Any, index: int) -> Gpu:
+    def query(function: Callable[..., Any], *more: Any) -> Any:
         try:
-            return question(handle, *more)
+            return function(handle, *more)
         except nvml.NVMLError:
             return None
 
@@ -74,31 +74,31 @@ def _of_nvml(nvml: Any, index: int) -> Gpu:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError:
         return Gpu(index, "", "")
-    memory, use = asked(nvml.nvmlDeviceGetMemoryInfo), asked(nvml.nvmlDeviceGetUtilizationRates)
-    milliwatts = asked(nvml.nvmlDeviceGetPowerUsage)
+    memory, use = query(nvml.nvmlDeviceGetMemoryInfo), query(nvml.nvmlDeviceGetUtilizationRates)
+    milliwatts = query(nvml.nvmlDeviceGetPowerUsage)
     return Gpu(
         index,
-        _text(asked(nvml.nvmlDeviceGetUUID)),
-        _text(asked(nvml.nvmlDeviceGetName)),
+        _decode(query(nvml.nvmlDeviceGetUUID)),
+        _decode(query(nvml.nvmlDeviceGetName)),
         memory_gib=memory and memory.total / GIB,
         use_percent=use and float(use.gpu),
         memory_used_gib=memory and memory.used / GIB,
         power_w=None if milliwatts is None else milliwatts / 1000,
-        temperature_c=asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=query(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
     )
 
 
-def _text(answer: str | bytes | None) -> str:
-    """Older versions of pynvml return bytes."""
+def _decode(answer: str | bytes | None) -> str:
+    """Return an answer of pynvml as a string; older versions return bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer or ""
 
 
 def _nvidia_smi() -> Callable[[], list[Gpu]] | None:
-    """The driver's own program. None where there is none."""
+    """Return a function that reads GPUs from nvidia-smi; None if it is not installed."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
-    command = [program, f"--query-gpu={ASKED}", "--format=csv,noheader,nounits"]
+    command = [program, f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"]
 
     def ask() -> list[Gpu]:
         try:
@@ -107,15 +107,15 @@ def _nvidia_smi() -> Callable[[], list[Gpu]] | None:
             )
         except subprocess.TimeoutExpired:
             return []
-        return [gpu for line in done.stdout.splitlines() if (gpu := _of_line(line))]
+        return [gpu for line in done.stdout.splitlines() if (gpu := _parse_line(line))]
 
     return ask
 
 
-def _of_line(line: str) -> Gpu | None:
-    """One row of nvidia-smi; None for anything else that it may print."""
+def _parse_line(line: str) -> Gpu | None:
+    """Return the GPU in a row of nvidia-smi; None for other output, such as an error."""
     words = [word.strip() for word in line.split(",")]
-    if len(words) != len(ASKED.split(",")) or not words[0].isdigit():
+    if len(words) != len(FIELDS.split(",")) or not words[0].isdigit():
         return None
     total, use, used, power, temperature = (_number(word) for word in words[3:])
     return Gpu(
@@ -131,7 +131,7 @@ def _of_line(line: str) -> Gpu | None:
 
 
 def _number(word: str) -> float | None:
-    """None for [N/A], [Not Supported], [Unknown Error], [GPU is lost]."""
+    """Return a number, or None for [N/A], [Not Supported], [Unknown Error] and [GPU is lost]."""
     try:
         return float(word)
     except ValueError:

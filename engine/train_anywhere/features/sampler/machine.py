@@ -1,4 +1,4 @@
-"""What this node's CPUs, memory, disks and network do, asked of psutil, of the job's cgroup and of /proc."""
+"""Measure the use of this node's CPUs, memory, disks and network with psutil, the job's cgroup and /proc."""
 
 import os
 import re
@@ -12,31 +12,29 @@ GIB = 1 << 30
 MB = 1_000_000
 
 JOB = re.compile(r"^(?P<number>\d+):(?P<kinds>[^:]*):(?P<path>.*?/job_\d+)(/|$)", re.M)
-"""The cgroup of a Slurm job in /proc/self/cgroup; below it are those of its steps: https://slurm.schedmd.com/cgroup_v2.html"""
+"""The line of a Slurm job in /proc/self/cgroup; cgroups of its steps are below the job's: https://slurm.schedmd.com/cgroup_v2.html"""
 
 RESIDENT = {"anon", "shmem", "total_rss", "total_shmem"}
-"""What counts of a cgroup's memory.stat (version 2, then 1): what can't be given back, so neither files read nor the kernel's."""
+"""Rows of a cgroup's memory.stat (version 2, then 1) to add up: memory that can't be reclaimed, so no file cache or kernel memory."""
 
 
 class Machine:
     """The node of this process.
 
     Args:
-        marked: a word in the command line of the job's ranks, where there is no cgroup that says which processes are the job's.
-        cgroups, proc: where they are mounted.
+        mark: argument in the command line of the job's ranks, to find its processes without a cgroup.
+        cgroups, proc: where these file systems are mounted.
     """
 
-    def __init__(
-        self, marked: str, cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")
-    ) -> None:
-        self.marked, self.proc = marked, proc
-        self.cpus = allotted_cpus()
+    def __init__(self, mark: str, cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
+        self.mark, self.proc = mark, proc
+        self.cpus = usable_cpus()
         self.cgroup = job_cgroup(proc, cgroups)
-        psutil.cpu_percent(percpu=True)  # the use since the last call is what the next one returns
-        self._before = (time.monotonic(), _transferred())
+        psutil.cpu_percent(percpu=True)  # each call returns the use since the previous one
+        self._before = (time.monotonic(), _transferred_bytes())
 
     def facts(self) -> dict[str, float | None]:
-        """What does not change: CPUs that the job can use here, memory of the node, memory that the job may use of it."""
+        """Return constant facts: CPUs that the job can use here, memory of the node, and the job's memory limit."""
         return {
             "cpus": len(self.cpus),
             "memory_gib": psutil.virtual_memory().total / GIB,
@@ -44,29 +42,29 @@ class Machine:
         }
 
     def sample(self) -> dict[str, float | None]:
-        """What the node does: use and rates since the last call, of the job's CPUs, all its disks and all its networks."""
+        """Return use and rates since the last call: the job's CPUs, memory, and all disks and networks of the node."""
         use = psutil.cpu_percent(percpu=True)
-        before, self._before = self._before, (time.monotonic(), _transferred())
+        before, self._before = self._before, (time.monotonic(), _transferred_bytes())
         seconds = max(1e-3, self._before[0] - before[0])
         rates = {
             n: (self._before[1][n] - b) / MB / seconds for n, b in before[1].items() if n in self._before[1]
         }
-        of_job = [use[cpu] for cpu in self.cpus if cpu < len(use)]
+        job_use = [use[cpu] for cpu in self.cpus if cpu < len(use)]
         return {
-            "cpu_use_percent": sum(of_job) / len(of_job) if of_job else None,
+            "cpu_use_percent": sum(job_use) / len(job_use) if job_use else None,
             "memory_used_gib": psutil.virtual_memory().used / GIB,
             "job_memory_gib": _gib(self.job_memory()),
             **rates,
         }
 
     def job_memory(self) -> int | None:
-        """Bytes of memory that the job's processes hold on this node; None where it can't be known."""
+        """Return the bytes of memory that the job's processes use on this node; None if unknown."""
         if self.cgroup:
             with suppress(OSError, ValueError):
                 rows = (line.split() for line in (self.cgroup / "memory.stat").read_text().splitlines())
                 return sum(int(value) for name, value in rows if name in RESIDENT)
         try:
-            return memory_of(marked_processes(self.marked, self.proc), self.proc)
+            return private_memory(job_processes(self.mark, self.proc), self.proc)
         except OSError:  # no /proc
             return None
 
@@ -78,15 +76,15 @@ class Machine:
         return None
 
 
-def allotted_cpus() -> list[int]:
-    """The CPUs that this process may run on, which are the job's."""
+def usable_cpus() -> list[int]:
+    """Return the CPUs that this process may run on, which are the job's."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return [*range(os.cpu_count() or 1)]
 
 
 def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
-    """The folder of the job's cgroup that counts memory; None outside of a job, or where Slurm does not use cgroups."""
+    """Return the folder of the job's memory cgroup; None outside a job, or if Slurm does not use cgroups."""
     with suppress(OSError):
         for found in JOB.finditer((proc / "self" / "cgroup").read_text()):
             kinds = found["kinds"].split(",")
@@ -96,18 +94,18 @@ def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
     return None
 
 
-def marked_processes(marked: str, proc: Path) -> set[int]:
-    """This user's processes with a mark in their command line or that are the parent, and their descendants, without this process."""
+def job_processes(mark: str, proc: Path) -> set[int]:
+    """Return this user's ranks (marked in the command line, or the parent process) and their descendants, without this process."""
     own = [p for p in proc.iterdir() if p.name.isdigit() and _uid(p) == os.getuid()]
     parents = {int(p.name): _parent(p) for p in own}
-    found = {int(p.name) for p in own if _is_rank(p, marked)} - {os.getpid()}
+    found = {int(p.name) for p in own if _is_rank(p, mark)} - {os.getpid()}
     while more := {p for p, parent in parents.items() if parent in found} - found - {os.getpid()}:
         found |= more
     return found
 
 
-def memory_of(processes: set[int], proc: Path) -> int:
-    """Bytes that processes hold each on its own, without pages of files and shared memory."""
+def private_memory(processes: set[int], proc: Path) -> int:
+    """Return the bytes of memory that processes do not share, without pages of files and shared memory."""
     pages = 0
     for process in processes:
         with suppress(OSError, ValueError):
@@ -116,11 +114,11 @@ def memory_of(processes: set[int], proc: Path) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _is_rank(process: Path, marked: str) -> bool:
+def _is_rank(process: Path, mark: str) -> bool:
     with suppress(OSError):
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         script = any(word.endswith("src/train.py") for word in words)
-        return script and (marked in words or process.name == str(os.getppid()))
+        return script and (mark in words or process.name == str(os.getppid()))
     return False
 
 
@@ -136,8 +134,8 @@ def _parent(process: Path) -> int:
     return 0
 
 
-def _transferred() -> dict[str, int]:
-    """Bytes since the node's start; nothing where the system does not say."""
+def _transferred_bytes() -> dict[str, int]:
+    """Return bytes since the node's boot, by the names of their rates; empty if the system does not report them."""
     found: dict[str, int] = {}
     with suppress(Exception):  # psutil: a kernel or a container without these files
         if disks := psutil.disk_io_counters():

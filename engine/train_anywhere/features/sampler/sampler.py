@@ -1,4 +1,4 @@
-"""The samples of one node: a row in RUN/monitor/<host>.csv, the newest in <host>.json, and curves in TensorBoard."""
+"""Sample one node: append to RUN/monitor/<host>.csv, write the newest sample to <host>.json, and add TensorBoard curves."""
 
 import csv
 import errno
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Monitor
 from train_anywhere.features.sampler import gpus
 from train_anywhere.features.sampler.curves import Curves
 from train_anywhere.features.sampler.machine import Machine
@@ -21,34 +21,36 @@ from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.folder import RunDir
 
 WRITERS_PER_S = 10
-"""Files that all nodes together write per second, at most: 1,000 nodes take a sample every 100 s."""
+"""Largest number of files per second that all nodes together write: of 1,000 nodes, each takes a sample every 100 s."""
 
-WITH_CURVES = 32
-"""Nodes up to which each has curves in TensorBoard; of a larger job there are the files."""
+MAX_NODES_WITH_CURVES = 32
+"""Largest number of nodes with TensorBoard curves; larger jobs have only the files."""
 
-OF_GPU = ("use_percent", "memory_used_gib", "power_w", "temperature_c")
+GPU_COLUMNS = ("use_percent", "memory_used_gib", "power_w", "temperature_c")
 
 
 class Sampler:
-    """Takes a sample of this node every few seconds.
+    """Service that takes a sample of this node every few seconds.
 
     Args:
-        name: of this node.
+        run: the run folder.
+        config: the section `monitor`.
+        nodes: number of nodes of the job.
+        name: name of this node.
     """
 
-    def __init__(self, run: RunDir, config: Config, name: str) -> None:
-        nodes, seconds = config.trainer.most_nodes, config.monitor.sample_seconds or 0.0
-        self.every_seconds = max(seconds, nodes / WRITERS_PER_S)
+    def __init__(self, run: RunDir, config: Monitor, nodes: int, name: str) -> None:
+        self.every_seconds = max(config.sample_seconds or 0.0, nodes / WRITERS_PER_S)
         self.table = Table(run.monitor / f"{name}.csv")
         self.newest = run.monitor / f"{name}.json"
-        self.machine, self.ask_gpus = Machine(str(run.path)), gpus.reader()
+        self.machine, self.read_gpus = Machine(str(run.path)), gpus.reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
-        curves = config.monitor.tensorboard and nodes <= WITH_CURVES
+        curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
         self.curves = Curves(run.tensorboard / name, first_time(self.table.path)) if curves else None
 
-    def look(self, now: float) -> None:
-        """Take a sample and write it. Raises OSError where the disk does not take it."""
-        found = self.ask_gpus()
+    def poll(self, now: float) -> None:
+        """Take a sample and write it. Raises OSError if the write fails."""
+        found = self.read_gpus()
         sample = {"time": now, **self.machine.sample(), **columns(found)}
         sample = {name: value if value is None else round(value, 3) for name, value in sample.items()}
         known = [{"index": g.index, "name": g.name, "memory_gib": g.memory_gib} for g in found]
@@ -59,33 +61,33 @@ class Sampler:
             self.curves.add(sample)
 
     def close(self) -> None:
-        """Each sample is on the disk when it has been taken."""
+        """Do nothing: each sample is written when it is taken."""
 
 
 def first_time(table: Path) -> float:
-    """When the first sample of a node was taken, in unix seconds; now, where there is none."""
+    """Return when a node's first sample was taken, in Unix seconds; the current time if it has none."""
     with suppress(OSError, ValueError, IndexError), open_file(table, "rb") as file:
         return float([*itertools.islice(file, 2)][1].split(b",")[0])
     return time.time()
 
 
 def columns(found: list[gpus.Gpu]) -> dict[str, float | None]:
-    """What each GPU does: gpu0_use_percent, gpu0_memory_used_gib, ..."""
-    return {f"gpu{g.index}_{name}": asdict(g)[name] for g in found for name in OF_GPU}
+    """Return the values of all GPUs by column: gpu0_use_percent, gpu0_memory_used_gib, ..."""
+    return {f"gpu{g.index}_{name}": asdict(g)[name] for g in found for name in GPU_COLUMNS}
 
 
 class Table:
-    """A CSV file that grows by whole rows, also over several attempts of a run."""
+    """CSV file that grows by whole rows, over all attempts of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header: list[str] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row. A file with other columns, from a node of other GPUs, is kept as NAME.csv.before-1.
+        """Append a row. An existing file with other columns, from a node with other GPUs, is renamed to NAME.csv.before-1.
 
         Raises:
-            OSError: the disk refuses; the file is as it was.
+            OSError: the write fails; the file is unchanged.
         """
         if not self.header:
             self.header = [*row]
@@ -99,12 +101,12 @@ class Table:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def _continue(self) -> None:
-        """Look at what an earlier attempt has left."""
+        """Prepare the file of an earlier attempt: rename one with other columns, and cut an incomplete last row."""
         with suppress(FileNotFoundError), open_file(self.path, "rb+") as file:
             before = file.readall()
             if before and not before.startswith(_line(self.header).encode()):
                 set_aside(self.path, "before")
-            elif before and not before.endswith(b"\n"):  # killed in the middle of a row
+            elif before and not before.endswith(b"\n"):  # the attempt was killed while it wrote a row
                 file.truncate(before.rfind(b"\n") + 1)
 
 

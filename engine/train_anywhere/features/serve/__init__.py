@@ -1,4 +1,4 @@
-"""`monitor.serve` and `monitor.dashboard`: pages from the first node of a job, reached through ssh; see `servers.py`."""
+"""`monitor.serve` and `monitor.dashboard`: web servers on the first node of a job, reached through ssh; see `servers.py`."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 
-from train_anywhere.features.feature import Feature, Part
+from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.runs.folder import RunDir
 
 
@@ -16,52 +16,47 @@ class Serve(Feature):
 
     name = "serve"
 
-    def wanted(self) -> bool:
-        """Return whether something is served, or an address is given, which is checked."""
+    def is_on(self) -> bool:
+        """Return whether a server runs, or an address is set, which must be checked."""
         m = self.config.monitor
         return m.serve or m.dashboard is not None or m.serve_address is not None
 
     @property
     def on_node(self) -> bool:
-        """Whether there is something to serve."""
+        """Whether a server runs."""
         return self.config.monitor.serve or self.config.monitor.dashboard is not None
 
     def problems(self) -> list[str]:
-        """What is served must be written, and the address must be one."""
+        """Return problems with the served files, the dashboard command and the address."""
         monitor, problems = self.config.monitor, list[str]()
         address = monitor.serve_address
         if monitor.serve and not monitor.tensorboard:
             problems += [
-                "monitor.serve=true shows what monitor.tensorboard writes, and that is false; use monitor.tensorboard=true, or "
-                "monitor.serve=false."
+                "monitor.serve=true needs monitor.tensorboard=true, which writes the files to show; use that, or monitor.serve=false."
             ]
         if monitor.dashboard is not None:
-            problems += _dashboard(monitor.dashboard)
+            problems += _command_problems(monitor.dashboard)
         if address is not None and not _is_address(address):
             problems += [
-                f"monitor.serve_address={address!r} is no address to listen at; use monitor.serve_address=0.0.0.0 for all networks of "
+                f"monitor.serve_address={address!r} is not an address to listen on; use monitor.serve_address=0.0.0.0 for all networks of "
                 "the node, or null for loopback."
             ]
         return problems
 
-    def parts(self, run: RunDir, host: str) -> list[Callable[[], Part]]:
-        """Return the servers, on the first node."""
-        from train_anywhere.features.serve.servers import board, dashboard, is_first
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the servers, on the first node only."""
+        from train_anywhere.features.serve.servers import is_first, start_board, start_dashboard
 
-        wanted = (
-            {board: self.config.monitor.serve, dashboard: self.config.monitor.dashboard}
-            if is_first(host)
-            else {}
-        )
-        return [
-            partial(make, run, self.config.monitor, self.config.cluster.site.login, host)
-            for make, on in wanted.items()
-            if on
-        ]
+        if not is_first(host):
+            return []
+        monitor = self.config.monitor
+        servers = [(start_board, monitor.serve), (start_dashboard, monitor.dashboard)]
+        login = self.config.cluster.site.login
+        return [partial(start, run, monitor, login, host) for start, on in servers if on]
 
 
 def _is_address(text: str) -> bool:
-    """A name of a host or an interface's address; what has colons, or digits alone, is no name."""
+    """Return whether a string is a host name or an IP address; with colons or only digits and dots it must be an address."""
     if ":" in text or re.fullmatch(r"[0-9.]+", text):
         with suppress(ValueError):
             return bool(ip_address(text))
@@ -69,12 +64,12 @@ def _is_address(text: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text))
 
 
-def _dashboard(command: str) -> list[str]:
-    """It is given a free port in place of `{port}`, and is run without a shell."""
-    with suppress(ValueError):  # a quote without its end
+def _command_problems(command: str) -> list[str]:
+    """Return a message unless the command, which runs without a shell, has the placeholder `{port}`."""
+    with suppress(ValueError):  # an unclosed quote
         if any("{port}" in word for word in shlex.split(command)[1:]):
             return []
     return [
-        f"monitor.dashboard={command!r} is no command that can be told a port; write {{port}} where it takes one: "
+        f"monitor.dashboard={command!r} is not a command with a {{port}} placeholder; write {{port}} where it takes its port: "
         "monitor.dashboard='nvdashboard {port}'."
     ]

@@ -1,6 +1,8 @@
-"""`python -m train_anywhere.features.serve.dashboard COMMAND ADDRESS LOG`: a command that serves a page, and ends with its input.
+"""Run a command that serves a page, until the end of this program's input.
 
-Prints the port once it answers there, or why it never will, as `features/serve/board.py` does.
+python -m train_anywhere.features.serve.dashboard COMMAND ADDRESS LOG
+
+It prints the port once the command answers there, or why it does not, like `features/serve/board.py`.
 """
 
 import os
@@ -19,15 +21,15 @@ from pathlib import Path
 from train_anywhere.files.ordinary import open_file
 
 PORT, ADDRESS = "{port}", "{address}"
-"""What stands in the command for the free port it is to serve at, and for `monitor.serve_address`."""
+"""Placeholders in the command for a free port and for `monitor.serve_address`."""
 
-STARTS_WITHIN_S, LOOK_EVERY_S = 120.0, 0.2
-"""How long a start may take from a busy shared disk, and between two tries to connect."""
+START_S, RETRY_S = 120.0, 0.2
+"""Longest start in seconds, from a busy shared disk, and seconds between two attempts to connect."""
 
-ENDS_WITHIN_S = 2.0
+END_S = 2.0
 
-WITH_THIS = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-"""util-linux' setpriv ends the command where this program is killed; a Mac has none."""
+KILLED_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+"""Prefix that kills the command if this program is killed, with util-linux's setpriv; empty on a Mac, which has none."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -36,54 +38,54 @@ def main(arguments: Sequence[str]) -> None:
     port = free_port(address)
     words = [w.replace(PORT, str(port)).replace(ADDRESS, address) for w in shlex.split(command)]
     if not shutil.which(words[0]):
-        print(f"{words[0]} is not installed there, or not on PATH", flush=True)
+        print(f"{words[0]} is not installed, or not on PATH", flush=True)
         return
     with open_file(Path(log), "wb") as out:
         process = subprocess.Popen(
-            [*WITH_THIS, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            [*KILLED_WITH_PARENT, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
     try:
-        if said := _wait(process, address, port):
-            print(said.format(log=log), flush=True)
+        if problem := _wait(process, address, port):
+            print(problem.format(log=log), flush=True)
         else:
             print(port, flush=True)
-            sys.stdin.read()  # ends with whoever started this
+            sys.stdin.read()  # until the process that started this one exits
     finally:
-        end(process)
+        stop(process)
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, port: int) -> str:
-    """Until it answers: empty; else why it does not."""
-    until = time.monotonic() + STARTS_WITHIN_S
+    """Wait until the command answers; return why it does not, or an empty string if it does."""
+    until = time.monotonic() + START_S
     while time.monotonic() < until:
         if process.poll() is not None:
-            return f"it ended with exit code {process.returncode}, see {{log}}"
+            return f"it exited with code {process.returncode}, see {{log}}"
         with suppress(OSError), socket.create_connection((address, port), timeout=1):
             return ""
-        if select.select([0], [], [], LOOK_EVERY_S)[0]:
-            return "it was not there yet when the job ended"
-    return f"nothing answers at port {port} after {STARTS_WITHIN_S:.0f} s, see {{log}}"
+        if select.select([0], [], [], RETRY_S)[0]:
+            return "it had not started when the job ended"
+    return f"nothing answers on port {port} after {START_S:.0f} s, see {{log}}"
 
 
 def free_port(address: str) -> int:
-    """A port of an address at which nobody listens now.
-
-    Raises:
-        OSError: the address is not this node's.
-    """
+    """Return a port of an address that is free now. Raises OSError if the address is not one of this node."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it has started."""
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop the command and the processes that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(ENDS_WITHIN_S)
+            process.wait(END_S)
 
 
 if __name__ == "__main__":

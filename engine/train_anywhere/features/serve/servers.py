@@ -1,4 +1,4 @@
-"""Servers of pages on the first node of a job, as children of the side process, and the ssh command that reaches them."""
+"""Web servers on the first node of a job, as children of the monitor process, and the ssh command that reaches them."""
 
 import getpass
 import subprocess
@@ -18,19 +18,21 @@ from train_anywhere.runs.folder import RunDir
 LOOPBACK = "127.0.0.1"
 ANY = ("0.0.0.0", "::")
 DONE_S = 3600.0
-ENDS_WITHIN_S = 5.0
+"""Poll interval after the first poll: the server has started, or can't."""
+
+END_S = 5.0
 
 
 class Server:
-    """Starts a server, says where it is, and ends it with this process.
+    """Service that starts a server, records its address, and stops it at the end of the job.
 
     Args:
-        title: of what it shows.
-        served: the file that says where it is.
-        program: prints its port, and ends when its input does.
-        address: where it listens; None: loopback.
-        login: name of a login node, see `place`.
-        name: of this node.
+        title: name of the server for messages.
+        served: file for its URL and ssh command.
+        program: module and arguments of a program that prints its port, and exits at the end of its input.
+        address: address to listen on; None: loopback.
+        login: name of a login node, see `server_url`.
+        name: name of this node.
 
     Raises:
         OSError: it can't be started.
@@ -48,96 +50,90 @@ class Server:
         self.every_seconds = 0.1
         self.title, self.served, self.name = title, served, name
         self.address, self.login = address, login
-        self._write_down({})  # an earlier one may have been killed
+        self._record({})  # remove the URL of an earlier, killed server
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         command = [sys.executable, "-m", *program]
         self.process = subprocess.Popen(
             command, env=with_engine(), stdin=pipe, stdout=pipe, stderr=quiet, text=True
         )
 
-    def look(self, now: float) -> None:
-        """Wait until the server says its port, or why it has none; write that down and print it."""
+    def poll(self, now: float) -> None:
+        """Wait until the server prints its port, or why it has none; record its URL and print it."""
         assert self.process.stdout
-        said = self.process.stdout.readline().strip()
+        answer = self.process.stdout.readline().strip()
         self.every_seconds = DONE_S
-        if not said.isdigit():
-            print(f"{self.title} does not run on {self.name}: {said or 'it ended at its start'}", flush=True)
+        if not answer.isdigit():
+            why = answer or "it exited at its start"
+            print(f"{self.title} does not run on {self.name}: {why}", flush=True)
             return
-        found = place(int(said), self.name, self.address, self.login if running_job() else "")
-        self._write_down(found)  # before it is printed: whoever reads the log finds it
-        print("".join(f"{line}\n" for line in lines(found, self.title)), end="", flush=True)
+        url = server_url(int(answer), self.name, self.address, self.login if running_job() else "")
+        self._record(url)  # before it is printed, so that it is there when the log is read
+        print("".join(f"{line}\n" for line in lines(url, self.title)), end="", flush=True)
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         assert self.process.stdin
         with suppress(OSError, subprocess.TimeoutExpired):
             self.process.stdin.close()
-            self.process.wait(ENDS_WITHIN_S)
+            self.process.wait(END_S)
         self.process.kill()
         self.process.wait()
-        self._write_down({})
+        self._record({})
 
-    def _write_down(self, found: dict[str, str | None]) -> None:
-        """For run.json, which rank 0 alone writes. A disk that refuses is done without."""
+    def _record(self, found: dict[str, str | None]) -> None:
+        """Write the URL to a file for rank 0, which alone writes run.json. Errors of the disk are ignored."""
         with suppress(OSError):
             make_folder(self.served.parent)
             write_atomic(self.served, dumps(found))
 
 
-def board(run: RunDir, monitor: Monitor, login: str | None, name: str) -> Server:
-    """A TensorBoard server of the run."""
-    program = [
-        "train_anywhere.features.serve.board",
-        str(run.tensorboard),
-        monitor.serve_address or LOOPBACK,
-    ]
-    return Server("TensorBoard", run.served("tensorboard"), program, monitor.serve_address, login, name)
+def start_board(run: RunDir, monitor: Monitor, login: str | None, name: str) -> Server:
+    """Start a TensorBoard server of the run."""
+    address = monitor.serve_address or LOOPBACK
+    program = ["train_anywhere.features.serve.board", str(run.tensorboard), address]
+    return Server("TensorBoard", run.server_file("tensorboard"), program, monitor.serve_address, login, name)
 
 
-def dashboard(run: RunDir, monitor: Monitor, login: str | None, name: str) -> Server:
-    """The command of `monitor.dashboard`."""
+def start_dashboard(run: RunDir, monitor: Monitor, login: str | None, name: str) -> Server:
+    """Start the command of `monitor.dashboard`."""
     log = str(run.monitor / "dashboard.log")
     make_folder(run.monitor)
-    program = [
-        "train_anywhere.features.serve.dashboard",
-        str(monitor.dashboard),
-        monitor.serve_address or LOOPBACK,
-        log,
-    ]
-    return Server("dashboard", run.served("dashboard"), program, monitor.serve_address, login, name)
+    address = monitor.serve_address or LOOPBACK
+    program = ["train_anywhere.features.serve.dashboard", str(monitor.dashboard), address, log]
+    return Server("dashboard", run.server_file("dashboard"), program, monitor.serve_address, login, name)
 
 
 def is_first(name: str) -> bool:
-    """Whether a node is the one that rank 0 is on."""
+    """Return whether a node is that of rank 0."""
     return hosts()[0].partition(".")[0] == name.partition(".")[0]
 
 
-def place(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:
-    """Where a browser finds it, and the command to type first on the machine with the browser.
+def server_url(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:
+    """Return the URL of a server, and the ssh command (`tunnel`) to type first on the machine with the browser.
 
     Args:
-        address: where it listens; None: loopback of the node.
-        login: name of a login node; None: unknown; "": it is on this machine, and needs no tunnel.
+        port: port of the server.
+        node: name of the server's node.
+        address: address it listens on; None: loopback of the node.
+        login: name of a login node; None: unknown; "": the server is on this machine, and needs no tunnel.
     """
     if login == "":
-        return {"url": f"http://{_listening(address, 'localhost', node)}:{port}/", "tunnel": None}
+        return {"url": f"http://{_host(address, node)}:{port}/", "tunnel": None}
     user, gate = getpass.getuser(), login or "<login node>"
-    there = f"-L {port}:{_listening(address, 'localhost', node)}:{port}"
-    tunnel = (
-        f"ssh -N {there} {user}@{gate}"
-        if address not in (None, LOOPBACK, "localhost")
-        else f"ssh -N {there} -J {user}@{gate} {user}@{node}"
-    )
-    return {"url": f"http://localhost:{port}/", "tunnel": tunnel}
+    there = f"-L {port}:{_host(address, node)}:{port}"
+    # a server on the loopback is reached only from its node, through the login node
+    loopback = address in (None, LOOPBACK, "localhost")
+    through = f"-J {user}@{gate} {user}@{node}" if loopback else f"{user}@{gate}"
+    return {"url": f"http://localhost:{port}/", "tunnel": f"ssh -N {there} {through}"}
 
 
 def lines(found: dict[str, str | None], title: str) -> list[str]:
-    """What the log says."""
-    said = [f"{title + ':':<15}{found['url']}"]
-    return [*said, f"  on your own machine, first:  {found['tunnel']}"] if found["tunnel"] else said
+    """Return the lines for the log."""
+    url = f"{title + ':':<15}{found['url']}"
+    return [url, f"  on your own machine, first:  {found['tunnel']}"] if found["tunnel"] else [url]
 
 
-def _listening(address: str | None, loopback: str, node: str) -> str:
+def _host(address: str | None, node: str) -> str:
     if address in (None, LOOPBACK, "localhost"):
-        return loopback
+        return "localhost"
     return node if address in ANY else str(address)

@@ -1,20 +1,20 @@
-"""`data.stage=true`: each node copies the data set to its own disk before the ranks start; see `copy.py`."""
+"""`data.stage=true`: copy the data set to each node's own disk before the ranks start; see `copy.py`."""
 
 from train_anywhere.data.known import Staged
 from train_anywhere.features.feature import Feature
 
 
 class Stage(Feature):
-    """Read the data set from a copy on the disk of the node."""
+    """Read the data set from a copy on the node's own disk."""
 
     name = "stage"
 
-    def wanted(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether `data.stage=true`."""
         return self.config.data.stage
 
-    def staging(self) -> Staged:
-        """Return a function from a path of the data set to its copy on this node. Raises DataError."""
-        from train_anywhere.features.stage.copy import staging
+    def stager(self) -> Staged:
+        """Return a function that maps a path of the data set to its copy on this node. Raises DataError."""
+        from train_anywhere.features.stage.copy import make_stager
 
-        return staging(self.config.cluster.local_disk)
+        return make_stager(self.config.cluster.local_disk)

@@ -1,9 +1,9 @@
-"""One process of each node, before the ranks: `python -m train_anywhere.features.stage.each_node RUN`.
+"""Copy the data set to this node's own disk before the ranks start, by opening it as a rank does.
 
-It opens the data set as a rank does, which copies it.
+python -m train_anywhere.features.stage.each_node RUN
 
-With Slurm the batch script starts it, so that no rank waits in a collective operation while another node still copies. Where
-nothing starts it, the first rank of a node copies, and the others wait for it.
+With Slurm the batch script runs this once on each node, so that no rank waits in a collective operation while another node still
+copies. Elsewhere the first rank of a node copies, and the others wait for it.
 """
 
 import sys
@@ -17,7 +17,7 @@ from train_anywhere.runs.reopen.frozen import read_frozen
 
 
 def main(arguments: list[str]) -> int:
-    """Returns 0, or 1 for a data set that can't be opened: the ranks will say so too."""
+    """Open the data set of a run; return 0, or 1 if it can't be opened, which the ranks will report too."""
     [folder] = arguments
     try:
         config = load(read_frozen(open_run(folder)))
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
             config.data,
             config.framework,
             config.seed,
-            Features.of(config).staging,
+            Features.of(config).stager,
             batch_size=config.data.batch_size,
         )
     except ProjectError as error:

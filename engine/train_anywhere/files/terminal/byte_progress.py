@@ -1,42 +1,40 @@
-"""Progress of what takes longer than a few seconds, in bytes, on standard error."""
+"""Progress, in bytes, of operations that take longer than a few seconds, on standard error."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SAID = 10.0
-"""Seconds between two lines where standard error is no terminal."""
+LINE_INTERVAL_S = 10.0
+"""Seconds between two lines if standard error is not a terminal."""
 
 Progress = Callable[[int], None]
-"""Called with the bytes of each file."""
+"""A function to call with the number of bytes of each file."""
 
 
 @contextmanager
-def telling(beginning: str) -> Iterator[Progress]:
-    """Within, says how many bytes are done: in one line that changes on a terminal, else in a plain line every few seconds."""
-    begun = said = time.monotonic()
+def show_progress(title: str) -> Iterator[Progress]:
+    """Print how many bytes are done: on a terminal in one line that changes, else in a new line every few seconds."""
+    start = printed = time.monotonic()
     bytes_done, terminal = 0, sys.stderr.isatty()
+    begin, end = ("\r", "") if terminal else ("", "\n")
 
     def advance(size: int) -> None:
-        nonlocal bytes_done, said
+        nonlocal bytes_done, printed
         bytes_done += size
-        if time.monotonic() - said > (0.2 if terminal else SAID):
-            said = time.monotonic()
-            text = f"{beginning}: {in_words(bytes_done)} in {said - begun:.0f} s"
-            print(
-                f"\r{text}" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True
-            )
+        if time.monotonic() - printed > (0.2 if terminal else LINE_INTERVAL_S):
+            printed = time.monotonic()
+            line = f"{begin}{title}: {format_bytes(bytes_done)} in {printed - start:.0f} s"
+            print(line, end=end, file=sys.stderr, flush=True)
 
-    print(f"{beginning} ...", end="" if terminal else "\n", file=sys.stderr, flush=True)
+    print(f"{title} ...", end=end, file=sys.stderr, flush=True)
     yield advance
-    start = "\r" if terminal else ""
-    took = time.monotonic() - begun
-    print(f"{start}{beginning}: done, {in_words(bytes_done)} in {took:.0f} s.", file=sys.stderr, flush=True)
+    took = time.monotonic() - start
+    print(f"{begin}{title}: done, {format_bytes(bytes_done)} in {took:.0f} s.", file=sys.stderr, flush=True)
 
 
-def in_words(size: int) -> str:
-    """A number of bytes: 3.1 GB."""
+def format_bytes(size: int) -> str:
+    """Format a number of bytes, such as 3.1 GB."""
     for power, unit in ((9, "GB"), (6, "MB")):
         if size >= 10**power:
             return f"{size / 10**power:.1f} {unit}"

@@ -1,6 +1,6 @@
-"""Standard output and error that can't end a run, with a closed pipe, a full disk or a terminal that hung up.
+"""Standard output and error that can't end a run: a closed pipe, a full disk or a closed terminal is reported, not raised.
 
-Call `protect()` once, at the start of a process that trains or submits. It covers what frameworks and rich print too.
+Call `protect_output()` once, at the start of a process that trains or submits. It also covers the output of frameworks and rich.
 """
 
 import errno
@@ -17,19 +17,19 @@ OTHER = {1: 2, 2: 1}
 NAMES = {1: "standard output", 2: "standard error"}
 
 
-class _Forgiving(io.FileIO):
+class _NeverFailingFile(io.FileIO):
     """A descriptor whose writes never fail: what can't be written is dropped, and reported once on the other stream."""
 
     reported = False
     mark = b""
-    _begins = True
+    _at_line_start = True
 
     def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
-        """Always reports everything as written: the layers above must neither fail nor buffer it."""
+        """Write what the descriptor accepts, but return the whole length: the layers above must neither fail nor buffer the rest."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         if self.mark and size:
-            rest = memoryview(self._marked(bytes(rest)))
+            rest = memoryview(self._add_marks(bytes(rest)))
         while rest:
             try:
                 rest = rest[os.write(self.fileno(), rest) :]
@@ -38,11 +38,11 @@ class _Forgiving(io.FileIO):
                 break
         return size
 
-    def _marked(self, data: bytes) -> bytes:
-        """The mark before each line that begins in it."""
-        whole = data[:-1].replace(b"\n", b"\n" + self.mark) + data[-1:]
-        marked = self.mark + whole if self._begins else whole
-        self._begins = data.endswith(b"\n")
+    def _add_marks(self, data: bytes) -> bytes:
+        """Insert the mark before each line that starts in `data`."""
+        marked = data[:-1].replace(b"\n", b"\n" + self.mark) + data[-1:]
+        marked = self.mark + marked if self._at_line_start else marked
+        self._at_line_start = data.endswith(b"\n")
         return marked
 
     def _report(self, error: OSError) -> None:
@@ -50,29 +50,31 @@ class _Forgiving(io.FileIO):
             return
         self.reported = True
         line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); continuing without it.\n"
-        with suppress(OSError):  # both may be gone
+        with suppress(OSError):  # both streams may be closed
             os.write(OTHER[self.fileno()], line.encode())
 
 
-def protect() -> None:
-    """Make `sys.stdout` and `sys.stderr` unbreakable; called before anything that must not be left half done."""
+def protect_output() -> None:
+    """Make writes to `sys.stdout` and `sys.stderr` never fail; call it before anything that must not be left half done."""
     fill_closed()
-    if sys.stdout is sys.__stdout__:  # not yet replaced, here or by something that captures output
+    if (
+        sys.stdout is sys.__stdout__
+    ):  # not yet replaced, by this function or by something that captures output
         sys.stdout = _stream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _stream(2, sys.stderr)
 
 
 def mark_lines(mark: str) -> None:
-    """Begin each line of this process with `mark`: several write into one log. Lines of libraries that are not Python's have none."""
+    """Prefix each line of this process with `mark`, for a log that several processes share; lines printed by C code get none."""
     for stream in (sys.stdout, sys.stderr):
         raw = getattr(getattr(stream, "buffer", None), "raw", None)
-        if isinstance(raw, _Forgiving):
+        if isinstance(raw, _NeverFailingFile):
             raw.mark = mark.encode()
 
 
 def outlive_terminal() -> None:
-    """Ignore the hang-up of the terminal; ranks started later inherit that."""
+    """Ignore SIGHUP, which a closed terminal sends; ranks started later inherit this."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
@@ -82,11 +84,11 @@ def escape_characters() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def trouble() -> str | None:
-    """Why standard output can't be written, or None; if it can't, it is dropped."""
+def output_problem() -> str | None:
+    """Return why standard output can't be written, and stop using it; None if it works."""
     try:
         if sys.stdout is not None:
-            print(flush=True)  # if an earlier write failed, this one fails too
+            print(flush=True)  # fails too if an earlier write failed
     except OSError as error:
         sys.stdout = None  # type: ignore[assignment]
         return f"{NAMES[1]} can't be written ({error.strerror})."
@@ -94,23 +96,23 @@ def trouble() -> str | None:
 
 
 def fill_closed() -> None:
-    """Open /dev/null for each closed descriptor 0, 1 and 2: the next file opened would get its number, and libraries' messages."""
+    """Open /dev/null for each closed descriptor 0, 1 and 2: else the next open file gets its number, and the messages of libraries."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `number`
 
 
 def _stream(number: int, before: TextIO | None) -> TextIO:
-    """The text stream of a descriptor; characters that its encoding lacks are escaped."""
+    """Return a text stream for a descriptor; it escapes characters that its encoding lacks."""
     if before is not None:
         with suppress(OSError, ValueError):
             before.flush()
     encoding = before.encoding if before is not None else "utf-8"
-    raw = _Forgiving(number, "wb", closefd=False)
+    raw = _NeverFailingFile(number, "wb", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),  # type: ignore[type-var]
         encoding,

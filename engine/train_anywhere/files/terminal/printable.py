@@ -1,4 +1,4 @@
-"""Text from files on a terminal: no character in it moves the cursor, sets the window's title, clears the screen or turns text round."""
+"""Strings from files made safe for a terminal: no character moves the cursor, sets the title, clears the screen or reverses text."""
 
 import re
 import sys
@@ -8,34 +8,38 @@ from typing import Any, TextIO
 
 from train_anywhere.files.terminal.output import escape_characters
 
-_CONTROL = (  # C0, DEL, C1; marks of direction, of width zero and of lines, tags. Tab and newline are layout.
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+# C0, DEL, C1; direction marks, zero-width characters, line separators, tags. Tab and newline stay: they are layout.
+_CONTROL = (
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f"
+    r"\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 CONTROL = re.compile(_CONTROL)
 
-OF_A_LOG = re.compile(
-    r"(\x1b\[[\d;:]*m|[\r\x08])"  # kept: colors, and what progress bars do within their line
-    r"|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)"  # removed: https://www.ecma-international.org/publications-and-standards/standards/ecma-48
+LOG_SEQUENCES = re.compile(
+    # group 1 is printed: colors, and what progress bars do within their line
+    r"(\x1b\[[\d;:]*m|[\r\x08])"
+    # removed: https://www.ecma-international.org/publications-and-standards/standards/ecma-48
+    r"|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)"
     f"|{_CONTROL}"
 )
 
 
 def printable(text: str) -> str:
-    r"""Return the text with its control characters escaped: `\x1b`."""
-    return CONTROL.sub(lambda found: _escaped(found[0]), text)
+    r"""Return the string with its control characters escaped, such as `\x1b`."""
+    return CONTROL.sub(lambda found: _escape(found[0]), text)
 
 
 def one_line(text: str) -> str:
-    """Return the text as `printable` does, with line breaks escaped too: a name can't look like a line of ours."""
+    """Escape like `printable`, and line breaks too, so that a name can't look like a line of this project."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def printable_log(text: str) -> str:
-    """Return what a training has printed with its colors, and without other sequences for a terminal."""
-    return OF_A_LOG.sub(lambda found: found[1] or ("" if found[0][1:] else _escaped(found[0])), text)
+    """Return the output of a training with its colors, but without other terminal sequences."""
+    return LOG_SEQUENCES.sub(lambda found: found[1] or ("" if found[0][1:] else _escape(found[0])), text)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
@@ -43,14 +47,14 @@ class Printable:
     """A text stream that prints through `printable` or `printable_log`.
 
     Attributes:
-        stream: what it writes to.
+        stream: the stream to which it writes.
     """
 
     def __init__(self, stream: TextIO, log: bool) -> None:
         self.stream, self._clean = stream, printable_log if log else printable
 
     def write(self, text: str) -> int:
-        """Write the text; returns its length."""
+        """Write a string made printable; return its original length."""
         self.stream.write(self._clean(text))
         return len(text)
 
@@ -65,11 +69,7 @@ class Printable:
 
 @contextmanager
 def printable_output(log: bool = False) -> Iterator[None]:
-    """Within, all that this process prints is printable.
-
-    Args:
-        log: it may be what a training has printed.
-    """
+    """Make all output of this process printable within the block; with `log`, like `printable_log`."""
     escape_characters()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (stream and Printable(stream, log) for stream in before)  # type: ignore[assignment]
@@ -77,5 +77,5 @@ def printable_output(log: bool = False) -> Iterator[None]:
         yield
     finally:
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
-            if isinstance(getattr(sys, name), Printable):  # else it was closed for good
+            if isinstance(getattr(sys, name), Printable):  # else `output_problem` has closed it
                 setattr(sys, name, stream)

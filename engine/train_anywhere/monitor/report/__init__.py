@@ -1,6 +1,6 @@
-"""The report of a run: RUN/report.html, one page without anything from outside, for people and for the record.
+"""The report of a run: RUN/report.html, a single page without external files.
 
-`page`: what is shown, in the order of the page; its layout is `page.html.j2`. `figures`: curves as SVG. `timeline`: attempts
-and checkpoints on one line of time. What is said in words comes from `monitor/verdicts.py`, where the time went from
-`monitor/goodput.py`, and all of it from the files of the run folder (`monitor/run_facts.py`).
+`page` collects the content, in the order of the page, for the template `page.html.j2`. `figures` draws curves as SVG. `timeline` places
+attempts and checkpoints on a time axis. Sentences come from `monitor/verdicts.py`, the use of time from `monitor/goodput.py`, and all
+facts from the files of the run folder (`monitor/run_facts.py`).
 """

@@ -1,4 +1,4 @@
-"""A page that compares several runs: a table, and curves in one drawing each."""
+"""HTML page that compares several runs: a table, and a figure for each metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from train_anywhere.monitor.report.page import environment
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the page shows: `rows` are texts, one for each name in `header`."""
+    """Content of the page; each row has a string for each name in `header`."""
 
     title: str
     lead: str
@@ -18,6 +18,6 @@ class Comparison:
     figures: Sequence[Figure]
 
 
-def page_of(shown: Comparison) -> str:
-    """The page as HTML."""
-    return environment().get_template("comparison.html.j2").render(page=shown, colours=COLOURS)
+def render_comparison(comparison: Comparison) -> str:
+    """Return the page as HTML."""
+    return environment().get_template("comparison.html.j2").render(page=comparison, colours=COLOURS)

@@ -1,4 +1,4 @@
-"""Curves as SVG, drawn by pygal. Colours are CSS variables of the page, which has a light and a dark set."""
+"""Draw curves as SVG with pygal. Colours are CSS variables of the page, which has a light and a dark set."""
 
 import math
 from collections.abc import Mapping
@@ -10,40 +10,40 @@ from pygal.style import Style
 from train_anywhere.monitor.run_facts import NodeUse, Series
 
 MOST_POINTS = 400
-"""Of a curve: more than a screen can show only makes the page heavy."""
+"""Largest number of points of a curve: a screen can't show more, and the page would become large."""
 
 LARGEST = 1e300
-"""The largest number that is drawn."""
+"""Values from this size on are not drawn."""
 
 COLOURS = 6
-"""Colours that the page defines: --curve-0 to --curve-5."""
+"""Number of colours that the page defines: --curve-0 to --curve-5."""
 
-OTHERS = ("lr",)
-"""Columns of metrics.csv that are no metric, and are shown last."""
+NOT_METRICS = ("lr",)
+"""Columns of metrics.csv that are not metrics; they are shown last."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One drawing of the page; `svg` goes into it as it is, `names` are those of its curves in the order of their colours."""
+    """One figure of the page; `names` are the names of its curves in the order of the colours."""
 
     title: str
     names: tuple[str, ...]
     svg: str
 
 
-def of_metrics(metrics: Mapping[str, Series]) -> list[Figure]:
-    """One figure for each quantity: train/loss and val/loss share one."""
+def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
+    """Return a figure for each quantity: train/loss and val/loss share one."""
     grouped: dict[str, dict[str, Series]] = {}
     for name, points in metrics.items():
         part, _, quantity = name.rpartition("/")
         if part != "test" and len(drawn := drawable(points)) > 1:
             grouped.setdefault(quantity, {})[part or name] = drawn
-    order = sorted(grouped, key=lambda quantity: (quantity in OTHERS, "loss" not in quantity))
+    order = sorted(grouped, key=lambda quantity: (quantity in NOT_METRICS, "loss" not in quantity))
     return [figure(quantity, grouped[quantity], "optimizer step") for quantity in order]
 
 
-def of_nodes(nodes: tuple[NodeUse, ...]) -> list[Figure]:
-    """What the GPUs and CPUs did over the hours of the run."""
+def node_figures(nodes: tuple[NodeUse, ...]) -> list[Figure]:
+    """Return figures of the use of GPUs and CPUs over time."""
     began = min((node.cpu[0][0] for node in nodes if node.cpu), default=0.0)
     gpus = {f"{n.host} {g.index}": in_minutes(g.use, began) for n in nodes for g in n.gpus if len(g.use) > 1}
     cpus = {node.host: in_minutes(node.cpu, began) for node in nodes if len(node.cpu) > 1}
@@ -54,12 +54,12 @@ def of_nodes(nodes: tuple[NodeUse, ...]) -> list[Figure]:
 def figure(
     title: str, curves: Mapping[str, Series], below: str, top: float | None = None, dots: bool = False
 ) -> Figure:
-    """A line chart; `below` says what x is, `top` is the highest y where that is known, `dots` marks the points of short curves."""
+    """Return a line chart; `below` names the x axis, `top` is the highest y if known; `dots` marks the points of short curves."""
     return Figure(title, tuple(curves), chart(curves, below, top, dots))
 
 
 def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: bool = False) -> str:
-    """The SVG of a line chart."""
+    """Return the SVG of a line chart."""
     style = Style(
         background="transparent",
         plot_background="transparent",
@@ -76,14 +76,14 @@ def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: boo
     )
     drawn = pygal.XY(
         style=style,
-        js=[],  # else the page would fetch a script
+        js=[],  # otherwise the page would load an external script
         width=620,
         height=320,
         margin=4,
-        margin_right=24,  # half of the last number on the axis
+        margin_right=24,  # room for half of the last number on the axis
         show_dots=dots,
         stroke_style={"width": 2},
-        show_legend=False,  # the page has one
+        show_legend=False,  # the page has its own
         truncate_label=-1,
         x_title=below,
         x_labels_major_count=6,
@@ -94,21 +94,21 @@ def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: boo
         disable_xml_declaration=True,
     )
     for name, points in curves.items():
-        drawn.add(name, thinned(points))
+        drawn.add(name, thin_out(points))
     return str(drawn.render(is_unicode=True))
 
 
 def drawable(points: Series) -> Series:
-    """Without nan, inf and numbers so large that their differences are not finite."""
+    """Return the points without nan, inf, and numbers so large that their differences are not finite."""
     return [(x, y) for x, y in points if abs(x) < LARGEST and abs(y) < LARGEST]
 
 
 def in_minutes(points: Series, began: float) -> Series:
-    """Minutes since `began`, for x in unix seconds."""
+    """Return the points with x in minutes since `began`, from Unix seconds."""
     return [((t - began) / 60, value) for t, value in points]
 
 
-def thinned(points: Series) -> Series:
-    """At most `MOST_POINTS`: of each stretch the last, so the end of a curve is its end."""
+def thin_out(points: Series) -> Series:
+    """Return at most `MOST_POINTS` points: the last of each stretch, so that the end of the curve is kept."""
     stretch = math.ceil(len(points) / MOST_POINTS)
     return points[::-1][::stretch][::-1] if stretch > 1 else points

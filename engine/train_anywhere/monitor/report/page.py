@@ -1,4 +1,4 @@
-"""The page: what it shows, section by section, and the file."""
+"""Collect the content of the report, and write RUN/report.html."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.flat import flatten
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.monitor.efficiency import step_time
-from train_anywhere.monitor.goodput import WORDS, Goodput, goodput
+from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.timeline import timeline
 from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import FREE
+from train_anywhere.runs.reopen.frozen import COMMAND_KEYS
 from train_anywhere.runs.summary import display_path
 
 NAME = "report.html"
-"""File of the run folder."""
+"""Name of the file in the run folder."""
 
 MOST_METRICS = 12
-"""Values in the head of the page."""
+"""Largest number of metrics at the top of the page."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of the allocation's time, in percent and seconds."""
+    """A category of the time, in percent and seconds."""
 
     name: str
     word: str
@@ -40,7 +40,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class GpuRow:
-    """One GPU in the table: means over the run, `memory` the most that was in use (GiB)."""
+    """One row of the GPU table: mean use in percent, mean power in watts, peak memory in GiB."""
 
     host: str
     index: int
@@ -50,53 +50,50 @@ class GpuRow:
 
 
 def write_report(run: RunDir) -> list[str]:
-    """Write RUN/report.html; returns the lines that tell of it: where it is, and the verdicts.
+    """Write RUN/report.html, and return lines to print: its path and the verdicts.
 
     Raises:
         CheckpointError: run.json is damaged.
-        OSError: the folder takes no file.
+        OSError: the file can't be written.
     """
     path, facts = run.path / NAME, read_facts(run)
     write_atomic(path, page(run, facts))
-    return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{said}" for said in verdicts(facts))]
+    return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in verdicts(facts))]
 
 
 def page(run: RunDir, facts: Facts) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     whole = goodput(facts.attempts)
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            run=run,
-            info=facts.info,
-            when=when(facts.info),
-            colours=figures.COLOURS,
-            tiles=tiles(facts, whole),
-            verdicts=verdicts(facts),
-            rows=features.rows(run, facts.info),
-            goodput=whole,
-            slices=slices(whole) if whole else [],
-            step=step_slices(facts),
-            timeline=timeline(facts.attempts, run.checkpoints),
-            attempts=facts.attempts,
-            figures=[*figures.of_metrics(facts.metrics), *figures.of_nodes(facts.nodes)],
-            gpus=gpu_rows(facts),
-            changed=changed(run, facts.config),
-        )
+    template = environment().get_template("page.html.j2")
+    return template.render(
+        run=run,
+        info=facts.info,
+        when=period(facts.info),
+        colours=figures.COLOURS,
+        tiles=tiles(facts, whole),
+        verdicts=verdicts(facts),
+        rows=features.rows(run, facts.info),
+        goodput=whole,
+        slices=slices(whole) if whole else [],
+        step=step_slices(facts),
+        timeline=timeline(facts.attempts, run.checkpoints),
+        attempts=facts.attempts,
+        figures=[*figures.metric_figures(facts.metrics), *figures.node_figures(facts.nodes)],
+        gpus=gpu_rows(facts),
+        changed=changed_keys(facts.config),
     )
 
 
 def environment() -> Environment:
-    """The templates of this folder."""
-    here = FileSystemLoader(Path(__file__).parent)
-    made = Environment(loader=here, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
-    made.filters |= {"duration": duration, "number": number}
-    return made
+    """Return the Jinja environment of this folder's templates."""
+    loader = FileSystemLoader(Path(__file__).parent)
+    templates = Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
+    templates.filters |= {"duration": duration, "number": number}
+    return templates
 
 
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
-    """The figures that one looks for first, with their names."""
+    """Return the most important values, by name."""
     info = facts.info
     shown = {"state": str(info.get("state", "unknown")), "step": f"{info.get('step', '?')}"}
     measured = {k: v for k, v in (info.get("metrics") or {}).items() if not k.startswith("train/")}
@@ -112,33 +109,30 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
 
 
 def energy_kwh(facts: Facts) -> float:
-    """Of all GPUs: mean power times the time over which it was sampled; 0 where none was."""
+    """Return the energy of all GPUs: mean power times the sampled time; 0 without samples."""
     powers = [g.power for node in facts.nodes for g in node.gpus]
     return sum((mean(p) or 0.0) * extent(p) for p in powers) / 3.6e6
 
 
 def extent(points: Series) -> float:
-    """From the first x to the last."""
+    """Return the distance from the first x to the last."""
     return points[-1][0] - points[0][0] if points else 0.0
 
 
 def slices(whole: Goodput) -> list[Slice]:
-    """The parts of the time that are not nothing."""
+    """Return the categories of the time, without negligible ones."""
     return [
-        Slice(name, WORDS[name], 100 * seconds / whole.whole, seconds)
+        Slice(name, TITLES[name], 100 * seconds / whole.whole, seconds)
         for name, seconds in whole.seconds.items()
         if whole.whole and seconds / whole.whole >= 0.0005
     ]
 
 
 def step_slices(facts: Facts) -> list[Slice]:
-    """The parts of the training's time, as far as they are known."""
+    """Return the categories of the training's time, as far as they are known."""
     spent = step_time(facts.attempts)
-    computing = (
-        "computing"
-        if spent.others is not None or facts.info.get("world_size") == 1
-        else "computing and communication"
-    )
+    separate = spent.others is not None or facts.info.get("world_size") == 1
+    computing = "computing" if separate else "computing and communication"
     parts = [
         ("progress", computing, spent.compute),
         ("data", "waiting for data", spent.data),
@@ -149,43 +143,40 @@ def step_slices(facts: Facts) -> list[Slice]:
 
 
 def gpu_rows(facts: Facts) -> list[GpuRow]:
-    """All GPUs of the job."""
-    return [
-        GpuRow(node.host, gpu.index, mean(gpu.use), mean(gpu.power), gpu.memory)
-        for node in facts.nodes
-        for gpu in node.gpus
-    ]
+    """Return a row for each GPU of the job."""
+    gpus = [(node.host, gpu) for node in facts.nodes for gpu in node.gpus]
+    return [GpuRow(host, gpu.index, mean(gpu.use), mean(gpu.power), gpu.memory) for host, gpu in gpus]
 
 
-def changed(run: RunDir, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Keys whose value is not the default of `configs/`: default and value, as they are written."""
+def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the default and the value of each key that differs from `configs/`, as they are typed."""
     defaults = {key: text(value) for key, value in flatten(compose([])).items()}
     mine = {key: text(value) for key, value in flatten(config).items()}
     return {
         key: (defaults.get(key, "-"), value)
         for key, value in mine.items()
-        if value != defaults.get(key, "null") and key not in FREE
+        if value != defaults.get(key, "null") and key not in COMMAND_KEYS
     }
 
 
 def text(value: object) -> str:
-    """A value of the configuration as it is typed."""
+    """Return a value of the configuration as it is typed."""
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
 def number(value: object) -> str:
-    """A metric to read; null in run.json stands for nan and inf."""
+    """Return a metric as a string; null in run.json stands for nan and inf."""
     return f"{value:.4g}" if isinstance(value, int | float) else "nan"
 
 
-def when(info: Mapping[str, Any]) -> str:
-    """From when to when the run ran, in UTC as run.json has it."""
+def period(info: Mapping[str, Any]) -> str:
+    """Return the start and end of the run in UTC, as in run.json."""
     known = [str(info[key])[:16].replace("T", " ") for key in ("started", "ended") if info.get(key)]
     return f"{' to '.join(known)} UTC" if known else ""
 
 
 def duration(seconds: float) -> str:
-    """`3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    """Return a duration as a string, such as `3.2 s`, `4 min 10 s` or `2 h 5 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

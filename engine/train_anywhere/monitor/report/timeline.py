@@ -1,4 +1,4 @@
-"""Attempts and checkpoints on one line of time, as shares of its length."""
+"""Place attempts and checkpoints on a time axis, in percent of its length."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Span:
-    """One attempt on the line.
+    """One attempt on the axis.
 
     Attributes:
-        left, width: percent of the line.
-        text: what is said of it.
-        well: it ended as planned.
+        left, width: start and length in percent of the axis.
+        text: description of the attempt.
+        well: whether it ended as planned.
     """
 
     left: float
@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Mark:
-    """One checkpoint on the line, `left` in percent."""
+    """One checkpoint on the axis; `left` is its time in percent."""
 
     left: float
     text: str
@@ -33,7 +33,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Timeline:
-    """From the first start to the last end; `hours` is its length."""
+    """Time axis from the first start to the last end; `hours` is its length."""
 
     spans: tuple[Span, ...]
     marks: tuple[Mark, ...]
@@ -41,10 +41,11 @@ class Timeline:
 
 
 def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> Timeline | None:
-    """That of a run; None where its attempts have not recorded when they were.
+    """Return the timeline of a run; None if its attempts have not recorded their times.
 
     Args:
-        checkpoints: folder of the run's checkpoints; those that were kept are marked.
+        attempts: attempts of run.json.
+        checkpoints: folder of the run's checkpoints, each of which is marked.
     """
     known = [
         (attempt, began, until)
@@ -57,15 +58,18 @@ def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> Timeli
     first, last = min(t for _, t, _ in known), max(t for _, _, t in known)
     length = max(1.0, last - first)
     spans = [
-        Span(100 * (t - first) / length, max(0.4, 100 * (until - t) / length), said(a), ended_well(a))
+        Span(100 * (t - first) / length, max(0.4, 100 * (until - t) / length), describe(a), has_ended_well(a))
         for a, t, until in known
     ]
-    marks = [Mark(100 * (t - first) / length, f"checkpoint of step {step}") for step, t in saved(checkpoints)]
+    marks = [
+        Mark(100 * (t - first) / length, f"checkpoint of step {step}")
+        for step, t in checkpoint_times(checkpoints)
+    ]
     return Timeline(tuple(spans), tuple(m for m in marks if 0 <= m.left <= 100.5), length / 3600)
 
 
-def said(attempt: Mapping[str, Any]) -> str:
-    """From which step to which, where, and how it ended."""
+def describe(attempt: Mapping[str, Any]) -> str:
+    """Return an attempt's steps, nodes, job and end as a string."""
     hosts = attempt.get("hosts") or []
     where = f" on {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else ""
     if size := attempt.get("world_size"):
@@ -75,13 +79,13 @@ def said(attempt: Mapping[str, Any]) -> str:
     return f"{steps}{where}{job}: {attempt.get('ended_by', 'running')}"
 
 
-def ended_well(attempt: Mapping[str, Any]) -> bool:
-    """Completed, or stopped by a signal with a checkpoint."""
+def has_ended_well(attempt: Mapping[str, Any]) -> bool:
+    """Return whether an attempt was completed, or stopped by a signal with a checkpoint."""
     return attempt.get("ended_by") not in ("killed", "failed")
 
 
-def saved(checkpoints: Path) -> list[tuple[int, float]]:
-    """Step and time of each checkpoint that is still there."""
+def checkpoint_times(checkpoints: Path) -> list[tuple[int, float]]:
+    """Return step and time of each checkpoint in the folder."""
     try:
         found = [p for p in checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()]
         return sorted((int(p.name), p.stat().st_mtime) for p in found)
@@ -90,7 +94,7 @@ def saved(checkpoints: Path) -> list[tuple[int, float]]:
 
 
 def moment(text: object) -> float | None:
-    """Unix seconds of a time in run.json."""
+    """Return a time of run.json in Unix seconds; None if it is invalid."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:

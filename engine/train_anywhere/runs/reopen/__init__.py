@@ -1,1 +1,1 @@
-"""Open a run folder again: its frozen configuration, `resume=`, `from_scratch=true`, a run that is complete."""
+"""Reopening a run folder: the frozen configuration, `resume=`, `from_scratch=true`, complete runs, and untrusted values."""

@@ -1,4 +1,4 @@
-"""`resume=RUN`: the run's own frozen configuration, changed by nothing but what the new command line names."""
+"""`resume=RUN`: the run's frozen configuration, changed only by keys that the new command line names."""
 
 import re
 import sys
@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from train_anywhere.config.checks.strategy_table import SHARDED
-from train_anywhere.config.command.compose import compose, groups, quoted
-from train_anywhere.config.flat import flatten, same, unflatten
+from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES
+from train_anywhere.config.command.compose import compose, list_groups, quote_value
+from train_anywhere.config.flat import flatten, is_equal, unflatten
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.reopen.frozen import FREE, ONE_COMMAND, read_frozen, read_overrides, refuse_damaged
-from train_anywhere.runs.reopen.trust import foreign_lines, refuse_foreign
+from train_anywhere.runs.reopen.frozen import (
+    COMMAND_KEYS,
+    NOT_SAVED,
+    read_frozen,
+    read_overrides,
+    refuse_damaged,
+)
+from train_anywhere.runs.reopen.trust import find_untrusted_lines, refuse_untrusted
 
-FIXED = (
+FIXED_KEYS = (
     "framework",
     "seed",
     "task.",
@@ -28,31 +34,31 @@ FIXED = (
     "init.",
     "paths.results",
 )
-"""Keys that a checkpoint depends on: with another value it would be another run."""
+"""Keys that a checkpoint depends on, so `resume=` can't change them; a trailing dot means the whole section."""
 
 
-def saved_overrides(arguments: Sequence[str]) -> list[str]:
-    """The overrides that made the run named by `resume=...` among `arguments`; none without that argument.
+def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
+    """Return the overrides of the run that `resume=...` in `arguments` names; [] without that argument.
 
-    Put before the new ones, they select the same groups, and the new ones win.
+    Put before the new overrides, they select the same config groups, and the new ones take precedence.
 
     Raises:
-        ConfigError: where the new ones choose another model, data set or optimizer.
-        CheckpointError: where it is no run folder, or a damaged one.
+        ConfigError: the new overrides choose another model, data set or optimizer.
+        CheckpointError: it is not a run folder, or it is damaged.
     """
-    named = [a.lstrip("+").removeprefix("resume=") for a in arguments if a.lstrip("+").startswith("resume=")]
-    if not named or named[-1] in ("null", ""):
+    paths = [a.lstrip("+").removeprefix("resume=") for a in arguments if a.lstrip("+").startswith("resume=")]
+    if not paths or paths[-1] in ("null", ""):
         return []
-    run = open_run(named[-1].strip("'\""))
+    run = open_run(paths[-1].strip("'\""))
     refuse_damaged(run)
-    refuse_other_choices(arguments, run)
-    saved = saved_lines(run)
-    for line in [a for a in read_overrides(run) if ONE_COMMAND.match(a)]:
+    _refuse_other_choices(arguments, run)
+    saved = read_run_overrides(run)
+    for line in [a for a in read_overrides(run) if NOT_SAVED.match(a)]:
         print(f"{run.overrides}: {line!r} belongs to one command and is not used again.", file=sys.stderr)
     problems = [
         f"'{a}' asks for several runs, but resume= continues one; give one value."
-        for a in map(quoted, arguments)
-        if not a.startswith("-") and _parsed(a, "this command").is_sweep_override()
+        for a in map(quote_value, arguments)
+        if not a.startswith("-") and _parse(a, "this command").is_sweep_override()
     ]
     if problems:
         raise ConfigError(*problems)
@@ -62,32 +68,33 @@ def saved_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def _refuse_foreign_lines(run: RunDir, saved: Sequence[str], typed: Sequence[str]) -> None:
-    """Look at the overrides before they are composed: that reads the environment. Raises ConfigError, see `refuse_foreign`."""
-    if lines := foreign_lines(run.path, [line for line in saved if line not in typed]):
-        refuse_foreign(run.path, _frozen(run), flatten(compose(chosen_lines(saved))), lines=lines)
+    """Check the overrides before they are composed, which reads the environment. Raises ConfigError, see `refuse_untrusted`."""
+    if lines := find_untrusted_lines(run.path, [line for line in saved if line not in typed]):
+        known = flatten(compose(select_group_choices(saved)))
+        refuse_untrusted(run.path, _read_flat(run), known, lines=lines)
 
 
-def chosen_lines(saved: Sequence[str]) -> list[str]:
-    """The overrides of a run folder that choose among this project's own files, and the run's name if that is a plain word."""
+def select_group_choices(saved: Sequence[str]) -> list[str]:
+    """Return the overrides that choose config groups of this project, and `name=` if its value is a plain word."""
     plain = re.compile(r"name=[\w.=+-]+", re.ASCII)
-    return [s for s in saved if plain.fullmatch(s) or s.lstrip("+~").partition("=")[0] in groups()]
+    return [s for s in saved if plain.fullmatch(s) or s.lstrip("+~").partition("=")[0] in list_groups()]
 
 
-def saved_lines(run: RunDir) -> list[str]:
-    """The overrides in the run folder that belong to the run rather than to one command.
+def read_run_overrides(run: RunDir) -> list[str]:
+    """Return the overrides in the run folder that apply to the run rather than to one command.
 
     Raises:
-        CheckpointError: where overrides.txt can't be read.
-        ConfigError: a line that a run folder can't have: `cluster=../../x` would compose a file from anywhere.
+        CheckpointError: overrides.txt can't be read.
+        ConfigError: a line does not name a choice of this project: `cluster=../../x` would compose a file from anywhere.
     """
-    lines = [quoted(line) for line in read_overrides(run) if not ONE_COMMAND.match(line)]
-    choices = groups()
+    lines = [quote_value(line) for line in read_overrides(run) if not NOT_SAVED.match(line)]
+    choices = list_groups()
     problems = []
     for line in lines:
-        override = _parsed(line, str(run.overrides))
+        override = _parse(line, str(run.overrides))
         key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
-        chosen = value if isinstance(value, list) else [value]  # loggers=[wandb,mlflow]
-        known = key not in choices or all(v is None or str(v) in choices[key] for v in chosen)
+        values = value if isinstance(value, list) else [value]  # loggers=[wandb,mlflow]
+        known = key not in choices or all(v is None or str(v) in choices[key] for v in values)
         if override.is_sweep_override() or override.package or not known:
             problems.append(f"{run.overrides}: {line!r} is not a choice of this project, so it is not used.")
     if problems:
@@ -95,8 +102,8 @@ def saved_lines(run: RunDir) -> list[str]:
     return lines
 
 
-def _parsed(line: str, where: str) -> Any:
-    """The override of one line. Raises ConfigError."""
+def _parse(line: str, where: str) -> Any:
+    """Parse one override. Raises ConfigError."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -106,59 +113,57 @@ def _parsed(line: str, where: str) -> Any:
         raise ConfigError(f"{where}: {line!r} is not of the form key=value.") from error
 
 
-def refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
-    """Look at chosen groups before composing: options of the run's model would be taken for keys of another one.
+def _refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
+    """Check the chosen config groups before composing, where options of the run's model would be taken for those of another one.
 
     Raises:
-        ConfigError: where a fixed one is not the run's.
+        ConfigError: a group in `FIXED_KEYS` differs from the run's.
     """
-    frozen = _frozen(run)
-    asked = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
-    refused = {k: v for k, v in asked.items() if k.startswith(FIXED) and str(frozen.get(k, v)) != v}
+    frozen = _read_flat(run)
+    typed = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
+    refused = {k: v for k, v in typed.items() if k.startswith(FIXED_KEYS) and str(frozen.get(k, v)) != v}
     if any(k.endswith(".name") for k in refused):
         raise _refusal(refused, frozen)
 
 
-def resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
-    """The run's frozen configuration with the changes that `tree` makes to what its own overrides compose to.
+def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the run's frozen configuration with the changes that this command makes.
 
-    A default that was edited since then does not change a resumed run.
-
-    Args:
-        overrides: what `tree` was composed of: the run's own overrides, then those of this command.
+    `tree` is composed of `overrides`: the run's own ones, then those of this command. A change is a difference between `tree` and what
+    the run's own overrides compose to now. So a default that was edited since the run started does not change the run.
 
     Raises:
-        ConfigError: a change would make it another run, or the run folder brings what reaches out of it, see `trust.py`.
+        ConfigError: a key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
     """
-    frozen, saved = _frozen(run), saved_lines(run)
+    frozen, saved = _read_flat(run), read_run_overrides(run)
     if not tree["trust"]:
         _refuse_foreign_lines(run, saved, overrides[len(saved) :])
     before, after = flatten(compose(saved)), flatten(tree)
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
-    refused = [
-        k for k in changed if k not in FREE and k.startswith(FIXED) and not same(frozen.get(k), changed[k])
-    ]
-    refused += [k for k in changed if k == "strategy.name" and _other_files(frozen.get(k), changed[k])]
+    fixed = [k for k in changed if k.startswith(FIXED_KEYS) and k not in COMMAND_KEYS]
+    refused = [k for k in fixed if not is_equal(frozen.get(k), changed[k])]
+    refused += [k for k in changed if k == "strategy.name" and _differ_in_shards(frozen.get(k), changed[k])]
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
     sections = {name for k in frozen for name in accumulate(k.split("."), "{}.{}".format)}
-    younger = {k: v for k, v in after.items() if k not in sections and k in before}  # than the run
-    continued = younger | {k: v for k, v in frozen.items() if k not in gone and k not in FREE}
-    continued |= changed | {k: after[k] for k in FREE}
+    # keys that did not exist when the run started
+    newer = {k: v for k, v in after.items() if k not in sections and k in before}
+    merged = newer | {k: v for k, v in frozen.items() if k not in gone and k not in COMMAND_KEYS}
+    merged |= changed | {k: after[k] for k in COMMAND_KEYS}
     if not tree["trust"]:
-        refuse_foreign(run.path, continued, _without(saved, overrides))
-    return unflatten(continued)
+        refuse_untrusted(run.path, merged, _compose_without_run(saved, overrides))
+    return unflatten(merged)
 
 
-def _without(saved: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
-    """What this project composes with this command's own words, and of the run folder's only those that name a file here."""
+def _compose_without_run(saved: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose this command's own overrides, and of the run folder's only those that choose config groups of this project."""
     typed = overrides[len(saved) :] if list(overrides[: len(saved)]) == list(saved) else []
     words = [w for w in typed if not w.startswith("-")]
-    return flatten(compose([*chosen_lines(saved), *words]))
+    return flatten(compose([*select_group_choices(saved), *words]))
 
 
-def _frozen(run: RunDir) -> dict[str, Any]:
+def _read_flat(run: RunDir) -> dict[str, Any]:
     return flatten(read_frozen(run))
 
 
@@ -171,6 +176,6 @@ def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigErr
     )
 
 
-def _other_files(before: str | None, after: str) -> bool:
-    """Whether one strategy can't read the checkpoints of the other: those of some are in shards."""
-    return before != after and bool(SHARDED & {before, after})
+def _differ_in_shards(before: str | None, after: str) -> bool:
+    """Return whether the strategies can't read each other's checkpoints, because one of them writes shards."""
+    return before != after and bool(SHARDED_STRATEGIES & {before, after})

@@ -1,9 +1,8 @@
-"""Values in a run folder that reach out of it, and whether this user has allowed them before.
+"""Untrusted values in a run folder, and the record of those that this user has allowed before.
 
-A run folder may come from anyone, so it is data. A value that runs code, opens a connection or a port, reads the environment or names
-a folder to write to is used only if this project's own configuration or the command line has the same value, or if this user has run
-it from that same folder. The record of that is in the user's own state folder (https://specifications.freedesktop.org/basedir-spec),
-never in a run folder.
+A run folder may come from anyone. A value that runs code, opens a connection or a port, reads the environment or names a folder to
+write to is used only if this project's configuration or the command line has the same one, or if this user has run it from the same
+folder before. That is recorded in the user's state folder (https://specifications.freedesktop.org/basedir-spec), not in a run folder.
 """
 
 import hashlib
@@ -15,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.flat import flatten, same
-from train_anywhere.config.load import FOLDERS, as_tree
-from train_anywhere.config.open_groups import CHECK, CHOSEN, LISTED, TARGET
-from train_anywhere.config.paths import absolute, expand
+from train_anywhere.config.flat import flatten, is_equal
+from train_anywhere.config.load import FOLDERS, to_tree
+from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, SINGLE_GROUPS, TARGET
+from train_anywhere.config.paths import expand, make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files.atomic import read_text
@@ -27,33 +26,33 @@ SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "c
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
 COMMANDS = ("monitor.dashboard",)
-"""Keys whose values are run beside the ranks, in a job or not."""
+"""Keys whose values are commands that run next to the ranks, in a job or not."""
 
 REQUESTS = (
     "name", "scheduler", "account", "partition", "qos", "time", "gpu_type", "cpus_per_task", "mem", "mem_per_gpu", "constraint",
     "reservation", "exclude", "exclusive", "begin", "nice", "max_gpu_hours", "gpu_request", "launch", "requeue", "no_kill", "retries",
     "signal_seconds", "chain", "max_running", "site",
 )  # fmt: skip
-"""Keys of `cluster` that say what a job requests and what its site allows. Every other key may reach further."""
+"""Keys of `cluster` that only state what a job requests and what its site allows. Any other key may do more."""
 
 OWN = (TARGET, CHECK, "name", "batch_size", "workers", "stage", "from_data", "lr", "scale_lr", "no_decay", "interval")  # fmt: skip
-"""Keys of a section with a target that are not arguments of it."""
+"""Keys of a section with a target that are not arguments of the target."""
 
 READ = ("dir", "files", "text_key", "tokenizer", "documents", "small_images", "checkpoint_activations")
-"""Arguments of this project's own targets that name nothing to write to and nothing on a network."""
+"""Arguments of this project's targets that never name a folder to write to or a network address."""
 
-NOT_EVALUATED = (*LISTED, "optimizer", "schedule", "checkpoint", "monitor", "init", "paths", "cluster")
+NOT_EVALUATED = (*LIST_GROUPS, "optimizer", "schedule", "checkpoint", "monitor", "init", "paths", "cluster")
 """Sections that an evaluation does not use."""
 
 VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
-"""A part of a value that the value of an environment variable replaces."""
+"""Matches a part of a value that is replaced by an environment variable."""
 
 RESOLVER = re.compile(r"\$\{.*:")
-"""A part of an override that OmegaConf computes: from the environment, from the clock."""
+"""Matches a part of an override that OmegaConf computes, such as from the environment or the clock."""
 
 
-def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that run as code: lines of the batch script, the container, and everything that `_target_` names.
+def find_code(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that run as code: lines of the batch script, the container, and everything that `_target_` names.
 
     Args:
         flat: a configuration as {'cluster.setup': [...], ...}.
@@ -68,26 +67,26 @@ def code_of(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in flat.items() if v and runs(k, v)}
 
 
-def reaches(flat: Mapping[str, Any], training: bool = True) -> dict[str, str]:
-    """Return what each value that reaches out of the run folder does, as the end of a sentence.
+def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> dict[str, str]:
+    """Return the keys whose values may affect anything outside the run folder, each with what it does as the end of a sentence.
 
     Args:
         flat: a configuration as {'loggers.wandb.project': 'digits', ...}.
-        training: whether the run is to train. An evaluation uses fewer sections.
+        training: whether the run will train. An evaluation uses fewer sections.
     """
     found = {k: "would read your environment" for k, v in flat.items() if VARIABLE.search(f"{v}")}
     for key, value in flat.items():
         used = training or key.partition(".")[0] not in NOT_EVALUATED
-        if key not in found and used and _reaches_out(key, value, flat):
+        if key not in found and used and _is_outward(key, value, flat):
             found[key] = "may connect, listen, read or write as you"
-    return found | dict.fromkeys(code_of(flat), "would run as you")
+    return found | dict.fromkeys(find_code(flat), "would run as you")
 
 
-def _reaches_out(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
+def _is_outward(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
     group, name, *_ = (*key.split("."), "")
-    if group in LISTED:  # null and false too: loggers.wandb.offline
+    if group in LIST_GROUPS:  # null and false too: loggers.wandb.offline
         return bool(name)
-    if group in CHOSEN:
+    if group in SINGLE_GROUPS:
         return _is_place(group, name, value, flat)
     if value in (None, False, "", []):
         return False
@@ -102,7 +101,7 @@ def _reaches_out(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
 
 
 def _is_place(group: str, name: str, value: Any, flat: Mapping[str, Any]) -> bool:
-    """Whether an argument of a target may be an address or a folder to write to, or may start a download."""
+    """Return whether an argument of a target may be an address or a folder to write to, or may start a download."""
     targets = [t for k, t in flat.items() if k.startswith(f"{group}.{TARGET}")]
     if not targets or name in OWN or _is_number(value):
         return False
@@ -116,29 +115,29 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def refuse_foreign(
+def refuse_untrusted(
     folder: Path,
     flat: Mapping[str, Any],
     known: Mapping[str, Any],
     training: bool = True,
     lines: Sequence[str] = (),
 ) -> None:
-    """Refuse what comes from the run folder alone and reaches out of it.
+    """Refuse values that only the run folder has and that may affect anything outside it.
 
     Args:
-        folder: of the run.
+        folder: the run folder.
         flat: the configuration to run.
         known: the configuration that this project and the command line compose without the run folder.
-        training: whether the run is to train.
-        lines: overrides of the run that `foreign_lines` has found.
+        training: whether the run will train.
+        lines: overrides of the run that `find_untrusted_lines` has found.
 
     Raises:
-        ConfigError: one sentence for each value; `trust=true` lets it run.
+        ConfigError: one sentence for each value; with `trust=true` the caller does not call this function.
     """
-    trusted = _trusted()
+    trusted = _read_trusted()
     found = {f"{line!r} in overrides.txt": "would read your environment" for line in lines} | {
         f"{k}={flat[k]!r}": does
-        for k, does in reaches(flat, training).items()
+        for k, does in find_outward_values(flat, training).items()
         if not _same(k, flat[k], known.get(k)) and not _is_recorded(folder, k, flat[k], trusted)
     }
     if found:
@@ -152,45 +151,45 @@ def refuse_foreign(
 
 
 def _same(key: str, value: Any, known: Any) -> bool:
-    """Whether two values are equal. A folder may be written relative to the project."""
+    """Return whether two values are equal. A folder may be given relative to the project."""
     if key in FOLDERS and not VARIABLE.search(f"{value}"):
         with suppress(ValueError, AttributeError, TypeError):  # no such user, not a string
-            return absolute(expand(value)) == absolute(expand(known))
-    return same(value, known)
+            return make_absolute(expand(value)) == make_absolute(expand(known))
+    return is_equal(value, known)
 
 
-def foreign_lines(folder: Path, lines: Sequence[str]) -> list[str]:
-    """Return the overrides that read the environment or the clock, and that this user has not run from the folder."""
-    resolved, trusted = filter(RESOLVER.search, lines), _trusted()
+def find_untrusted_lines(folder: Path, lines: Sequence[str]) -> list[str]:
+    """Return the overrides that read the environment or the clock and that this user has not run from the folder."""
+    resolved, trusted = filter(RESOLVER.search, lines), _read_trusted()
     return [line for line in resolved if _digest(folder, "overrides.txt", line) not in trusted]
 
 
 def remember(folder: Path, config: Config) -> None:
-    """Record that this user lets the configuration run from this folder: `resume=` need not ask again."""
-    flat = flatten(as_tree(config))
-    _add(_digest(folder, k, flat[k]) for k in reaches(flat))
+    """Record that this user has run the configuration from this folder, so `resume=` does not need trust=true."""
+    flat = flatten(to_tree(config))
+    _add(_digest(folder, k, flat[k]) for k in find_outward_values(flat))
     with suppress(OSError, ValueError):
         lines = read_text(folder / "overrides.txt").splitlines()
         _add(_digest(folder, "overrides.txt", line) for line in filter(RESOLVER.search, lines))
 
 
 def remember_job(folder: Path, job_id: str) -> None:
-    """Record that this user has made the job one of the run."""
+    """Record that this user has submitted the job for the run."""
     _add([_digest(folder, "job", job_id)])
 
 
 def is_remembered(folder: Path, job_id: str) -> bool:
-    """Whether `remember_job` has recorded the job."""
-    return _digest(folder, "job", job_id) in _trusted()
+    """Return whether `remember_job` has recorded the job."""
+    return _digest(folder, "job", job_id) in _read_trusted()
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
-    """Refuse a batch script that this user has not submitted from its folder.
+    """Refuse a batch script that this user has not submitted from its folder, unless `trust` is true.
 
     Raises:
-        SubmitError: `--trust` lets it run.
+        SubmitError: the script is not recorded, and the message names `--trust`.
     """
-    if not trust and _digest(script, "script", _text(script)) not in _trusted():
+    if not trust and _digest(script, "script", _read_hex(script)) not in _read_trusted():
         raise SubmitError(
             f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "
             "to submit it; or run today's code with `python src/train.py resume=RUN`."
@@ -198,11 +197,11 @@ def refuse_foreign_script(script: Path, trust: bool) -> None:
 
 
 def remember_script(script: Path) -> None:
-    """Record that this user submits the script."""
-    _add([_digest(script, "script", _text(script))])
+    """Record that this user has submitted the script."""
+    _add([_digest(script, "script", _read_hex(script))])
 
 
-def _text(script: Path) -> str:
+def _read_hex(script: Path) -> str:
     try:
         return script.read_bytes().hex()
     except OSError as error:
@@ -210,7 +209,7 @@ def _text(script: Path) -> str:
 
 
 def _is_recorded(folder: Path, key: str, value: Any, trusted: set[str]) -> bool:
-    """Return whether the user has run the value; earlier commits recorded the values of {0: a, 1: b} one by one."""
+    """Return whether the user has run the value. Older records have the values of {0: a, 1: b} one by one."""
     if _digest(folder, key, value) in trusted:
         return True
     inner = value.items() if isinstance(value, Mapping) else ()
@@ -220,20 +219,20 @@ def _is_recorded(folder: Path, key: str, value: Any, trusted: set[str]) -> bool:
 def _digest(path: Path, key: str, value: object) -> str:
     try:
         written = json.dumps([str(path.resolve()), key, value])
-    except (TypeError, ValueError):  # YAML has more than JSON: dates, lists that hold themselves
+    except (TypeError, ValueError):  # YAML has dates and lists that contain themselves, JSON does not
         written = json.dumps([str(path.resolve()), key, repr(value)])
     return hashlib.sha256(written.encode()).hexdigest()
 
 
 def _record() -> Path:
-    """The file with one digest per line of everything allowed. Raises RuntimeError for a user without a home."""
+    """Return the path of the file with one digest per line of each allowed value. Raises RuntimeError for a user without a home."""
     named = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
     return folder / "train-anywhere" / "trusted"
 
 
-def _trusted() -> set[str]:
-    """The digests in the record; empty if it can't be read or others could have written it: then the user is asked."""
+def _read_trusted() -> set[str]:
+    """Return the digests in the record; empty if it can't be read or other users can write it, so trust=true is needed."""
     with suppress(OSError, RuntimeError, ValueError):
         record = _record()
         status = record.stat()
@@ -243,9 +242,9 @@ def _trusted() -> set[str]:
 
 
 def _add(digests: Iterable[str]) -> None:
-    trusted = _trusted()
+    trusted = _read_trusted()
     new = [d for d in digests if d not in trusted]
-    with suppress(OSError, RuntimeError):  # a read-only home: the user is asked again
+    with suppress(OSError, RuntimeError):  # with a read-only home trust=true is needed each time
         if new:
             _record().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             file = os.open(_record(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

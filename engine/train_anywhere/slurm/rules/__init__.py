@@ -1,14 +1,14 @@
-"""What must hold before a job is submitted: every rule is checked, and all problems are listed together.
+"""Rules that are checked before a job is submitted. All problems are reported together.
 
-A rule takes a `Request` (the configuration and the job made of it) and yields one sentence for each problem: what is wrong,
-why, what to type instead. Each module ends with a tuple of its rules, checked in this order:
+A rule takes a `Request` (the configuration and its job) and yields one message for each problem: what is wrong, why, what to
+type instead. Each module ends with a tuple of its rules, checked in this order:
 
-    resources   what is requested, compared with what a node has        launch_rules     launch method and container
-    site_limits what the site's scheduler accepts                       local_folders    folders of this machine
+    resources   the request, compared with a node of the preset         launch_rules     launch method and container
+    site_limits limits of the site's scheduler                          local_folders    folders of this machine
     options     `cluster.extra`, and line breaks in values              local_packages   packages of this Python
 
-Features report theirs last: `train_anywhere.features`. Rules about folders and packages of this machine are left out of a dry run for
-another machine. `advice` yields notes, which stop nothing.
+The problems of features come last (`train_anywhere.features`). A dry run for another machine skips the rules about folders and
+packages of this machine. `advice` yields notes, which refuse nothing.
 """
 
 from train_anywhere import features
@@ -25,18 +25,17 @@ from train_anywhere.slurm.rules.rule_request import Request
 
 
 def problems(request: Request, elsewhere: bool = False) -> list[str]:
-    """Everything that would make the job fail or waste resources; empty if it can be submitted.
+    """Return all problems that would make the job fail or waste resources; empty if it can be submitted.
 
-    Args:
-        elsewhere: leave out the rules about this machine, because it does not belong to the site.
+    With `elsewhere`, the rules about this machine are skipped, because it does not belong to the site.
     """
     here = () if elsewhere else local_folders.RULES + local_packages.RULES
     rules = (*resources.RULES, *site_limits.RULES, *options.RULES, *launch_rules.RULES, *here)
-    return [sentence for rule in rules for sentence in rule(request)] + of_features(request, elsewhere)
+    return [sentence for rule in rules for sentence in rule(request)] + feature_problems(request, elsewhere)
 
 
-def of_features(request: Request, elsewhere: bool = False) -> list[str]:
-    """What features report of the configuration and of the job."""
+def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
+    """Return the problems that features report about the configuration and the job."""
     c, members = request.config, len(request.job.members or (0,))
     return features.problems(
         c,
@@ -49,5 +48,5 @@ def of_features(request: Request, elsewhere: bool = False) -> list[str]:
 
 
 def notes(request: Request) -> list[str]:
-    """What a user should know and may ignore: advice for this request, then the site's own notes."""
+    """Return notes that a user may ignore: advice for this request, then the notes of the site's preset."""
     return [sentence for rule in advice.RULES for sentence in rule(request)] + list(request.site.notes)

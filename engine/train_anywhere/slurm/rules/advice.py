@@ -1,21 +1,21 @@
-"""What a user should know and may ignore: notes, which stop nothing."""
+"""Rules that yield notes, which do not stop a submission."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from train_anywhere.config.checks.targets import unreadable
+from train_anywhere.config.checks.targets import unreadable_target_notes
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.script import units
 
 
 def node_is_special(request: Request) -> Iterator[str]:
-    """What the network or processor of this kind of node lacks."""
+    """Report what the preset notes about this kind of node, if the job has several nodes or the processor is not x86."""
     node = request.job.node
     if node and node.about and (request.job.nodes > 1 or "aarch64" in node.about):
         yield node.about
 
 
-def unlisted(request: Request) -> Iterator[str]:
+def unlisted_node_type(request: Request) -> Iterator[str]:
     """Report a GPU type or partition that the preset does not list, such as a slice of a GPU."""
     for key in ("partition", "gpu_type"):
         value = getattr(request.config.cluster, key)
@@ -28,7 +28,7 @@ def unlisted(request: Request) -> Iterator[str]:
 
 
 def memory_for_gpus(request: Request) -> Iterator[str]:
-    """Rule of thumb: twice as much memory as the GPUs have."""
+    """Report less memory than the rule of thumb: twice the memory of the GPUs."""
     job, node = request.job, request.job.node
     if job.gpus and job.mem and node and node.gpu_mem:
         advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
@@ -37,7 +37,7 @@ def memory_for_gpus(request: Request) -> Iterator[str]:
 
 
 def cpus_for_gpus(request: Request) -> Iterator[str]:
-    """Rule of thumb: five or six CPUs feed one GPU."""
+    """Report fewer CPUs than the rule of thumb: five or six for each GPU."""
     job, node = request.job, request.job.node
     possible = node.cpus // node.gpus if node and node.cpus else 0
     if job.gpus and job.cpus_per_task < min(5, possible):
@@ -48,7 +48,7 @@ def cpus_for_gpus(request: Request) -> Iterator[str]:
 
 
 def downloads(request: Request) -> Iterator[str]:
-    """Jobs without internet can't fetch a data set or an image."""
+    """Report a data set that must be downloaded, at a site whose jobs have no internet."""
     data = request.config.data
     if (
         not request.site.internet
@@ -58,9 +58,9 @@ def downloads(request: Request) -> Iterator[str]:
         yield f"jobs on {request.cluster} have no internet: fetch {data.name} on the login node first."
 
 
-def unread_targets(request: Request) -> Iterator[str]:
-    """Arguments of what can't be read from source are not checked yet."""
-    yield from unreadable(request.config)
+def unchecked_targets(request: Request) -> Iterator[str]:
+    """Report targets whose arguments can't be checked before the job runs, because their source can't be read."""
+    yield from unreadable_target_notes(request.config)
 
 
-RULES = (unlisted, node_is_special, memory_for_gpus, cpus_for_gpus, downloads, unread_targets)
+RULES = (unlisted_node_type, node_is_special, memory_for_gpus, cpus_for_gpus, downloads, unchecked_targets)

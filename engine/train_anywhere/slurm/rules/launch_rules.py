@@ -1,4 +1,4 @@
-"""The launch method of the ranks, and their container."""
+"""Rules about the launch method of the ranks, and about their container."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from train_anywhere.slurm.rules.rule_request import Request
 
 
 def launch(request: Request) -> Iterator[str]:
-    """The launch method fits the strategy and the scheduler."""
+    """Report a launch method that does not fit the strategy or the scheduler."""
     job = request.job
     known = support(job.framework, job.strategy).launch
     if job.world_size > 1 and job.launch not in known:  # any method can start one rank
@@ -19,7 +19,7 @@ def launch(request: Request) -> Iterator[str]:
         yield f"PBS starts a job with all its nodes, and this one may have {job.fewest} to {job.nodes}; use trainer.nodes={job.nodes}."
     elif job.elastic and job.launch == "mpirun" and job.cluster.no_kill:
         yield (
-            "launch=mpirun may wait for a node that died instead of ending, so a job of a range of nodes can't go on at once; use "
+            "launch=mpirun may wait for a node that died instead of ending, so a job of a range of nodes can't continue; use "
             "cluster.no_kill=false, with which Slurm requeues it, or another launch=."
         )
     if request.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
@@ -29,7 +29,7 @@ def launch(request: Request) -> Iterator[str]:
 
 
 def container(request: Request) -> Iterator[str]:
-    """An image that exists, and a launch method that can start ranks in it."""
+    """Report a missing image, or a launch method that can't start ranks in a container."""
     c, job = request.config.container, request.job
     if c.name == "none":
         return
@@ -47,7 +47,7 @@ def container(request: Request) -> Iterator[str]:
 
 
 def mounts(request: Request) -> Iterator[str]:
-    """Folders, each with at most another name inside, and perhaps how it is mounted."""
+    """Report entries of container.mounts that are not FOLDER, OUTSIDE:INSIDE or OUTSIDE:INSIDE:OPTIONS."""
     if request.config.container.name == "none":
         return
     for text in request.config.container.mounts:

@@ -1,16 +1,16 @@
-"""Rules about folders of this machine, left out of a dry run on another one."""
+"""Rules about folders of this machine. A dry run for another machine skips them."""
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from train_anywhere.config.checks.writable import results_problems
-from train_anywhere.config.paths import absolute, node_only
+from train_anywhere.config.paths import is_node_only, make_absolute
 from train_anywhere.slurm.rules.rule_request import Request
 
 
 def submit_folder(request: Request) -> Iterator[str]:
-    """Some sites accept jobs only from below certain folders."""
+    """Report a submission from outside the folders from which the site accepts jobs."""
     folders = [_expand(f, request.environ) for f in request.site.submit_below]
     if folders and not any(_below(request.folder, f) for f in folders):
         yield (
@@ -20,7 +20,7 @@ def submit_folder(request: Request) -> Iterator[str]:
 
 
 def write_folder(request: Request) -> Iterator[str]:
-    """Run folders must be where jobs can write."""
+    """Report run folders that are not below a folder where the site's jobs can write."""
     folders = [_expand(f, request.environ) for f in request.site.write_below]
     results = Path(request.config.paths.results)
     if folders and not any(_below(results, f) for f in folders):
@@ -31,28 +31,32 @@ def write_folder(request: Request) -> Iterator[str]:
 
 
 def writable(request: Request) -> Iterator[str]:
-    """The run folder can be made."""
+    """Report a run folder that can't be created."""
     if request.config.resume is None:
         yield from results_problems(Path(request.config.paths.results), request.config.name)
 
 
 def data(request: Request) -> Iterator[str]:
-    """The data set is there and is enough for a batch; what only a job's node has is not looked for."""
+    """Report a missing data set, or one smaller than a batch. Folders on a node's disk are not checked."""
     folder, c = str(request.config.data.arguments.get("dir", "")), request.config
     mounts = c.container.mounts if c.container.name != "none" else []
-    look = not node_only(folder, c.cluster.local_disk, mounts)
+    look = not is_node_only(folder, c.cluster.local_disk, mounts)
     yield from request.data_problems(c, sum(request.job.devices), look)
 
 
 def environment(request: Request) -> Iterator[str]:
-    """A virtual environment and a conda environment given as a folder, unless the job itself makes them."""
+    """Report a folder of a virtual or conda environment that is not one, unless `cluster.setup` may create it."""
     c = request.config.cluster
     if request.config.container.name != "none" or c.setup:
         return
-    conda = c.conda if c.conda and "/" in c.conda else None  # else a name, which conda knows
+    conda = c.conda if c.conda and "/" in c.conda else None  # else the name of an environment
     for key, folder, inside in (("venv", c.venv, "bin/activate"), ("conda", conda, "conda-meta")):
-        if folder and not node_only(folder, c.local_disk, ()) and not (absolute(folder) / inside).exists():
-            yield f"cluster.{key}={folder} is not an environment (it has no {inside}); check the path, or make it first."
+        if (
+            folder
+            and not is_node_only(folder, c.local_disk, ())
+            and not (make_absolute(folder) / inside).exists()
+        ):
+            yield f"cluster.{key}={folder} is not an environment (it has no {inside}); check the path, or create it first."
 
 
 def _expand(folder: str, environ: Mapping[str, str]) -> str:

@@ -1,21 +1,21 @@
-"""Rules about the packages of the Python that submits, which the ranks use too unless the job has an environment of its own.
+"""Rules about the packages of the submitting Python, which the ranks use too unless the job sets up another environment.
 
-They are left out of a dry run on another machine.
+A dry run for another machine skips them.
 """
 
 from collections.abc import Iterator
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.distributed.packages import missing_framework
+from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.slurm.rules.rule_request import Request
 
 
 def horovod(request: Request) -> Iterator[str]:
-    """A Horovod that fits the framework and the launch method."""
+    """Report a missing Horovod, or one that does not fit the framework or the launch method."""
     job = request.job
-    if other_environment(request) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
+    if uses_other_environment(request) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
-    # reads what is installed: not for every submission
+    # imported only when needed, because it reads the installed packages
     from train_anywhere.distributed.horovod.installation import horovod_problem
 
     if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
@@ -24,13 +24,13 @@ def horovod(request: Request) -> Iterator[str]:
 
 
 def framework(request: Request) -> Iterator[str]:
-    """The packages of the framework."""
-    if not other_environment(request) and (problem := missing_framework(request.job.framework)):
+    """Report missing packages of the framework."""
+    if not uses_other_environment(request) and (problem := framework_problem(request.job.framework)):
         yield problem
 
 
-def other_environment(request: Request) -> bool:
-    """Whether the ranks may see other packages than the process that submits."""
+def uses_other_environment(request: Request) -> bool:
+    """Return whether the ranks may see other packages than the submitting process."""
     c = request.config.cluster
     return request.config.container.name != "none" or bool(c.conda or c.venv or c.modules or c.setup)
 

@@ -1,41 +1,41 @@
-"""What is requested, compared with what a node has."""
+"""Rules that compare the requested resources with a node of the preset."""
 
 import math
 from collections.abc import Iterator
 
-from train_anywhere.config.checks.batch_size import uneven_batch
+from train_anywhere.config.checks.batch_size import batch_size_problem
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.script import units
 
 
 def gpus_of_a_node(request: Request) -> Iterator[str]:
-    """No more GPUs per node than a node has, and only numbers that the site gives."""
-    node, wanted = request.job.node, max(request.job.devices)
+    """Report more GPUs per node than a node has, or a number that the site does not offer."""
+    node, requested = request.job.node, max(request.job.devices)
     if node is None or not request.job.gpus:
         return
-    if wanted > node.gpus:
+    if requested > node.gpus:
         more = f" trainer.nodes={-(-sum(request.job.devices) // node.gpus)}"
         yield (
-            f"trainer.devices={wanted} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
+            f"trainer.devices={requested} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
         )
     elif node.counts and not set(request.job.devices) <= set(node.counts):
         choices = " or ".join(map(str, node.counts))
-        yield f"trainer.devices={wanted}, but {request.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
+        yield f"trainer.devices={requested}, but {request.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
 
 
 def cpus_of_a_node(request: Request) -> Iterator[str]:
-    """No more CPUs than a node has."""
+    """Report more CPUs than a node has."""
     job, node = request.job, request.job.node
-    wanted = max(job.ranks) * job.cpus_per_task
-    if node and node.cpus and wanted > node.cpus:
+    requested = max(job.ranks) * job.cpus_per_task
+    if node and node.cpus and requested > node.cpus:
         yield (
-            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {wanted} CPUs per node, but {_node(request)} "
+            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {requested} CPUs per node, but {_node(request)} "
             f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // max(job.ranks))}."
         )
 
 
 def memory_of_a_node(request: Request) -> Iterator[str]:
-    """No more memory than a node has."""
+    """Report more memory than a node has."""
     job, node = request.job, request.job.node
     if job.mem and node and node.mem and job.mem > units.megabytes(node.mem):
         each = units.megabytes(node.mem) // max(job.devices) // 1024
@@ -46,25 +46,25 @@ def memory_of_a_node(request: Request) -> Iterator[str]:
 
 
 def one_amount_of_memory(request: Request) -> Iterator[str]:
-    """Per node or per GPU, not both."""
+    """Report memory that is set both per node and per GPU."""
     c = request.config.cluster
     if c.mem is not None and c.mem_per_gpu is not None:
         yield f"cluster.mem={c.mem} and cluster.mem_per_gpu={c.mem_per_gpu} contradict each other; set one of them to null."
 
 
 def every_node_has_a_rank(request: Request) -> Iterator[str]:
-    """Every node of an uneven job has at least one rank."""
+    """Report nodes of an uneven job that would have no rank."""
     if min(request.job.devices) < 1:
         total, nodes = request.config.trainer.total_devices, request.job.nodes
         yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
 
 
 def batch_for_ranks(request: Request) -> Iterator[str]:
-    """The global batch can be shared evenly, by each number of nodes that the job may get."""
+    """Report a global batch that can't be divided evenly over the ranks, for any number of nodes that the job may get."""
     job = request.job
     devices = sum(job.devices)
     if not job.elastic:
-        if devices and (problem := uneven_batch(job.batch, devices, "GPUs")):
+        if devices and (problem := batch_size_problem(job.batch, devices, "GPUs")):
             yield problem
         return
     counts = [job.devices[0] * nodes for nodes in range(job.fewest, job.nodes + 1)]

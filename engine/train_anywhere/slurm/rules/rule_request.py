@@ -1,4 +1,4 @@
-"""The request that the rules check: a configuration, the job made of it, and where it is submitted."""
+"""The request that the rules check: a configuration, its job, and where it is submitted."""
 
 import getpass
 import os
@@ -11,8 +11,8 @@ from train_anywhere.config.schema import Config
 from train_anywhere.slurm.script.job import Job
 
 
-def user() -> str:
-    """The user's name, even if $USER is not set; the id of a user without a name."""
+def user_name() -> str:
+    """Return the user's name, even if $USER is not set; the numeric id of a user without a name."""
     if name := os.environ.get("USER"):
         return name
     try:
@@ -22,26 +22,26 @@ def user() -> str:
 
 
 DataCheck = Callable[[Config, int, bool], list[str]]
-"""One sentence for each reason why no training could begin; by configuration, devices over all nodes, and whether the data's
-folder is one of this machine."""
+"""Returns the problems of the data set, from the configuration, the devices over all nodes, and whether to look into its folder."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the rules check.
+    """A configuration with its job, and where it is submitted.
 
     Attributes:
-        config, job: the configuration, and the job made of it.
-        data_problems: the check of the data set, passed in: this room knows none.
+        config: the configuration of the run.
+        job: the job of the run.
+        data_problems: the check of the data set, injected so that `slurm` does not import `data`.
         folder: working directory of the command.
-        environ: the environment, for $USER and $SCRATCH in the site's folders.
+        environ: environment variables, for $USER and $SCRATCH in the site's folders.
     """
 
     config: Config
     job: Job
     data_problems: DataCheck
     folder: Path = field(default_factory=Path.cwd)
-    environ: Mapping[str, str] = field(default_factory=lambda: {**os.environ, "USER": user()})
+    environ: Mapping[str, str] = field(default_factory=lambda: {**os.environ, "USER": user_name()})
 
     @property
     def site(self) -> Site:
@@ -50,8 +50,9 @@ class Request:
 
     @property
     def cluster(self) -> str:
-        """Name of the preset."""
+        """The name of the preset."""
         return self.config.cluster.name
 
 
 Rule = Callable[[Request], Iterator[str]]
+"""A rule: yields one message for each problem."""

@@ -1,4 +1,4 @@
-"""What slurm.conf allows, by `scontrol show config`: asked once for a command, and only if its job is of a kind that it may forbid."""
+"""Check a job against slurm.conf, read with `scontrol show config`. Only arrays and uneven jobs need the check."""
 
 import re
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ from train_anywhere.slurm.script.job import Job
 
 
 def problems(job: Job) -> list[str]:
-    """Return a sentence for each limit that the job breaks; none if Slurm does not answer."""
+    """Return a message for each limit that the job breaks; none if Slurm does not answer."""
     uneven = job.gpus and not job.even
     if job.cluster.scheduler != "slurm" or not (job.members or uneven):
         return []
     try:
-        conf = programs.ask(["scontrol", "show", "config"], unknown="(?!)")
+        conf = programs.query(["scontrol", "show", "config"], unknown="(?!)")
     except SchedulerError:
         return []
-    return [*_broken(job, dict(re.findall(r"^(\w+) *= (.*?) *$", conf, re.MULTILINE)))]
+    return [*_limit_problems(job, dict(re.findall(r"^(\w+) *= (.*?) *$", conf, re.MULTILINE)))]
 
 
-def _broken(job: Job, conf: dict[str, str]) -> Iterator[str]:
+def _limit_problems(job: Job, conf: dict[str, str]) -> Iterator[str]:
     limit, select = conf.get("MaxArraySize", ""), conf.get("SelectType", "")
     if job.members and limit.isdecimal() and max(job.members) >= int(limit):
         yield (
-            f"the sweep has {len(job.members)} members, and an array of this cluster {limit} at most (MaxArraySize of `scontrol show "
-            f"config`); submit it in parts, each with -m and at most {limit} members."
+            f"the sweep has {len(job.members)} members, but an array of this cluster can have at most {limit} (MaxArraySize of `scontrol "
+            f"show config`); submit it in parts, each with -m and at most {limit} members."
         )
     if job.gpus and not job.even and select == "select/linear":
         yield (

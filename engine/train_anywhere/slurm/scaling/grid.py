@@ -1,4 +1,4 @@
-"""Which runs a timing table compares."""
+"""Make the cells of a timing table, one for each run that it compares."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ AXES = {
     "strategy": "strategy",
     "launch": "launch",
 }
-"""What can have several values, and the key of the configuration that it stands for."""
+"""Arguments that can have several values, and their keys in the configuration."""
 
 REFUSED = {
-    "resume": "each cell is a run of its own",
+    "resume": "each cell is a new run",
     "trainer.total_devices": "the devices of a cell are nodes times devices",
-    "name": "each cell has a name of its own",
+    "name": "each cell gets its own name",
     "hydra/sweeper": "a table has one run of each cell",
 }
-"""Keys that a table has no use for, and why."""
+"""Keys that can't be set for a table, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Cell:
     """One run of the table.
 
     Attributes:
-        devices: on each node.
-        launch: auto where nothing is compared by it.
+        devices: devices on each node.
+        launch: launch method of the ranks; auto if there is nothing to compare.
     """
 
     nodes: int
@@ -43,48 +43,48 @@ class Cell:
     launch: str
 
     @property
-    def is_one(self) -> bool:
-        """Whether its values are of the kinds that they must be; a file may hold others."""
+    def has_valid_types(self) -> bool:
+        """True if the values have the right types; those read from a file may not."""
         numbers, words = (self.nodes, self.devices), (self.framework, self.strategy, self.launch)
         return all(type(n) is int for n in numbers) and all(isinstance(word, str) for word in words)
 
     @property
     def total(self) -> int:
-        """Devices over all nodes."""
+        """The number of devices over all nodes."""
         return self.nodes * self.devices
 
     @property
     def name(self) -> str:
-        """`2x4-<framework>-horovod-srun`: the name of its job, and of its folder."""
+        """The name of the job and the folder, such as `2x4-<framework>-horovod-srun`."""
         launch = [] if self.launch == "auto" else [self.launch]
         return "-".join([f"{self.nodes}x{self.devices}", self.framework, self.strategy, *launch])
 
-    def words(self) -> list[str]:
-        """The overrides that make this cell."""
+    def overrides(self) -> list[str]:
+        """Return the overrides of this cell."""
         values = vars(self)
         return [f"{key}={values[axis]}" for axis, key in AXES.items()]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table that was asked for.
+    """The cells of a requested table.
 
     Attributes:
-        cells: each once.
-        left_out: one sentence for each combination that can't be.
-        words: the other overrides, the same for all cells.
+        cells: the cells, without duplicates.
+        left_out: a message for each impossible combination.
+        overrides: the other overrides, which all cells share.
     """
 
     cells: list[Cell]
     left_out: list[str]
-    words: list[str]
+    overrides: list[str]
 
 
-def split(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """What was typed, as the values of the axes and the other overrides.
+def split_overrides(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Split overrides into the values of the axes and the other overrides.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: there are invalid values; the error lists all problems.
     """
     axes: dict[str, list[str]] = {}
     others, problems = [], []
@@ -106,18 +106,20 @@ def split(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
             for text in axes.get(axis, ())
             if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 8)
         ]
-    problems += unknown("framework", axes, [*SUPPORTED])
-    problems += unknown("launch", axes, ["auto", *LAUNCHERS])
-    problems += unknown("strategy", axes, ["auto", *dict.fromkeys(s for f in SUPPORTED.values() for s in f)])
+    problems += unknown_values("framework", axes, [*SUPPORTED])
+    problems += unknown_values("launch", axes, ["auto", *LAUNCHERS])
+    problems += unknown_values(
+        "strategy", axes, ["auto", *dict.fromkeys(s for f in SUPPORTED.values() for s in f)]
+    )
     if not axes.keys() & {"nodes", "devices"}:
-        problems.append("nothing says what is to be compared; name numbers of devices, such as devices=1,2.")
+        problems.append("there is nothing to compare; give numbers of nodes or devices, such as devices=1,2.")
     if problems:
         raise ConfigError(*problems)
     return axes, others
 
 
-def unknown(axis: str, axes: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[str]:
-    """One sentence for each value that does not exist."""
+def unknown_values(axis: str, axes: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[str]:
+    """Return a message for each value that does not exist."""
     return [
         f"{axis}={value} does not exist{did_you_mean(value, known)}"
         for value in axes.get(axis, ())
@@ -125,24 +127,20 @@ def unknown(axis: str, axes: Mapping[str, Sequence[str]], known: Sequence[str]) 
     ]
 
 
-def grid(words: Sequence[str], base: Mapping[str, Any]) -> Grid:
-    """The cells of a table.
-
-    Args:
-        words: what was typed.
-        base: the composed configuration without the axes: where nothing is typed, its value counts.
+def make_grid(words: Sequence[str], base: Mapping[str, Any]) -> Grid:
+    """Make the cells of a table. `base`, the configuration without the axes, gives the value of an axis that is not in `words`.
 
     Raises:
-        ConfigError: with all problems, or nothing is left.
+        ConfigError: there are invalid values (the error lists all problems), or no combination is possible.
     """
-    axes, others = split(words)
+    axes, others = split_overrides(words)
     trainer, here = base["trainer"], base["cluster"]["scheduler"] == "none"
     devices = "1" if trainer["devices"] == "auto" else str(trainer["devices"])
     frameworks = axes.get("framework")
     launches = axes.get("launch", [base["launch"]])
     if here and "launch" in axes:
         raise ConfigError(
-            "launch= is how a job starts its ranks, and this is a run on this machine: leave it out."
+            "launch= sets how a job starts its ranks, and these runs are not jobs: leave it out."
         )
     cells: list[Cell] = []
     left_out: list[str] = []
@@ -155,24 +153,24 @@ def grid(words: Sequence[str], base: Mapping[str, Any]) -> Grid:
     ):
         if not frameworks:
             framework = framework_of(strategy, framework)
-        made = cell(int(nodes), int(each), framework, strategy, launch)
-        if isinstance(made, Cell):
-            cells.append(made)
+        result = make_cell(int(nodes), int(each), framework, strategy, launch)
+        if isinstance(result, Cell):
+            cells.append(result)
         else:
-            left_out.append(made)
+            left_out.append(result)
     if not cells:
         raise ConfigError(*dict.fromkeys(left_out))
     return Grid([*dict.fromkeys(cells)], [*dict.fromkeys(left_out)], others)
 
 
 def framework_of(strategy: str, default: str) -> str:
-    """The framework that has the strategy: the default one if it does."""
+    """Return the framework that has the strategy: the default one if it does."""
     having = [name for name, strategies in SUPPORTED.items() if strategy == "auto" or strategy in strategies]
     return default if default in having else having[0]
 
 
-def cell(nodes: int, devices: int, framework: str, strategy: str, launch: str) -> Cell | str:
-    """One combination, or why it can't be. On one device all strategies are the same, and so are all launch methods of one process."""
+def make_cell(nodes: int, devices: int, framework: str, strategy: str, launch: str) -> Cell | str:
+    """Return the cell of a combination, or why it is impossible. On one device all strategies and launch methods are the same."""
     if nodes * devices == 1:
         return Cell(1, 1, framework, "single", "auto")
     if strategy == "auto":

@@ -1,4 +1,4 @@
-"""Check all cells of a timing table, make its folder, and run them here or submit them."""
+"""Check all cells of a timing table, create its folder, and run the cells here or submit them."""
 
 import shlex
 import subprocess
@@ -8,36 +8,36 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.command.command_line import opened
-from train_anywhere.config.command.compose import compose, quoted
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.load import load
-from train_anywhere.config.paths import unexpanded
+from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.runs.folder import new_id
+from train_anywhere.runs.folder import new_run_id
 from train_anywhere.slurm.scaling.grid import Cell, Grid
 
 FILE = "scaling.json"
-"""What the table compares, in its folder."""
+"""File in the table's folder with its cells."""
 
 LOG = "log.txt"
-"""Output of a cell that runs here, in the cell's folder."""
+"""File in a cell's folder with its output, if the cell runs on this machine."""
 
 Check = Callable[[Config], list[str]]
-"""What keeps one configuration from running, one sentence each."""
+"""Returns the problems that prevent a configuration from running."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A timing table that was begun.
+    """A timing table with its folder.
 
     Attributes:
-        folder: `results/scaling/<id>`: the runs of each cell are below a folder of its name.
-        cells: in their order.
-        scheduler: of its jobs; none: it runs here.
+        folder: `results/scaling/<id>`; the runs of each cell are below a folder with the cell's name.
+        cells: the cells, in order.
+        scheduler: scheduler of the jobs; none means that the cells run on this machine.
     """
 
     folder: Path
@@ -45,92 +45,82 @@ class Table:
     scheduler: str
 
 
-def as_hydra_reads(words: Sequence[str]) -> list[str]:
-    """Overrides as they are typed, as Hydra reads them."""
-    return [quoted(word) for word in opened(words)]
+def quote_overrides(words: Sequence[str]) -> list[str]:
+    """Return command line overrides in Hydra's syntax."""
+    return [quote_value(word) for word in to_hydra_overrides(words)]
 
 
-def compose_words(words: Sequence[str]) -> dict[str, Any]:
-    """The composed configuration of some overrides. Raises what Hydra raises."""
-    return compose(as_hydra_reads(words))
+def compose_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """Return the composed configuration of some overrides. Raises Hydra's errors."""
+    return compose(quote_overrides(words))
 
 
-def words_of(cell: Cell, grid: Grid, batch: int | None) -> list[str]:
-    """The overrides of one cell.
-
-    Args:
-        batch: of one device, where the global batch grows with them; None: it is the same for all.
-    """
+def cell_overrides(cell: Cell, grid: Grid, batch: int | None) -> list[str]:
+    """Return all overrides of one cell. `batch` is that of one device if the global batch grows with the devices, else None."""
     grown = [] if batch is None else [f"data.batch_size={batch * cell.total}"]
-    return [*grid.words, *cell.words(), *grown, f"name={cell.name}"]
+    return [*grid.overrides, *cell.overrides(), *grown, f"name={cell.name}"]
 
 
 def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Config]:
-    """The configuration of each cell.
-
-    Args:
-        dry: nothing is to run; what another machine may refuse counts on that machine.
+    """Return the configuration of each cell. `batch` is as in `cell_overrides`; a `dry` run skips checks of this machine.
 
     Raises:
-        ConfigError: the problems of all cells; one that all have is said once.
+        ConfigError: the problems of all cells; one that all cells have is listed once.
     """
     found: dict[str, list[str]] = {}
     configs = []
     for cell in grid.cells:
         try:
-            configs.append(
-                load(compose_words([*words_of(cell, grid, batch), f"dry_run={str(dry).lower()}"]), check)
-            )
+            overrides = [*cell_overrides(cell, grid, batch), f"dry_run={str(dry).lower()}"]
+            configs.append(load(compose_overrides(overrides), check))
         except ConfigError as error:
             for problem in error.problems:
                 found.setdefault(problem, []).append(cell.name)
     if found:
-        raise ConfigError(
-            *(
-                p if len(cells) == len(grid.cells) else f"{', '.join(cells)}: {p}"
-                for p, cells in found.items()
-            )
-        )
+        everywhere = len(grid.cells)
+        raise ConfigError(*(p if len(c) == everywhere else f"{', '.join(c)}: {p}" for p, c in found.items()))
     return configs
 
 
-def begin(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Table:
-    """Make the folder.
+def create_table(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Table:
+    """Create the folder of a table.
 
     Raises:
-        SubmitError: the disk refuses.
+        SubmitError: the folder can't be created.
     """
-    folder = results / "scaling" / new_id()
+    folder = results / "scaling" / new_run_id()
     try:
         folder.mkdir(parents=True)
         content = {"cells": [asdict(cell) for cell in grid.cells], "scheduler": scheduler, "words": [*words]}
         write_atomic(folder / FILE, dumps(content))
     except OSError as error:
-        raise SubmitError(f"{folder} can't be made ({error.strerror}); use paths.results=FOLDER.") from error
+        raise SubmitError(
+            f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
+        ) from error
     return Table(folder, grid.cells, scheduler)
 
 
-def command(table: Table, words: Sequence[str]) -> list[str]:
-    """What trains, or submits, one cell."""
-    results = f"paths.results={unexpanded(str(table.folder))}"
+def cell_command(table: Table, words: Sequence[str]) -> list[str]:
+    """Return the command that trains or submits one cell."""
+    results = f"paths.results={escape_dollars(str(table.folder))}"
     return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, results]
 
 
-def run_here(table: Table, cell: Cell, words: Sequence[str]) -> int:
-    """Train one cell, with its output in a file; returns the exit code."""
+def run_cell(table: Table, cell: Cell, words: Sequence[str]) -> int:
+    """Train one cell, with its output in a file, and return the exit code."""
     (table.folder / cell.name).mkdir(exist_ok=True)
     with open(table.folder / cell.name / LOG, "w") as log:
-        return subprocess.run(command(table, words), stdout=log, stderr=subprocess.STDOUT).returncode
+        return subprocess.run(cell_command(table, words), stdout=log, stderr=subprocess.STDOUT).returncode
 
 
-def submit(table: Table, cell: Cell, words: Sequence[str]) -> str:
-    """Submit one cell; returns what the submission says first.
+def submit_cell(table: Table, cell: Cell, words: Sequence[str]) -> str:
+    """Submit one cell and return the first line of output.
 
     Raises:
-        SubmitError: with what it said instead.
+        SubmitError: the submission failed, with its message.
     """
-    done = subprocess.run(command(table, words), capture_output=True, text=True)
+    done = subprocess.run(cell_command(table, words), capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().removeprefix("error: ")
-        raise SubmitError(f"{cell.name} was not submitted: {said} ({shlex.join(words)})")
+        why = done.stderr.strip().removeprefix("error: ")
+        raise SubmitError(f"{cell.name} was not submitted: {why} ({shlex.join(words)})")
     return next(iter(done.stdout.strip().splitlines()), "")

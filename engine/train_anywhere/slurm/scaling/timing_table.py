@@ -1,4 +1,4 @@
-"""What a timing table shows: read from the runs, however far they are."""
+"""Read the runs of a timing table, finished or not, and show times, rates, speed-ups and efficiencies."""
 
 import csv
 import io
@@ -9,32 +9,32 @@ from pathlib import Path
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.plain_json import loads
-from train_anywhere.files.typed_paths import as_typed
-from train_anywhere.monitor.report.comparison import Comparison, page_of
+from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import Figure, figure
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scaling.grid import Cell
 from train_anywhere.slurm.scaling.start_table import FILE, LOG, Table
-from train_anywhere.slurm.status.find_runs import Submitted, submitted
+from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.run_status import OVER, Report
 from train_anywhere.slurm.status.sources.gather import gather
-from train_anywhere.slurm.status.text_page import columns
+from train_anywhere.slurm.status.text_page import align_columns
 
 TRAINING = ("step", "validation", "checkpoint")
-"""Sections of a run that are its training: not its start, not its test."""
+"""Sections of a run that count as training; its start and its test do not."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell, as far as it has come.
+    """The results of one cell, as far as they are known.
 
     Attributes:
-        state: of its run; "not run" where there is none.
-        seconds: from its first batch to its last, validations and checkpoints included.
-        rate: rows per second of training over all devices, in `unit`s, without the first batches.
-        speedup: the rate beside that of the fewest devices of the same framework.
-        efficiency: the speed-up beside that of the devices.
+        state: state of the run; "not run" if there is none.
+        seconds: from the first batch to the last, including validations and checkpoints.
+        rate: training throughput over all devices in `unit` per second, without the first batches.
+        speedup: the rate divided by that of the fewest devices of the same framework.
+        efficiency: the speed-up divided by the factor of the number of devices.
         waiting: share of a step in which ranks wait for each other.
     """
 
@@ -49,48 +49,48 @@ class Row:
 
     @property
     def over(self) -> bool:
-        """Nothing more is to come."""
+        """True if the results will not change any more."""
         return self.state in OVER or self.state == "not run"
 
 
 def open_table(folder: Path) -> Table:
-    """A table that was begun before.
+    """Open the table in a folder.
 
     Raises:
-        SubmitError: the folder holds none.
+        SubmitError: the folder contains no table.
     """
     try:
         content = loads(read_text(folder / FILE))
         cells = [Cell(**cell) for cell in content["cells"]]
-        if not all(cell.is_one for cell in cells):
-            raise TypeError("values that no cell has")
-        return Table(as_typed(folder), cells, str(content["scheduler"]))
+        if not all(cell.has_valid_types for cell in cells):
+            raise TypeError("invalid values of a cell")
+        return Table(resolve_as_typed(folder), cells, str(content["scheduler"]))
     except (OSError, ValueError, TypeError, KeyError):
         raise SubmitError(
-            f"{folder} holds no timing table (no readable {FILE}); name a folder like results/scaling/<id>."
+            f"{folder} contains no timing table (no readable {FILE}); name a folder like results/scaling/<id>."
         ) from None
 
 
-def runs(table: Table) -> dict[Cell, Submitted]:
-    """The newest run of each cell that has one."""
+def find_newest_runs(table: Table) -> dict[Cell, RunEntry]:
+    """Return the newest run of each cell that has one."""
     found = {}
     for cell in table.cells:
         folders = sorted(path.parent for path in (table.folder / cell.name).glob("*/config.yaml"))
         if folders:
-            found[cell] = submitted(folders[-1])
+            found[cell] = read_entry(folders[-1])
     return found
 
 
-def read(table: Table) -> tuple[list[Row], list[str]]:
-    """The rows, and what could not be learnt."""
-    known = runs(table)
+def read_rows(table: Table) -> tuple[list[Row], list[str]]:
+    """Return the rows, and messages about what could not be read."""
+    known = find_newest_runs(table)
     gathered = gather([*known.values()])
     reports = dict(zip(known, gathered.reports, strict=True))
-    return compared([row(cell, reports.get(cell)) for cell in table.cells]), [*gathered.trouble]
+    return add_speedups([make_row(cell, reports.get(cell)) for cell in table.cells]), [*gathered.trouble]
 
 
-def row(cell: Cell, report: Report | None) -> Row:
-    """A cell by itself."""
+def make_row(cell: Cell, report: Report | None) -> Row:
+    """Return the results of one cell, without a comparison."""
     if report is None:
         return Row(cell, "not run")
     state = report.state or report.written
@@ -102,22 +102,22 @@ def row(cell: Cell, report: Report | None) -> Row:
 
 
 def training_seconds(run: RunDir) -> float | None:
-    """Of all attempts; None where none has recorded its times."""
-    found = [a.get("seconds") for a in run.info().get(ATTEMPTS, [])]
+    """Return the seconds of training over all attempts; None if no attempt has recorded its times."""
+    found = [a.get("seconds") for a in run.read_info().get(ATTEMPTS, [])]
     known = [s for s in found if isinstance(s, dict)]
     return sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
 
 
-def compared(rows: Sequence[Row]) -> list[Row]:
-    """The same with speed-up and efficiency."""
+def add_speedups(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with speed-up and efficiency."""
     first: dict[str, Row] = {}
     for measured in sorted((r for r in rows if r.rate), key=lambda r: r.cell.total):
         first.setdefault(measured.cell.framework, measured)
-    return [beside(r, first.get(r.cell.framework)) for r in rows]
+    return [compare_to_first(r, first.get(r.cell.framework)) for r in rows]
 
 
-def beside(row: Row, first: Row | None) -> Row:
-    """A row compared with the one of the fewest devices."""
+def compare_to_first(row: Row, first: Row | None) -> Row:
+    """Return a row with speed-up and efficiency relative to the row with the fewest devices."""
     if not (row.rate and first and first.rate):
         return row
     speedup = row.rate / first.rate
@@ -125,22 +125,11 @@ def beside(row: Row, first: Row | None) -> Row:
     return Row(**{**vars(row), "speedup": speedup, "efficiency": efficiency})
 
 
-HEADER = (
-    "nodes x devices",
-    "framework",
-    "strategy",
-    "launch",
-    "time",
-    "rate",
-    "speed-up",
-    "efficiency",
-    "waiting",
-    "state",
-)
+HEADER = ("nodes x devices", "framework", "strategy", "launch", "time", "rate", "speed-up", "efficiency", "waiting", "state")  # fmt: skip
 
 
-def texts(row: Row) -> list[str]:
-    """A row in words."""
+def format_row(row: Row) -> list[str]:
+    """Format the cells of a row."""
     cell = row.cell
     return [
         f"{cell.nodes} x {cell.devices}",
@@ -155,13 +144,13 @@ def texts(row: Row) -> list[str]:
     ]
 
 
-def as_text(rows: Sequence[Row]) -> str:
-    """The table in columns."""
-    return columns([HEADER, *map(texts, rows)])
+def to_text(rows: Sequence[Row]) -> str:
+    """Format the table in columns."""
+    return align_columns([HEADER, *map(format_row, rows)])
 
 
-def as_csv(rows: Sequence[Row]) -> str:
-    """The table for other programs: numbers without units, empty where they are not known."""
+def to_csv(rows: Sequence[Row]) -> str:
+    """Format the table for other programs: numbers without units, empty if not known."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ("seconds", "rate", "unit", "speedup", "efficiency", "waiting", "state")
@@ -174,17 +163,14 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def plot(rows: Sequence[Row]) -> list[Figure]:
-    """Speed-up over devices, a curve for each framework, strategy and launch method, beside the ideal one."""
+    """Plot speed-up over devices, with a curve for each framework, strategy and launch method, and the ideal line."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for known in sorted((r for r in rows if r.speedup), key=lambda r: r.cell.total):
-        cell = known.cell
-        alone = cell.strategy == "single"
-        names = (
-            [r for r in rows if r.cell.framework == cell.framework and r.cell.strategy != "single"]
-            if alone
-            else [known]
-        )
-        for name in dict.fromkeys(curve_name(r.cell) for r in names):
+        cell, cells = known.cell, [known.cell]
+        if cell.strategy == "single":  # one device is the first point of all curves of its framework
+            others = (r.cell for r in rows if r.cell.framework == cell.framework)
+            cells = [c for c in others if c.strategy != "single"]
+        for name in dict.fromkeys(curve_name(c) for c in cells):
             curves.setdefault(name, []).append((cell.total, known.speedup or 0.0))
     drawn = {name: points for name, points in curves.items() if len(points) > 1}
     if not drawn:
@@ -195,26 +181,26 @@ def plot(rows: Sequence[Row]) -> list[Figure]:
 
 
 def curve_name(cell: Cell) -> str:
-    """What a curve is of."""
+    """Return the name of a cell's curve."""
     return " ".join([cell.framework, cell.strategy, *([] if cell.launch == "auto" else [cell.launch])])
 
 
-def write(table: Table, rows: Sequence[Row]) -> list[Path]:
-    """Write scaling.csv and scaling.html; returns them. Raises OSError: the disk refuses."""
+def write_files(table: Table, rows: Sequence[Row]) -> list[Path]:
+    """Write scaling.csv and scaling.html, and return their paths. Raises OSError if the disk refuses them."""
     page = Comparison(
         title=f"Scaling / {table.folder.name}",
-        lead="The same training on different devices. Rate: of the training, without its first batches; speed-up: beside "
+        lead="The same training on different devices. Rate: training throughput without the first batches; speed-up: relative to "
         "the fewest devices of the same framework; waiting: share of a step in which ranks wait for each other.",
         header=HEADER,
-        rows=[texts(row) for row in rows],
+        rows=[format_row(row) for row in rows],
         figures=plot(rows),
     )
     files = [table.folder / "scaling.csv", table.folder / "scaling.html"]
-    write_atomic(files[0], as_csv(rows))
-    write_atomic(files[1], page_of(page))
+    write_atomic(files[0], to_csv(rows))
+    write_atomic(files[1], render_comparison(page))
     return files
 
 
-def log(table: Table, cell: Cell) -> str:
-    """Where the output of a cell is that ran here."""
+def log_path(table: Table, cell: Cell) -> str:
+    """Return the path of the output of a cell that ran on this machine."""
     return display_path(table.folder / cell.name / LOG)

@@ -1,8 +1,8 @@
-"""Calls of the scheduler.
+"""Call the scheduler's commands.
 
-client           sbatch and qsub
-jobs_in_turn     submits a chain of jobs, or none
-queue            the states of jobs, by squeue, sacct, scontrol, qstat; cancels jobs
-wait_for_jobs    waits for their end, even while the scheduler does not answer
-ownership        which jobs belong to a run folder
+client           submits with sbatch and qsub
+job_chain        submits a chain of jobs, or none of it
+queue            queries the states of jobs with squeue, sacct, scontrol, qstat; cancels jobs
+queue_poller     polls the queue, and tolerates a scheduler that does not answer
+ownership        checks that jobs belong to a run folder
 """

@@ -1,4 +1,4 @@
-"""Calls of sbatch and qsub, one per job."""
+"""Submit jobs with sbatch and qsub, one call per job."""
 
 import re
 import signal
@@ -14,31 +14,31 @@ from train_anywhere.distributed import programs
 from train_anywhere.distributed.network.hostlist import expand_hosts
 from train_anywhere.errors import (
     INTERRUPTED,
-    NoAnswer,
+    NoAnswerError,
     ProjectError,
     SchedulerError,
     SubmitError,
     UnclearError,
 )
 from train_anywhere.slurm.scheduler import queue
-from train_anywhere.slurm.script.clean_environment import for_submission
+from train_anywhere.slurm.script.clean_environment import submission_environment
 
 COMMAND = {"slurm": "sbatch", "pbs": "qsub"}
 SCRIPT = {"slurm": "job.sbatch", "pbs": "job.pbs"}
 QUEUE = {"slurm": "squeue --me", "pbs": "qstat -u $USER"}
-"""What a user types to see their own jobs."""
+"""Commands that list a user's jobs, for messages."""
 
 UNCLEAR = "?"
-"""Stands in jobs.txt for a job that may exist and whose id is not known."""
+"""Entry of jobs.txt for a job that may exist and whose id is not known."""
 
 NOT_REACHED = r"Unable to contact slurm controller(?! \((send|receive))|cannot connect to server"
-"""Errors of sbatch and qsub after which the scheduler has got nothing."""
+"""Errors of sbatch and qsub that mean that the scheduler has received nothing."""
 
 RETRY_S, PAUSE_S = 60.0, 3.0
-"""Time to try again while the scheduler is not reached, such as at its restart, and the pause between two tries."""
+"""Total time of retries while the scheduler can't be reached, for example during its restart, and the pause between two tries."""
 
-LOOK_AFTER_S = (1.0, 4.0, 10.0)
-"""Pauses before the queue is asked for a job whose id was lost; the last one is longer than Slurm works on a submission."""
+LOOKUP_PAUSES_S = (1.0, 4.0, 10.0)
+"""Pauses before each look into the queue for a job whose id was lost. The last is longer than Slurm needs for a submission."""
 
 ANSWER_LOST = r"timed out|Zero Bytes were transmitted|controller \((send|receive)"
 """Errors of sbatch after which the job may still have been accepted, such as `Socket timed out on send/recv operation`."""
@@ -47,31 +47,27 @@ ANSWER_LOST = r"timed out|Zero Bytes were transmitted|controller \((send|receive
 def submit_script(
     scheduler: str, script: Path, after: str | None = None, members: str | None = None, ok: Sequence[str] = ()
 ) -> str:
-    """Submit a script, again for `RETRY_S` while the scheduler is not reached; returns the job id.
+    """Submit a script and return the job id, with retries for `RETRY_S` while the scheduler can't be reached.
 
-    Args:
-        scheduler: slurm or pbs.
-        script: the batch script.
-        after: id of a job that must have ended first.
-        members: only these members of the script's array, such as 1,3.
-        ok: ids of jobs that must have ended well first; if one does not, this job is cancelled.
+    The job starts after the job `after` has ended, with any result, and after all jobs of `ok` have completed successfully; if one
+    of these fails, the scheduler cancels the job. `members`, such as 1,3, submits only these members of the script's array.
 
     Raises:
-        SubmitError: it was refused, with the scheduler's message, or the scheduler was not reached.
-        SchedulerError: there is no scheduler here.
-        UnclearError: it may have been accepted, but its job id is not known.
+        SubmitError: the scheduler refused the job (with its message) or was not reached.
+        SchedulerError: this machine has no scheduler.
+        UnclearError: the job may have been accepted, but its id is not known.
     """
     command, end = [COMMAND[scheduler], *_options(scheduler, after, members, ok)], time.monotonic() + RETRY_S
     while True:
         try:
             return _submit(command, script)
-        except _NotReached as error:
+        except _UnreachableError as error:
             why: SubmitError = error
         except UnclearError as error:
             if scheduler != "slurm" or error.exit_code == INTERRUPTED:
                 raise
             lost = re.search(ANSWER_LOST, str(error))
-            if job := _accepted(script, after, members, LOOK_AFTER_S if lost else (0.0,)):
+            if job := _find_accepted_job(script, after, members, LOOKUP_PAUSES_S if lost else (0.0,)):
                 return job
             if job is None or not lost or time.monotonic() > end:
                 raise
@@ -82,21 +78,23 @@ def submit_script(
         time.sleep(PAUSE_S)
 
 
-class _NotReached(SubmitError):
-    """The scheduler has not got the submission."""
+class _UnreachableError(SubmitError):
+    """The scheduler did not receive the submission."""
 
 
-def _accepted(script: Path, after: str | None, members: str | None, pauses: Sequence[float]) -> str | None:
-    """Return the new job of a script; "" if the queue has none, None if it does not answer.
+def _find_accepted_job(
+    script: Path, after: str | None, members: str | None, pauses: Sequence[float]
+) -> str | None:
+    """Look up the new job of a script in the queue; "" if there is none, None if the queue does not answer.
 
-    Others of the script are the links of a chain before it, and members of its array that are not submitted again.
+    Other jobs of the same script are earlier links of its chain, and array members that are not resubmitted.
     """
     numbers = expand_hosts(f"[{members.partition('%')[0]}]") if members else None
     job = None
     for seconds in pauses:
         time.sleep(seconds)
         try:
-            found = [i.partition("_") for i in queue.jobs_of(str(script))]
+            found = [i.partition("_") for i in queue.find_jobs_of_script(str(script))]
         except SchedulerError:
             job = None
             continue
@@ -107,79 +105,78 @@ def _accepted(script: Path, after: str | None, members: str | None, pauses: Sequ
 
 
 def _submit(command: Sequence[str], script: Path) -> str:
-    name, environ = command[0], for_submission(script.read_text(errors="replace"))
+    name, environ = command[0], submission_environment(script.read_text(errors="replace"))
     try:
         answer = programs.run([*command, str(script)], programs.SUBMIT_TIMEOUT_S, environ=environ)
-    except NoAnswer as error:
+    except NoAnswerError as error:
         raise UnclearError(str(error)) from None
     except SchedulerError as error:
         raise SchedulerError(f"{error} dry_run=true shows what would be submitted.") from None
     except KeyboardInterrupt:
         raise UnclearError(f"interrupted while {name} was running.", exit_code=INTERRUPTED) from None
     if answer.code < 0 or re.search(ANSWER_LOST, answer.err):
-        raise UnclearError(f"{name} failed with {programs.describe_end(answer)}.")
+        raise UnclearError(f"{name} failed with {programs.describe_exit(answer)}.")
     if answer.code and re.search(NOT_REACHED, answer.err):
-        raise _NotReached(f"{name} failed with {programs.describe_end(answer)}.")
+        raise _UnreachableError(f"{name} failed with {programs.describe_exit(answer)}.")
     if answer.code:
         if not answer.message:
-            raise SubmitError(f"{name} failed with {programs.describe_end(answer)}.")
+            raise SubmitError(f"{name} failed with {programs.describe_exit(answer)}.")
         raise SubmitError(f"{name} refused the job: {answer.message}")
     return _job_id(name, answer)
 
 
 def test_only(script: str) -> str:
-    """Slurm's own verdict on a script, which is not submitted.
+    """Return the answer of `sbatch --test-only`, which checks a script without submitting it.
 
     Raises:
-        SubmitError: Slurm would refuse it, with Slurm's message.
+        SubmitError: Slurm would refuse the script, with Slurm's message.
         SchedulerError: Slurm does not answer.
     """
     answer = programs.run(
-        ["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, for_submission(script)
+        ["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, submission_environment(script)
     )
     if answer.code:
-        raise SubmitError(f"sbatch --test-only: {programs.describe_end(answer)}.")
+        raise SubmitError(f"sbatch --test-only: {programs.describe_exit(answer)}.")
     return answer.message
 
 
-def expected(script: str) -> str:
-    """When Slurm would start a job that was submitted now, in one line; without an answer it says why."""
+def estimate_start(script: str) -> str:
+    """Return one line with the start time that Slurm expects for a job submitted now, or why it is not known."""
     try:
-        said = test_only(script)
+        answer = test_only(script)
     except ProjectError as error:
         return f"Expected start: not known. {error}"
-    start = re.search(r"to start at (\S+)", said)
-    return f"Expected start: {start[1] if start else said} (sbatch --test-only)"
+    start = re.search(r"to start at (\S+)", answer)
+    return f"Expected start: {start[1] if start else answer} (sbatch --test-only)"
 
 
 @contextmanager
-def held_interrupt(what: str) -> Iterator[threading.Event]:
-    """Delay Ctrl-C: the first only sets the event, so that no answer of the scheduler is lost; a second is a KeyboardInterrupt.
+def delay_interrupt(note: str) -> Iterator[threading.Event]:
+    """Delay Ctrl-C, so that no answer of the scheduler is lost.
 
-    Args:
-        what: printed at the first Ctrl-C.
+    The first prints the note and sets the event, a second raises KeyboardInterrupt.
     """
-    asked = threading.Event()
+    interrupted = threading.Event()
 
-    def hold(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+    def delay(number: int, frame: FrameType | None) -> None:
+        if interrupted.is_set():
             raise KeyboardInterrupt
-        asked.set()
-        print(what, file=sys.stderr, flush=True)
+        interrupted.set()
+        print(note, file=sys.stderr, flush=True)
 
-    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
-        yield asked
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield interrupted
         return
-    before = signal.signal(signal.SIGINT, hold)
+    before = signal.signal(signal.SIGINT, delay)
     try:
-        yield asked
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def _options(scheduler: str, after: str | None, members: str | None, ok: Sequence[str]) -> list[str]:
     waits = [f"afterany:{after}"] if after else []
-    if scheduler == "pbs":  # knows whole arrays here, and removes a job whose condition can't be met
+    if scheduler == "pbs":  # PBS takes whole arrays here, and removes a job whose condition can't be met
         ok = list(dict.fromkeys(i.partition("_")[0] for i in ok))
     waits += [f"afterok:{':'.join(ok)}"] if ok else []
     if scheduler == "pbs":

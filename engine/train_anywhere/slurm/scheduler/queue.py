@@ -1,4 +1,4 @@
-"""The states of jobs: squeue for live ones, sacct for finished ones, scontrol without accounting; qstat on PBS.
+"""Query the states of jobs: squeue for active ones, sacct for finished ones, scontrol without accounting, qstat on PBS.
 
 A scheduler that does not answer is a `SchedulerError`, never "no such job".
 """
@@ -16,25 +16,25 @@ ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
 }  # fmt: skip
-"""States of https://slurm.schedmd.com/squeue.html in which a job will never run again; in any other it may."""
+"""States in which a job will never run again; in any other it may: https://slurm.schedmd.com/squeue.html."""
 
-PBS = {
+PBS_STATES = {
     "Q": "PENDING", "H": "PENDING", "W": "PENDING", "T": "PENDING", "R": "RUNNING", "B": "RUNNING", "E": "COMPLETING",
     "S": "SUSPENDED", "U": "SUSPENDED",
 }  # fmt: skip
-"""PBS's states under Slurm's names; F, C and X mean ended, successfully or not."""
+"""Slurm's names for the states of PBS. F, C and X mean ended, successfully or not."""
 
 JOB_ID = r"\d+(_\d+|\[\d*\](_\d+)?)?(\.[\w.-]+)?"
-"""7, 7_3 (member of an array), PBS' 7.server and 7[]; jobs.txt writes 7[]_3 for the member that PBS calls 7[3]."""
+"""Form of a job id: 7, 7_3 (array member), on PBS 7.server and 7[]. jobs.txt has 7[]_3 for the member that PBS calls 7[3]."""
 
 CANCEL_TIMEOUT_S = 3.0
-"""Until a cancelled job must be COMPLETING: Slurm does that at once, PBS tells its node first."""
+"""Seconds until a cancelled job must be COMPLETING. Slurm needs no time for that, PBS contacts its node first."""
 
 END_TIMEOUT_S = 45.0
-"""Until a cancelled job must have left the queue: Slurm's KillWait, 30 s by default, and a margin."""
+"""Seconds until a cancelled job must have left the queue: Slurm's KillWait, 30 s by default, and a margin."""
 
 SACCT = ("sacct", "--noheader", "--parsable2", "--allocations")
-"""The accounting's jobs without their steps, a line each."""
+"""Command that prints one line per job of the accounting, without job steps."""
 
 UNKNOWN = {
     "squeue": "Invalid job id specified",
@@ -42,43 +42,43 @@ UNKNOWN = {
     "scontrol": "Invalid job id specified|not found",
     "qstat": r"Unknown Job Id|[Hh]as finished",
 }
-"""Errors with which a client says that it does not know the job. Slurm 22.05, PBS Professional 22, Torque 6."""
+"""Error messages of each command for an unknown job, in Slurm 22.05, PBS Professional 22 and Torque 6."""
 
 
 @dataclass(frozen=True)
 class JobStates:
-    """The states of some jobs, as far as the scheduler knows them.
+    """The known states of some jobs.
 
     Attributes:
-        states: by job id, with Slurm's names; `12_3` is a member of an array.
-        gap: why the end of the other jobs could not be looked up; empty if nothing failed.
+        states: Slurm's name of the state, by job id; `12_3` is a member of an array.
+        gap: why the state of the other jobs could not be looked up; empty if nothing failed.
     """
 
     states: dict[str, str] = field(default_factory=dict)
     gap: str = ""
 
-    def of(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """The states of `job_ids`, as far as known; for an array, those of its members."""
-        asked = {*job_ids}
-        return {i: s for i, s in self.states.items() if i in asked or i.partition("_")[0] in asked}
+    def select(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Return the known states of `job_ids`; for an array, those of its members."""
+        requested = {*job_ids}
+        return {i: s for i, s in self.states.items() if i in requested or i.partition("_")[0] in requested}
 
-    def living(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """The states of those of `job_ids` that may still run."""
-        return {i: s for i, s in self.of(job_ids).items() if alive(s)}
+    def active(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Return the states of those of `job_ids` that may still run."""
+        return {i: s for i, s in self.select(job_ids).items() if is_active(s)}
 
     def missing(self, job_ids: Sequence[str]) -> list[str]:
-        """Those of `job_ids` whose state is not known."""
+        """Return those of `job_ids` whose state is not known."""
         names = {*self.states, *(i.partition("_")[0] for i in self.states)}
         return [i for i in job_ids if i not in names]
 
 
-def alive(state: str) -> bool:
-    """Whether a job in this state may still run."""
+def is_active(state: str) -> bool:
+    """Return whether a job in this state may still run."""
     return state not in ENDED
 
 
-def queued(scheduler: str, job_ids: Sequence[str]) -> JobStates:
-    """States from the queue itself, which knows every job that may still run.
+def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
+    """Return the states from the queue, which knows every job that may still run.
 
     Raises:
         SchedulerError: the queue does not answer.
@@ -86,54 +86,48 @@ def queued(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     if not job_ids:
         return JobStates()
     if scheduler == "pbs":
-        return JobStates(_states_of_pbs(job_ids))
-    command = ["squeue", "--noheader", "--array", "--format=%i|%T", "--states=all", jobs(job_ids)]
-    return JobStates(_pairs(command))
+        return JobStates(_query_qstat(job_ids))
+    command = ["squeue", "--noheader", "--array", "--format=%i|%T", "--states=all", jobs_option(job_ids)]
+    return JobStates(_query_states(command))
 
 
-def states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
-    """States from the queue, and from the accounting for jobs that have left it.
+def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
+    """Return the states from the queue, and from the accounting for jobs that have left it.
 
     Raises:
-        SchedulerError: the queue does not answer. A failure of the accounting is the answer's `gap`.
+        SchedulerError: the queue does not answer. A failure of the accounting is reported in `gap` instead.
     """
-    known = queued(scheduler, job_ids)
+    known = query_queue(scheduler, job_ids)
     if scheduler == "pbs":
         return known
-    for look_up in (_by_sacct, _states_by_scontrol):
+    for look_up in (_query_sacct, _query_scontrol):
         if not (missing := known.missing(job_ids)):
             break
         try:
-            known = JobStates({**_ended(look_up(missing)), **known.states}, known.gap)
+            known = JobStates({**_drop_active(look_up(missing)), **known.states}, known.gap)
         except SchedulerError as error:
             known = JobStates(known.states, known.gap or str(error))
     return known if known.missing(job_ids) else JobStates(known.states)
 
 
 def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dict[str, str]:
-    """Cancel jobs, pending or running.
-
-    Args:
-        patience: seconds to wait for the end of those that are COMPLETING.
-
-    Returns:
-        The jobs that are still ending, with their states.
+    """Cancel pending or running jobs, wait up to `patience` seconds, and return those still COMPLETING, with their states.
 
     Raises:
         SubmitError: scancel failed, or the jobs stay in the queue.
         SchedulerError: scancel or the queue does not answer.
     """
     name = {"slurm": "scancel", "pbs": "qdel"}[scheduler]
-    answer = programs.run([name, *map(name_of, job_ids)], programs.QUERY_TIMEOUT_S)
+    answer = programs.run([name, *map(native_id, job_ids)], programs.QUERY_TIMEOUT_S)
     end = time.monotonic() + max(patience, CANCEL_TIMEOUT_S)
     while True:
         try:
-            living = queued(scheduler, job_ids).living(job_ids)
+            living = query_queue(scheduler, job_ids).active(job_ids)
         except SchedulerError as error:
             raise SchedulerError(f"{name} was called, and the result is not known: {error}") from None
         staying = {i: s for i, s in living.items() if s != "COMPLETING"}
         if staying and answer.code:
-            raise SubmitError(f"{name} failed with {programs.describe_end(answer)}; {describe(staying)}.")
+            raise SubmitError(f"{name} failed with {programs.describe_exit(answer)}; {describe(staying)}.")
         if not (living if patience else staying) or time.monotonic() > end:
             break
         time.sleep(0.5)
@@ -143,86 +137,88 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
 
 
 def describe(living: dict[str, str]) -> str:
-    """'job 7 is running, job 8 is pending'."""
+    """Return a message such as 'job 7 is running, job 8 is pending'."""
     return ", ".join(f"job {i} is {state.lower()}" for i, state in living.items())
 
 
-def jobs_of(script: str) -> dict[str, str]:
-    """The user's jobs in Slurm's queue that were submitted with this batch script, with their states.
+def find_jobs_of_script(script: str) -> dict[str, str]:
+    """Return the user's jobs in Slurm's queue that were submitted with this batch script, with their states.
 
     Raises:
         SchedulerError: the queue does not answer.
     """
-    answer = programs.ask(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
+    answer = programs.query(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
     rows = [line.split("|", 2) for line in answer.splitlines()]
     return {
         row[0]: row[1] for row in rows if row[2:] and os.path.realpath(row[2]) == os.path.realpath(script)
     }
 
 
-def jobs(job_ids: Iterable[str]) -> str:
-    """The option of Slurm's clients that names these jobs."""
-    return "--jobs=" + ",".join(_wholes(job_ids))
+def jobs_option(job_ids: Iterable[str]) -> str:
+    """Return the `--jobs=` option of Slurm's commands for these jobs."""
+    return "--jobs=" + ",".join(_array_ids(job_ids))
 
 
-def _wholes(job_ids: Iterable[str]) -> list[str]:
-    """Whole arrays instead of members: ten thousand of them are too long for a command line."""
+def _array_ids(job_ids: Iterable[str]) -> list[str]:
+    """Return the arrays in place of their members: ten thousand ids are too long for a command line."""
     return list(dict.fromkeys(i.partition("_")[0] for i in job_ids))
 
 
-def name_of(job_id: str) -> str:
-    """What PBS calls a job of jobs.txt."""
+def native_id(job_id: str) -> str:
+    """Return the scheduler's form of a job id from jobs.txt."""
     return re.sub(r"\[\]_(\d+)", r"[\1]", job_id)
 
 
-def _states_of_pbs(job_ids: Sequence[str]) -> dict[str, str]:
+def _query_qstat(job_ids: Sequence[str]) -> dict[str, str]:
     found = {}
     for job_id in job_ids:
-        answer = programs.ask(["qstat", "-f", name_of(job_id)], UNKNOWN["qstat"])
+        answer = programs.query(["qstat", "-f", native_id(job_id)], UNKNOWN["qstat"])
         match = re.search(r"job_state = (\w)", answer)
         if answer and not match:
             raise SchedulerError(f"qstat answered {answer[:80].strip()!a}, which has no job_state in it.")
         if match:
-            found[job_id] = PBS.get(match[1], "COMPLETED")
+            found[job_id] = PBS_STATES.get(match[1], "COMPLETED")
     return found
 
 
-def _pairs(command: Sequence[str]) -> dict[str, str]:
-    """Rows such as 7_1|PENDING.
+def _query_states(command: Sequence[str]) -> dict[str, str]:
+    """Run a command that prints rows such as 7_1|PENDING, and return the states by job id.
 
     Raises:
-        SchedulerError: the client does not answer, or prints something else.
+        SchedulerError: the command does not answer, or prints something else.
     """
     found = {}
-    for row in programs.ask(command, UNKNOWN[command[0]]).splitlines():
+    for row in programs.query(command, UNKNOWN[command[0]]).splitlines():
         match = re.fullmatch(r"(\d[^|]*)\|([A-Z_]+)\b[^|]*", row.strip())
         if match:
             found[match[1]] = match[2]
-        elif row.strip() and not row.startswith("CLUSTER:"):  # the heading with SLURM_CLUSTERS
+        elif row.strip() and not row.startswith(
+            "CLUSTER:"
+        ):  # a heading that Slurm prints if SLURM_CLUSTERS is set
             raise SchedulerError(
                 f"{command[0]} answered {row.strip()[:80]!a}, which is not a job and its state."
             )
     return found
 
 
-def _ended(found: dict[str, str]) -> dict[str, str]:
-    """The jobs that have ended. One that the accounting takes for running, though the queue does not know it, is lost (a runaway job)."""
-    return {i: s for i, s in found.items() if not alive(s)}
+def _drop_active(found: dict[str, str]) -> dict[str, str]:
+    """Drop jobs that the accounting lists as running: the queue does not know them, so they are lost (Slurm's runaway jobs)."""
+    return {i: s for i, s in found.items() if not is_active(s)}
 
 
-def _by_sacct(job_ids: Sequence[str]) -> dict[str, str]:
-    return _pairs([*SACCT, "--format=JobID,State", jobs(job_ids)])
+def _query_sacct(job_ids: Sequence[str]) -> dict[str, str]:
+    return _query_states([*SACCT, "--format=JobID,State", jobs_option(job_ids)])
 
 
-def _states_by_scontrol(job_ids: Sequence[str]) -> dict[str, str]:
-    return {job: state for job, [state] in by_scontrol(job_ids, "JobState").items()}
+def _query_scontrol(job_ids: Sequence[str]) -> dict[str, str]:
+    return {job: state for job, [state] in query_job_fields(job_ids, "JobState").items()}
 
 
-def by_scontrol(job_ids: Sequence[str], *names: str) -> dict[str, list[str]]:
-    """Return fields of `scontrol show job` for each job, by id; "" for a field that is not there."""
+def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]]:
+    """Return these fields of `scontrol show job` for each job, by id; "" for a missing field."""
     found = {}
-    for job_id in _wholes(job_ids):
-        for line in programs.ask(
+    for job_id in _array_ids(job_ids):
+        for line in programs.query(
             ["scontrol", "--oneliner", "show", "job", job_id], UNKNOWN["scontrol"]
         ).splitlines():
             facts = dict(re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode)=(\S+)", line))

@@ -1,6 +1,6 @@
-"""The batch script: configuration -> `job.make_job` -> `Job` -> `render.render` -> text.
+"""Make the batch script: configuration -> `job.make_job` -> `Job` -> `render.render` -> script.
 
-readable             checks that times, sizes and patterns can be read; `units` and `begin` read them
+format_checks        checks the format of times, sizes and patterns; `units` and `begin_time` parse them
 clean_environment    the environment of sbatch, without variables that would change the job
-gpu_hours            what a job may cost
+gpu_hours            the largest number of GPU hours that a job may use
 """

@@ -1,6 +1,6 @@
-"""The environment of a submission: without the variables of this shell that would change what the job is.
+"""Make the environment of a submission, without variables of this shell that would change the job.
 
-sbatch prefers SBATCH_* to the options of a script, and hands all else to the job, where srun reads SLURM_* and SRUN_*.
+SBATCH_* variables override the options of a script. The job inherits the others, and its srun reads SLURM_* and SRUN_*.
 https://slurm.schedmd.com/sbatch.html and srun.html, "input environment variables"
 """
 
@@ -14,67 +14,72 @@ from typing import Any
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.runs.attempts import job_name
 
-OF_SLURM = re.compile("(SLURM|SLURMD|SBATCH|SRUN)_")
+SLURM_VARIABLES = re.compile("(SLURM|SLURMD|SBATCH|SRUN)_")
 
-OF_A_STEP = re.compile(
+STEP_VARIABLES = re.compile(
     "(SRUN|SBATCH)_|SLURM_(STEP|CPU_BIND|MEM_BIND|DISTRIBUTION|NTASKS|NPROCS|CPUS_PER_TASK|TRES_PER|GPUS_PER_TASK|EXPORT|HINT|PROCID|LOCALID)"
 )
-"""Variables of a step's shell that its own srun and mpirun take for options, or for their place among ranks."""
+"""Variables of a step's shell that srun and mpirun would read as options, or as the place of a rank."""
 
-KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_TIME_FORMAT")
-"""Variables that say which cluster is asked, or how a time is printed."""
+CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS", "SLURM_TIME_FORMAT")
+"""Variables that are kept: they name the cluster, or the format of times."""
 
-OF_THE_USER = ("account", "partition", "qos", "reservation")
-"""Options that many users set once for all their jobs: SBATCH_ACCOUNT holds if `cluster.account` is not set."""
+USER_OPTIONS = ("account", "partition", "qos", "reservation")
+"""Options that many users set in the shell for all their jobs: SBATCH_ACCOUNT counts if `cluster.account` is not set."""
 
 
-def for_submission(script: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment for sbatch. LC_ALL stays as it is, unlike for queries, because the job inherits it."""
-    dropped = left_out(script, environ)
+def submission_environment(script: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment for sbatch. Unlike for queries, LC_ALL is unchanged, because the job inherits it."""
+    dropped = dropped_variables(script, environ)
     return {k: v for k, v in environ.items() if k not in dropped}
 
 
-def left_out(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the variables that a submission of `script` leaves out."""
+def dropped_variables(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of the variables that a submission of `script` does not pass to the job."""
     own = {
-        f"SBATCH_{o.upper()}": re.findall(rf"^#SBATCH --{o}=(.*)", script, re.MULTILINE) for o in OF_THE_USER
+        f"SBATCH_{o.upper()}": re.findall(rf"^#SBATCH --{o}=(.*)", script, re.MULTILINE) for o in USER_OPTIONS
     }
 
     def stays(name: str, value: str) -> bool:
-        return name in KEPT or (name in own and all(set_to.strip('"') == value for set_to in own[name]))
+        return name in CLUSTER_VARIABLES or (
+            name in own and all(set_to.strip('"') == value for set_to in own[name])
+        )
 
-    return sorted(k for k, v in environ.items() if OF_SLURM.match(k) and not stays(k, v))
+    return sorted(k for k, v in environ.items() if SLURM_VARIABLES.match(k) and not stays(k, v))
 
 
 def notes(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return what a user should know of the shell that submits `script`."""
-    names, job = left_out(script, environ), job_name(environ)
-    inside = f"this is typed inside job {job}: the run is a job of its own, not a part of that one."
+    """Return notes about the shell that submits `script`."""
+    names, job = dropped_variables(script, environ), job_name(environ)
+    inside = f"this command runs inside job {job}: the run will be a separate job, not a part of that one."
     listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     dropped = f"not passed to the job: {listed} of this shell; the configuration decides (cluster.extra takes any option of sbatch)."
     return [*([inside] if job else []), *([dropped] if names else [])]
 
 
-def show_notes(script: Path) -> None:
-    """Print the notes of a script, a line each."""
+def print_notes(script: Path) -> None:
+    """Print the notes about the submission of a script, one per line."""
     print(
         "".join(f"note: {note}\n" for note in notes(script.read_text(errors="replace"))), end="", flush=True
     )
 
 
-def for_allocation(ranks: Sequence[int], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment for a batch script that runs here. A shell from `srun --pty` is a step, a part of the allocation."""
+def allocation_environment(ranks: Sequence[int], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment for a batch script that runs in this allocation, with these numbers of ranks on each node.
+
+    A shell from `srun --pty` is a job step, whose variables describe only a part of the allocation.
+    """
     step = environ.get("SLURM_STEP_ID", "")
     if not step.isdecimal() or int(step) >= 0xFFFFFFF0:  # the shells of batch jobs and salloc
         return {**environ}
     nodes = {"SLURM_NNODES": f"{len(ranks)}", "SLURM_TASKS_PER_NODE": f"{max(ranks)}(x{len(ranks)})"}
-    return {**{k: v for k, v in environ.items() if not OF_A_STEP.match(k)}, **nodes}
+    return {**{k: v for k, v in environ.items() if not STEP_VARIABLES.match(k)}, **nodes}
 
 
-def with_options_of_shell(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> Cluster:
-    """Write SBATCH_ACCOUNT and the like into the job, so that it has the same options when it is submitted again."""
+def apply_shell_options(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> Cluster:
+    """Copy SBATCH_ACCOUNT and the like into unset options, so that the job has the same ones when it is resubmitted."""
     if cluster.scheduler != "slurm":
         return cluster
-    unset = [o for o in OF_THE_USER if getattr(cluster, o) is None]
+    unset = [o for o in USER_OPTIONS if getattr(cluster, o) is None]
     values: dict[str, Any] = {o: environ.get(f"SBATCH_{o.upper()}", "") for o in unset}
     return dataclasses.replace(cluster, **{o: v for o, v in values.items() if v and v.isprintable()})

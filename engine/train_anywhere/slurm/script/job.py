@@ -1,6 +1,6 @@
-"""Everything that one job needs, resolved: each number in the script, the site rules and the dry run.
+"""Resolve a configuration into a `Job`, which has each number of the script, the site rules and the dry run.
 
-Config (what the user asked for)  ->  make_job  ->  Job (what the scheduler is asked for)  ->  render  ->  the script
+Config (the user's request)  ->  make_job  ->  Job (the request to the scheduler)  ->  render  ->  the script
 """
 
 import sys
@@ -10,43 +10,43 @@ from pathlib import Path
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.cluster import Cluster, Container, NodeType
-from train_anywhere.config.schema import Config
-from train_anywhere.distributed.layout import lay_out, support
+from train_anywhere.config.schema import Config, Paths
+from train_anywhere.distributed.layout import make_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
-from train_anywhere.files.typed_paths import with_links
-from train_anywhere.slurm.script import clean_environment, readable, units
+from train_anywhere.files.typed_paths import restore_links
+from train_anywhere.slurm.script import clean_environment, format_checks, units
 
 CPUS_OF_UNKNOWN_NODES = 4
-"""CPUs per rank where neither the user nor the preset says how many a node has: enough to feed one GPU."""
+"""CPUs per rank if neither the user nor the preset gives a number: enough to feed one GPU."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job, or one array of jobs that differ in nothing that the scheduler sees.
+    """One job, or one array of jobs that are the same for the scheduler.
 
     Attributes:
-        name: of the job.
+        name: name of the job.
         cluster: options that are passed on unchanged: account, partition, modules, ...
-        node: the kind of node it will get, where the preset knows.
-        ranks: ranks on each node; (2, 1) is an uneven job.
-        devices: GPUs (or CPU processes) on each node; differs from `ranks` where one rank drives several GPUs.
-        gpus: whether GPUs are asked for.
-        cpus_per_task: for each rank.
-        mem: per node in MiB, 0 for all of it, or None to leave it to the scheduler.
-        time: limit in seconds, 0 for none at all, or None: the default of the scheduler.
-        constraint: features joined by &, or None.
+        node: the kind of node that the job will get, or None if the preset does not know it.
+        ranks: number of ranks on each node; (2, 1) is an uneven job.
+        devices: number of GPUs (or CPU processes) on each node; differs from `ranks` if one rank drives several GPUs.
+        gpus: whether the job requests GPUs.
+        cpus_per_task: CPUs of each rank.
+        mem: memory per node in MiB, 0 for all of it, None for the scheduler's default.
+        time: limit in seconds, 0 for no limit, None for the scheduler's default.
+        constraint: node features joined by &, or None.
         launch: one of `LAUNCHERS`.
-        container: what the ranks run in.
-        python: the interpreter of the ranks, as the script writes it.
-        run: the run folder; of an array without its "-<member>" at the end.
+        container: the container of the ranks.
+        python: the interpreter of the ranks, as written in the script.
+        run: the run folder; for an array, without the "-<member>" at the end.
         code: folder of the code snapshot.
-        mounts: folders that a container must see.
-        fewest: nodes; less than there are `ranks` for where Slurm may start it with fewer.
+        mounts: folders that the container mounts.
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
-        framework, strategy: for people to read.
-        program: what one process runs instead of a training, below the code, with its arguments; quoted for the shell.
+        framework, strategy: names for display.
+        fewest: smallest number of nodes with which Slurm may start the job; less than `nodes` if the job is elastic.
+        program: command of one process that runs instead of a training, relative to `code` and quoted for the shell.
         features: optional features of the run, with their settings.
     """
 
@@ -76,30 +76,30 @@ class Job:
 
     @property
     def nodes(self) -> int:
-        """How many nodes."""
+        """The number of nodes."""
         return len(self.ranks)
 
     @property
     def world_size(self) -> int:
-        """Ranks over all nodes."""
+        """The number of ranks over all nodes."""
         return sum(self.ranks)
 
     @property
     def even(self) -> bool:
-        """Whether every node has as many ranks as the others."""
+        """True if all nodes have the same number of devices."""
         return len(set(self.devices)) == 1
 
     @property
     def elastic(self) -> bool:
-        """Whether it may start with fewer nodes, and go on with fewer."""
+        """True if the job may start, and continue, with fewer nodes."""
         return self.fewest < self.nodes
 
     @property
     def tasks(self) -> int:
-        """Tasks that the scheduler starts: one per rank, or one per node where its launcher starts the ranks.
+        """The tasks that the scheduler starts: one per rank, or one per node if a launcher there starts the ranks.
 
-        An uneven job always has one per rank: that is what makes the scheduler place as many GPUs as ranks. An elastic one has one
-        per node: with a number of tasks Slurm gives it the fewest nodes that hold them.
+        An uneven job always has one task per rank, so that the scheduler places as many GPUs as ranks on a node. An elastic job has
+        one per node: given a number of tasks, Slurm would allocate the fewest nodes that hold them.
         """
         if self.launch == "torchrun" and self.even:
             return self.nodes
@@ -107,36 +107,33 @@ class Job:
 
     @property
     def tasks_per_node(self) -> int:
-        """Tasks on each node of an even job."""
+        """The number of tasks on each node of an even job."""
         return self.tasks // self.nodes
 
     @property
     def cpus_of_task(self) -> int:
-        """CPUs of one of `tasks`."""
+        """The number of CPUs of one of `tasks`."""
         return self.cpus_per_task * (self.world_size // self.tasks)
 
 
 def make_job(config: Config, run: str, code: str, members: Sequence[int] | None = None) -> Job:
-    """Resolve a configuration into a job.
+    """Resolve the configuration of a run, or of the first member of an array, into a job.
 
-    Args:
-        config: of one run, or of the first member of an array.
-        run: absolute path of the run folder (of an array: the part that all members share).
-        code: absolute path of the code snapshot.
-        members: numbers of an array's members.
+    `run` and `code` are absolute paths of the run folder and the code snapshot. For an array, `run` is the part of the path that
+    all members share, and `members` has their numbers.
 
     Raises:
-        ConfigError: where a time, size or pattern can't be read at all; what the site forbids is left to `train_anywhere.slurm.rules`.
+        ConfigError: a time, size or pattern has a wrong format. `train_anywhere.slurm.rules` checks the limits of the site.
     """
     c = config.cluster
-    if unreadable := readable.problems(c):
+    if unreadable := format_checks.problems(c):
         raise ConfigError(*unreadable)
-    layout = lay_out(config, devices_per_node(config))
+    layout = make_layout(config.framework, config.strategy.name, devices_per_node(config))
     most = max(layout.devices)
-    node = node_type(c, most)
+    node = find_node_type(c, most)
     return Job(
         name=config.name,
-        cluster=clean_environment.with_options_of_shell(c),
+        cluster=clean_environment.apply_shell_options(c),
         node=node,
         ranks=layout.ranks,
         devices=layout.devices,
@@ -144,39 +141,40 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         cpus_per_task=_cpus(c, node) * (most // max(layout.ranks)),
         mem=_memory(c, node, most),
         time=None if c.time is None else units.seconds(c.time),
-        constraint=constraint(c),
+        constraint=join_constraints(c),
         launch=launch_method(config, layout.strategy),
         container=config.container,
-        python=interpreter(config),
+        python=interpreter(config.container, c),
         run=run,
         code=code,
-        mounts=_mounts(config),
+        mounts=_mounts(config.container, config.paths),
         members=tuple(members) if members is not None else None,
         batch=config.data.batch_size,
         framework=config.framework,
         strategy=layout.strategy,
-        fewest=config.trainer.span[0],
+        fewest=config.trainer.node_range[0],
         features=Features.of(config),
     )
 
 
 def devices_per_node(config: Config) -> tuple[int, ...]:
-    """GPUs on each of the most nodes: `trainer.devices` on all, or `trainer.total_devices` spread so that the first nodes get more.
+    """Return the number of GPUs on each node, for the largest number of nodes that the job may get.
 
-    `auto` is the whole node where the preset knows it, else 1; with strategy=single it is 1.
+    That is `trainer.devices` on all nodes, or `trainer.total_devices` spread so that the first nodes get more.
+    `auto` means the whole node if the preset knows it, else 1; with strategy=single it means 1.
     """
-    t, nodes = config.trainer, config.trainer.most_nodes
+    t, nodes = config.trainer, config.trainer.max_nodes
     if isinstance(t.total_devices, int):
         each, more = divmod(t.total_devices, nodes)
         return tuple(each + (i < more) for i in range(nodes))
     if t.devices != "auto":
         return (t.devices,) * nodes
-    node = node_type(config.cluster, 1)
+    node = find_node_type(config.cluster, 1)
     return (node.gpus if node and config.strategy.name != "single" else 1,) * nodes
 
 
-def node_type(cluster: Cluster, devices: int) -> NodeType | None:
-    """The first kind of node that fits the partition, the GPU type and the number of GPUs; else the largest that nearly does."""
+def find_node_type(cluster: Cluster, devices: int) -> NodeType | None:
+    """Return the first kind of node with this partition, GPU type and number of GPUs; else the one with the most GPUs."""
     fits = [
         n
         for n in cluster.site.nodes
@@ -188,7 +186,7 @@ def node_type(cluster: Cluster, devices: int) -> NodeType | None:
 
 
 def launch_method(config: Config, strategy: str) -> str:
-    """`launch`, or what `auto` means: the preset's method if the strategy knows it, else the strategy's first."""
+    """Return `launch`; `auto` means the preset's method if the strategy supports it, else the strategy's first method."""
     if config.launch != "auto":
         return config.launch
     able = support(config.framework, strategy)
@@ -197,20 +195,20 @@ def launch_method(config: Config, strategy: str) -> str:
     return config.cluster.launch if config.cluster.launch in usable or not usable else usable[0]
 
 
-def constraint(cluster: Cluster) -> str | None:
-    """All features at once: of two --constraint lines only the last would count."""
-    wanted = cluster.constraint
-    features = [wanted] if isinstance(wanted, str) else wanted or []
-    if len(features) > 1:  # a | b inside a list needs brackets to be joined
+def join_constraints(cluster: Cluster) -> str | None:
+    """Return all node features in one expression, because only the last of several --constraint lines would count."""
+    requested = cluster.constraint
+    features = [requested] if isinstance(requested, str) else requested or []
+    if len(features) > 1:  # `a|b` needs brackets before it is joined with &
         features = [f"({f})" if "|" in f and f[0] not in "[(" else f for f in features]
     return "&".join(dict.fromkeys(features)) or None
 
 
-def interpreter(config: Config) -> str:
-    """The Python of the ranks: the container's, the activated environment's, else the one that submits."""
-    if config.container.name != "none":
-        return config.container.python
-    return "python" if config.cluster.conda or config.cluster.venv else str(with_links(Path(sys.executable)))
+def interpreter(container: Container, cluster: Cluster) -> str:
+    """Return the Python of the ranks: the container's, the activated environment's, else the one that submits."""
+    if container.name != "none":
+        return container.python
+    return "python" if cluster.conda or cluster.venv else str(restore_links(Path(sys.executable)))
 
 
 def _cpus(c: Cluster, node: NodeType | None) -> int:
@@ -229,9 +227,9 @@ def _memory(c: Cluster, node: NodeType | None, devices: int) -> int | None:
     return None
 
 
-def _mounts(config: Config) -> tuple[str, ...]:
-    """Folders keep their paths inside the container, so that every path of the configuration holds on both sides."""
-    if config.container.name == "none":
+def _mounts(container: Container, paths: Paths) -> tuple[str, ...]:
+    """Return the folders to mount, at the same paths inside, so that all paths of the configuration stay valid."""
+    if container.name == "none":
         return ()
-    data = [config.paths.data] if Path(config.paths.data).is_dir() else []
-    return (config.paths.results, *data, *config.container.mounts)
+    data = [paths.data] if Path(paths.data).is_dir() else []
+    return (paths.results, *data, *container.mounts)

@@ -1,6 +1,6 @@
-"""Render the batch script of a job, a pure function: the same job gives the same script.
+"""Render the batch script of a job. The same job always gives the same script.
 
-The templates in `slurm/templates` are shell scripts with placeholders. Every value that comes from the user passes a filter:
+The templates in `slurm/templates` are shell scripts with placeholders. Every value from the user passes a filter:
 `sh` for the shell, `option` for a line that the scheduler reads.
 """
 
@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.config.paths import absolute, on_node
+from train_anywhere.config.paths import is_on_node, make_absolute
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.script import begin, units
+from train_anywhere.slurm.script import begin_time, units
 from train_anywhere.slurm.script.job import Job
 
 TEMPLATES = ROOT / "slurm" / "templates"
-"""The outline, which a site edits."""
+"""The project's templates, with the outline of the script, which users may edit."""
 
-MACHINERY = Path(__file__).parents[1] / "templates"
-"""What the outline includes, by name; a file of the same name beside the outline comes first."""
+ENGINE_TEMPLATES = Path(__file__).parents[1] / "templates"
+"""The engine's templates that the outline includes; a file of the same name next to the outline replaces one."""
 
 
 OUTLINE = 2
-"""Version of the outline that fits this engine: its includes and variables. docs/batch-script.md"""
+"""Version of the outline, its includes and variables, that this engine needs: docs/batch-script.md."""
 
 INCLUDES = ("start", "environment", "before_ranks", "ranks", "after_ranks", "at_end")
-"""What an outline includes, in this order."""
+"""Templates that an outline must include, in this order."""
 
 
 def render(job: Job) -> str:
@@ -40,7 +40,7 @@ def render(job: Job) -> str:
     """
     from jinja2 import TemplateError, TemplateNotFound
 
-    refuse_outline(f"{job.cluster.scheduler}.sh.j2")
+    check_outline(f"{job.cluster.scheduler}.sh.j2")
     try:
         return _render(job)
     except TemplateNotFound as error:
@@ -55,8 +55,8 @@ def render(job: Job) -> str:
         ) from None
 
 
-def refuse_outline(name: str) -> None:
-    """Raise ConfigError if a project's outline is missing, or was written for another engine."""
+def check_outline(name: str) -> None:
+    """Check the project's outline. Raises ConfigError if it is missing, incomplete, or for another engine."""
     try:
         text = (TEMPLATES / name).read_text()
     except OSError as error:
@@ -67,8 +67,8 @@ def refuse_outline(name: str) -> None:
     if not found or int(found[1]) != OUTLINE:
         version = f"version {found[1]}" if found else "without a version"
         raise ConfigError(
-            f"{TEMPLATES / name} is an outline {version}, and this engine needs version {OUTLINE}: merge your changes into that of "
-            "the template, see docs/batch-script.md."
+            f"{TEMPLATES / name} is an outline {version}, but this engine needs version {OUTLINE}: merge your changes into the "
+            "outline of the template, see docs/batch-script.md."
         )
     if missing := [one for one in INCLUDES if f'"{one}.sh.j2"' not in text]:
         lines = " ".join(f'{{% include "{one}.sh.j2" %}}' for one in missing)
@@ -87,12 +87,12 @@ def _render(job: Job) -> str:
         StrictUndefined,
     )
 
-    cache = compiled_templates()
+    cache = bytecode_folder()
     environment = Environment(
         loader=ChoiceLoader(
             [
                 FileSystemLoader(TEMPLATES),
-                FileSystemLoader(MACHINERY),
+                FileSystemLoader(ENGINE_TEMPLATES),
                 PrefixLoader({one.name: FileSystemLoader(one.folder()) for one in job.features.all}),
             ]
         ),
@@ -110,17 +110,17 @@ def _render(job: Job) -> str:
         "members": ranges,
         "clock": units.clock,
         "short_size": units.short_size,
-        "pbs_time": begin.of_pbs,
+        "pbs_time": begin_time.to_qsub,
     }
     c = job.cluster
     return environment.get_template(f"{c.scheduler}.sh.j2").render(
         job=job,
         c=c,
-        login=bool(c.modules or c.conda),  # only a login shell has `module` and `conda`
+        login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
         log=log_path(job),
         python=job.features.python or shlex.quote(job.python),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
-        # of an elastic job the shell knows: it counts who is there before each start of the ranks
+        # the script of an elastic job counts its nodes before each start of the ranks
         nodes='"$NODES"' if job.elastic else job.nodes,
         world=f'"$((NODES * {job.ranks[0]}))"' if job.elastic else job.world_size,
         there=' --overlap --nodelist="$NODELIST"' if job.elastic else "",
@@ -130,27 +130,27 @@ def _render(job: Job) -> str:
     )
 
 
-def compiled_templates() -> str | None:
-    """The folder for compiled templates, beside them as for Python; None if it can't be written."""
+def bytecode_folder() -> str | None:
+    """Return the folder for compiled templates, next to them like Python's; None if it is not writable."""
     folder = TEMPLATES / "__pycache__"
     if sys.dont_write_bytecode:
         return None
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
-    return str(folder) if os.access(f"{folder}/", os.W_OK) else None  # the slash: only if it is a folder
+    return str(folder) if os.access(f"{folder}/", os.W_OK) else None  # with the slash a file fails
 
 
 def log_path(job: Job) -> str:
-    """Path of the job's log without .out and .err; Slurm fills in %j (job) and %A_%a (member of an array)."""
+    """Return the path of the job's log without .out and .err; Slurm fills in %j (job) and %A_%a (array member)."""
     escaped, kind = job.run.replace("%", "%%"), job.cluster.scheduler
     return f"{escaped}/{kind}-%j" if job.members is None else f"{escaped}-%a/{kind}-%A_%a"
 
 
 def option(value: object) -> str:
-    """A value for a line of options; in double quotes if the scheduler would cut or split it (`nvcr.io#nvidia`).
+    """Return a value for a line of options, in double quotes if the scheduler would cut or split it (`nvcr.io#nvidia`).
 
     Raises:
-        ConfigError: it has a line break, after which the rest would be run as a command.
+        ConfigError: the value has a line break; the shell would run the rest as a command.
     """
     text = str(value)
     if re.search(r"[\n\r\0]", text):
@@ -161,17 +161,17 @@ def option(value: object) -> str:
 
 
 def variable(text: str) -> str:
-    """A folder to be put in double quotes in the shell: $NAME stays a variable, everything else is literal."""
+    """Escape a folder for double quotes in the shell: $NAME stays a variable, everything else is literal."""
     return re.sub(r'(["\\`]|\$(?![A-Za-z_]))', r"\\\1", text)
 
 
 def folder(path: str) -> str:
-    """A folder as a word of the shell: one on the node's disk keeps its variable, a relative one is below the project."""
-    return f'"{variable(path)}"' if on_node(path) else shlex.quote(str(absolute(path)))
+    """Quote a folder for the shell. One on the node's disk keeps its variable, a relative one is below the project."""
+    return f'"{variable(path)}"' if is_on_node(path) else shlex.quote(str(make_absolute(path)))
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Numbers as Slurm lists them: 0-3,7."""
+    """Format numbers as in Slurm's lists: 0-3,7."""
     parts: list[list[int]] = []
     for n in sorted(numbers):
         if parts and n == parts[-1][1] + 1:
@@ -182,14 +182,14 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def distribution(job: Job) -> str:
-    """Return srun's order of the ranks: node after node, as TRAIN_HOSTS lists them, on sockets as `cluster.extra` says."""
+    """Return srun's `--distribution`: node by node in the order of TRAIN_HOSTS; `cluster.extra` may set the sockets."""
     options = " ".join(job.cluster.extra)
     sockets = re.search(r"(?:^| )(?:--distribution[= ]|-m ?)[\w*]+(:[\w*:]+)", options)
     return f"block{sockets[1] if sockets else ''}"
 
 
 def pyxis(job: Job) -> str:
-    """A further line of srun's options that run the ranks in a container; empty without one."""
+    """Return a further line of srun options that run the ranks in a container; empty without one."""
     if job.container.name != "pyxis":
         return ""
     mounts = ",".join(m if ":" in m else f"{m}:{m}" for m in job.mounts)
@@ -199,16 +199,9 @@ def pyxis(job: Job) -> str:
 
 
 def apptainer(job: Job) -> str:
-    """The words before a command that run it in a container; empty without one."""
+    """Return the prefix of a command that runs it in a container; empty without one."""
     if job.container.name != "apptainer":
         return ""
-    words = [
-        "apptainer",
-        "exec",
-        *(["--nv"] if job.gpus else []),
-        "--bind",
-        ",".join(job.mounts),
-        "--pwd",
-        job.code,
-    ]
+    gpus = ["--nv"] if job.gpus else []
+    words = ["apptainer", "exec", *gpus, "--bind", ",".join(job.mounts), "--pwd", job.code]
     return f"{shlex.join([*words, str(job.container.image)])} "

@@ -1,10 +1,10 @@
-"""What `jobs.py` prints.
+"""Report the states of runs, for `jobs.py`.
 
-find_runs                         runs by folder, id or job
-sources.gather                    asks the scheduler once and reads the files of all runs: a `run_status.Report` of each
-text_page, as_json, sweep_page    reports as text, JSON, HTML; `watch_runs` renews them
-next_commands                     what to type next
+find_runs                         finds runs by folder, id or job
+sources.gather                    queries the scheduler once and reads the files of each run: a `run_status.Report` of each
+text_page, as_json, sweep_page    reports as text, JSON, HTML; `watch_runs` refreshes them
+next_commands                     suggests the next commands
 best                              compares runs by their metric
 show_logs                         prints and follows logs
-local_runs                        runs of this machine
+local_runs                        runs of this machine, without a scheduler
 """

@@ -1,4 +1,4 @@
-"""Find runs by a folder, a run id, a job id or the id of a sweep; by default the newest. Ask the scheduler for their states."""
+"""Find runs by folder, run id, job id or sweep id, and query the scheduler for their states."""
 
 import dataclasses
 import errno
@@ -14,25 +14,25 @@ import yaml
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import read_text
-from train_anywhere.files.typed_paths import as_typed, with_links
+from train_anywhere.files.typed_paths import resolve_as_typed, restore_links
 from train_anywhere.runs.folder import JOBS, RunDir
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
-from train_anywhere.slurm.submission.left_out import special
+from train_anywhere.slurm.submission.exclusions import describe_special
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """A run, submitted or not.
+class RunEntry:
+    """A run and its jobs, as its folder records them.
 
     Attributes:
-        folder: its run folder.
-        member: its number in the array of a sweep; None for a single run.
+        folder: the run folder.
+        member: number of the run in the array of a sweep; None for a single run.
         scheduler: slurm or pbs; None for a run of this machine.
-        script: the batch script, shared by the members of a sweep; None if there is none.
-        job_ids: all jobs it had, oldest first.
-        unclear: whether it may have a job whose id is unknown.
-        trouble: why its jobs are unknown; empty if they are known.
+        script: the batch script, which the members of a sweep share; None if there is none.
+        job_ids: ids of all jobs of the run, oldest first.
+        unclear: whether there may be a job whose id is not known.
+        trouble: why the jobs are not known; empty if they are known.
     """
 
     folder: RunDir
@@ -44,7 +44,7 @@ class Submitted:
     trouble: str = ""
 
     def logs(self) -> list[Path]:
-        """Output and errors of the newest job, as far as they exist."""
+        """Return the files with output and errors of the newest job, as far as they exist."""
         for job_id in reversed(self.job_ids):
             number = re.sub(r"\D.*", "", job_id)
             pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
@@ -55,24 +55,20 @@ class Submitted:
         return []
 
 
-def find(name: str | None, results: Path) -> list[Submitted]:
-    """The run called `name`, or all members of a sweep.
-
-    Args:
-        name: a run folder, a run id, a job id, the id of a sweep; None is the newest run.
-        results: where run folders are.
+def find(name: str | None, results: Path) -> list[RunEntry]:
+    """Find a run by its folder, run id or job id, or all members of a sweep by its id; by default the newest run.
 
     Raises:
-        SubmitError: there is none.
+        SubmitError: there is no such run.
     """
     try:
         if name is None and not (results / "latest").is_dir():
             raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
-        folders = _folders(name, results) if name is not None else [as_typed(results / "latest")]
-        found = [submitted(f) for f in folders]
-    except ValueError:  # a name with a character 0 in it
+        folders = _folders(name, results) if name is not None else [resolve_as_typed(results / "latest")]
+        found = [read_entry(f) for f in folders]
+    except ValueError:  # a null character in the name
         found = []
-    except (OSError, RuntimeError) as error:  # how pathlib reports a loop of links
+    except (OSError, RuntimeError) as error:  # pathlib raises RuntimeError for a loop of links
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise SubmitError(f"no run is called '{name}': no folder can have such a long name.") from None
         why = getattr(error, "strerror", None) or "its links form a loop"
@@ -85,15 +81,15 @@ def find(name: str | None, results: Path) -> list[Submitted]:
     return found
 
 
-def every(results: Path) -> list[Submitted]:
-    """All runs below `results`, newest first.
+def find_all(results: Path) -> list[RunEntry]:
+    """Find all runs below `results`, newest first.
 
     Raises:
-        SubmitError: there is none, or the folder can't be read.
+        SubmitError: there is no run, or the folder can't be read.
     """
     try:
         folders = [path.parent for path in results.glob("*/*/config.yaml")]
-        found = [submitted(folder) for folder in sorted(folders, key=_begun, reverse=True)]
+        found = [read_entry(folder) for folder in sorted(folders, key=_creation_order, reverse=True)]
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "its links form a loop"
         raise SubmitError(f"{results} can't be read: {why}.") from None
@@ -102,21 +98,20 @@ def every(results: Path) -> list[Submitted]:
     return found
 
 
-def _begun(folder: Path) -> tuple[str, int]:
-    """When the run was made, as its id says; of a renamed folder, when its configuration was written. Then its number in a sweep."""
+def _creation_order(folder: Path) -> tuple[str, int]:
+    """Return a sort key: the time in the run id, or of config.yaml in a renamed folder, then the number in a sweep."""
     when = re.match(r"\d{8}-\d{6}", folder.name)
     written = time.localtime((folder / "config.yaml").stat().st_mtime)
     member = folder.name.rpartition("-")[2]
-    return when[0] if when else time.strftime("%Y%m%d-%H%M%S", written), -int(
-        member
-    ) if member.isdecimal() and len(member) < 4 else 0
+    number = int(member) if member.isdecimal() and len(member) < 4 else 0
+    return when[0] if when else time.strftime("%Y%m%d-%H%M%S", written), -number
 
 
 def job_ids(run: RunDir) -> tuple[str, ...]:
-    """The ids of all jobs in jobs.txt, and `UNCLEAR` for one whose id is unknown.
+    """Return the ids of all jobs in jobs.txt, with `UNCLEAR` for a job whose id is not known.
 
     Raises:
-        SubmitError: it holds something else, so that the jobs are unknown.
+        SubmitError: the file contains something else, so the jobs are not known.
     """
     path = run.jobs
     try:
@@ -133,8 +128,8 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def ask(runs: Sequence[Submitted]) -> tuple[list[Submitted], queue.JobStates]:
-    """The states of the jobs of runs, from one query; and the runs, with the jobs that `with_unrecorded_jobs` finds.
+def query_scheduler(runs: Sequence[RunEntry]) -> tuple[list[RunEntry], queue.JobStates]:
+    """Query the states of all jobs of some runs at once; returns the runs, with unrecorded jobs, and the states.
 
     Raises:
         SchedulerError: the scheduler does not answer.
@@ -143,26 +138,30 @@ def ask(runs: Sequence[Submitted]) -> tuple[list[Submitted], queue.JobStates]:
     states: dict[str, str] = {}
     gap = ""
     for kind in sorted({r.scheduler for r in runs if r.scheduler}):
-        known = queue.states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
+        known = queue.query_states(kind, [i for r in runs if r.scheduler == kind for i in r.job_ids])
         states |= known.states
         gap = gap or known.gap
     return runs, queue.JobStates(states, gap)
 
 
-def with_unrecorded_jobs(run: Submitted) -> Submitted:
-    """If sbatch's answer was lost, the run with the jobs in Slurm's queue that were submitted with its script.
+def with_unrecorded_jobs(run: RunEntry) -> RunEntry:
+    """Return the run with the jobs that Slurm's queue has of its script, if the answer of sbatch was lost.
 
     Raises:
         SchedulerError: Slurm does not answer.
     """
     if not run.unclear or run.scheduler != "slurm":
         return run
-    more = [i for i in queue.jobs_of(str(run.script)) if run.member is None or i.endswith(f"_{run.member}")]
+    more = [
+        i
+        for i in queue.find_jobs_of_script(str(run.script))
+        if run.member is None or i.endswith(f"_{run.member}")
+    ]
     return dataclasses.replace(run, job_ids=tuple(dict.fromkeys([*run.job_ids, *more])))
 
 
-def refuse_unclear(run: Submitted) -> None:
-    """Slurm's queue names the script of each job; with another scheduler the user must look for a lost job.
+def refuse_unclear(run: RunEntry) -> None:
+    """Refuse a run that may have a job whose id is not known. Only Slurm's queue names the script of each job.
 
     Raises:
         SubmitError: there may be such a job.
@@ -174,28 +173,31 @@ def refuse_unclear(run: Submitted) -> None:
         )
 
 
-def state(run: Submitted, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
-    """One word for the state of a run, and its run.json.
+def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, Any]]:
+    """Return the state of a run in one word, and its run.json.
 
-    While a job is alive, the scheduler decides; afterwards run.json does. A run whose job disappeared before it recorded an
-    end is `lost`, or `unknown` if the accounting did not answer. One that saved a checkpoint when it was cancelled is `cancelled`.
+    While a job may still run, the scheduler's state counts; afterwards that of run.json. A run whose job disappeared before it
+    recorded its end is `lost`, or `unknown` if the accounting does not answer. A run that was cancelled and saved a checkpoint is
+    `cancelled`.
 
     Raises:
         CheckpointError: run.json is damaged.
     """
-    info = run.folder.info()
-    of_its_jobs = known.of(run.job_ids)
-    if alive := [*known.living(run.job_ids).values()]:
+    info = run.folder.read_info()
+    own_states = known.select(run.job_ids)
+    if alive := [*known.active(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
     word = str(info.get("state", "lost"))
-    newest = [*known.of(run.job_ids[-1:]).values()]
-    if word == "preempted" and newest[-1:] == ["CANCELLED"]:  # a rank does not know why it was asked to stop
+    newest = [*known.select(run.job_ids[-1:]).values()]
+    if word == "preempted" and newest[-1:] == [
+        "CANCELLED"
+    ]:  # a rank can't tell a cancellation from a preemption
         return "cancelled", info
     if word not in ("queued", "running"):
         return word, info
     if newest and newest[-1] != "COMPLETED":  # training had no time to record its end
         return newest[-1].lower(), info
-    return ("unknown" if known.gap or (run.unclear and not of_its_jobs) else "lost"), info
+    return ("unknown" if known.gap or (run.unclear and not own_states) else "lost"), info
 
 
 def _folders(name: str, results: Path) -> list[Path]:
@@ -206,7 +208,7 @@ def _folders(name: str, results: Path) -> list[Path]:
     path = Path(name)
     if "/" not in name and not (path / "config.yaml").is_file():
         path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
-    path = with_links(path.resolve(), path)
+    path = restore_links(path.resolve(), path)
     if (path / "config.yaml").is_file():
         return [path]
     members = [
@@ -228,14 +230,14 @@ def _has_job(jobs: Path, job_id: str) -> bool:
 
 
 def _words(jobs: Path) -> list[str]:
-    """The words of jobs.txt. Raises OSError, also for a FIFO, which would wait for a writer."""
-    if odd := special(jobs.stat().st_mode):
+    """Return the entries of jobs.txt. Raises OSError, also for a FIFO, whose reader would wait for a writer."""
+    if odd := describe_special(jobs.stat().st_mode):
         raise OSError(errno.EINVAL, odd)
     return jobs.read_text(errors="replace").split()
 
 
-def submitted(folder: Path) -> Submitted:
-    """The run in a folder, with its script and jobs."""
+def read_entry(folder: Path) -> RunEntry:
+    """Return the run in a folder, with its script and jobs."""
     run, sweep = RunDir(folder), folder.name.rpartition("-")[0]
     bases = [folder] + ([folder.with_name(sweep)] if sweep and _member(folder, sweep) is not None else [])
     scripts = [base / name for base in bases for name in SCRIPT.values() if (base / name).is_file()]
@@ -246,12 +248,12 @@ def submitted(folder: Path) -> Submitted:
         ids = job_ids(run)
         kind = kind or (_scheduler(run) if ids else None)
     except SubmitError as error:
-        return Submitted(run, member, kind, script, (), trouble=str(error))
-    return Submitted(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), UNCLEAR in ids)
+        return RunEntry(run, member, kind, script, (), trouble=str(error))
+    return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), UNCLEAR in ids)
 
 
 def _scheduler(run: RunDir) -> str:
-    """The scheduler of a run whose script no longer exists, from its configuration."""
+    """Return the scheduler of a run without a script, from its configuration."""
     try:
         kind = yaml.safe_load(read_text(run.config))["cluster"]["scheduler"]
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):

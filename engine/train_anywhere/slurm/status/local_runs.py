@@ -1,47 +1,47 @@
-"""What jobs.py prints for runs of this machine, which no scheduler knows."""
+"""Report runs of this machine, which no scheduler knows."""
 
 import shlex
 from typing import Any
 
 from train_anywhere.runs import lock
 from train_anywhere.runs.summary import display_path, train_command
-from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.find_runs import RunEntry
 
 
-def state(run: Submitted) -> tuple[str, str, dict[str, Any]]:
-    """One word for the state of the run, the process that trains in it (empty if none is known), and its run.json.
+def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
+    """Return the state of the run in one word, its training process (empty if none is known), and its run.json.
 
     Raises:
         CheckpointError: run.json is damaged.
     """
-    info = run.folder.info()
+    info = run.folder.read_info()
     word = str(info.get("state", "lost"))
-    holder = lock.read(run.folder.path / "lock")
+    holder = lock.read_holder(run.folder.path / "lock")
     if word not in ("queued", "running"):
         return word, "", info
-    if holder is None or (_is_here(holder) and lock.started(holder["pid"]) != holder["started"]):
+    if holder is None or (_is_here(holder) and lock.process_start(holder["pid"]) != holder["started"]):
         return "lost", "", info  # its process had no time to record its end
     return word, f"process {holder['pid']} on {holder['host']}", info
 
 
-def process(run: Submitted) -> int | None:
-    """The process that trains in the run folder, if it is one of this machine."""
-    holder = lock.read(run.folder.path / "lock")
-    here = holder is not None and _is_here(holder) and lock.started(holder["pid"]) == holder["started"]
+def training_pid(run: RunEntry) -> int | None:
+    """Return the id of the process that trains in the run folder; None if it is not on this machine."""
+    holder = lock.read_holder(run.folder.path / "lock")
+    here = holder is not None and _is_here(holder) and lock.process_start(holder["pid"]) == holder["started"]
     return int(holder["pid"]) if holder and here else None
 
 
-def how_to_stop(run: Submitted) -> str:
-    """The message of `cancel`."""
-    _, who, info = state(run)
+def stop_message(run: RunEntry) -> str:
+    """Return the message of `cancel`."""
+    _, who, info = read_state(run)
     if not who:
         return f"{run.folder.id} ran on this machine and is {info.get('state', 'not started')}: there is nothing to cancel."
     pid = who.split()[1]
     return f"{run.folder.id} runs as {who}, not as a job: stop it there with `kill {pid}`, and it saves a checkpoint first."
 
 
-def how_to_resume(run: Submitted) -> str:
-    """The message of `resubmit` for a run without a batch script."""
+def resume_message(run: RunEntry) -> str:
+    """Return the message of `resubmit` for a run without a batch script."""
     why = "ran on this machine" if run.scheduler is None else "no longer has a batch script"
     return f"{run.folder.id} {why}; resume it with `{train_command()} resume={shlex.quote(display_path(run.folder.path))}`."
 

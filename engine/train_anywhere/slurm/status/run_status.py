@@ -1,18 +1,18 @@
-"""What is known of one run."""
+"""The report of one run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.slurm.scheduler.queue import ENDED
-from train_anywhere.slurm.status.sources.ended import Ended
-from train_anywhere.slurm.status.sources.pending import Pending
+from train_anywhere.slurm.status.sources.job_end import JobEnd
+from train_anywhere.slurm.status.sources.pending import PendingJob
 
 OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing"}
-"""States of a run that will not train again by itself; Slurm has many for jobs that may."""
+"""States of a run that will not train again by itself. In any other state of Slurm a job may still run."""
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
-"""States of a run that did not end well by itself."""
+"""States of a run that failed without being cancelled."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Checkpoint:
     """The newest complete checkpoint of a run.
 
     Attributes:
-        age: seconds since it was published.
+        age: seconds since it was completed.
     """
 
     step: int
@@ -30,16 +30,16 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        epoch: the present one, from 1; of a run that has ended, epochs completed.
+        epoch: the current epoch, from 1; for a run that has ended, the completed epochs.
         step: optimizer steps done.
-        section: train, validation, test, checkpoint ...; None if nobody says.
-        rate: rows per second, in `unit`s.
-        seconds_left: until the last step, at the pace so far.
-        moved: seconds since it last moved.
-        data_wait: share of the training's time in which it waited for its next batch.
+        section: train, validation, test, checkpoint ...; None if not known.
+        rate: training throughput, in `unit` per second.
+        seconds_left: estimated seconds until the last step, at the average pace so far.
+        moved: seconds since the last progress.
+        data_wait: share of the training time spent waiting for the next batch.
         metrics: newest values; None for nan and inf.
         efficiency: share of a step in which the ranks do not wait for each other; None for one rank.
     """
@@ -60,30 +60,30 @@ class Progress:
 
 @dataclass(frozen=True)
 class Report:
-    """One run.
+    """The report of one run.
 
     Attributes:
-        id: name of the folder.
-        state: one word; empty where it is not known.
-        written: what run.json says.
+        id: name of the run folder.
+        state: state in one word; empty if not known.
+        written: state in run.json.
         where: the jobs and their cluster, or the process and its host.
-        jobs: their ids, oldest first.
-        pending: why its job waits; None if it does not.
-        ended: how Slurm says that its newest job ended; None if it ended well, or Slurm does not know.
+        jobs: ids of the jobs, oldest first.
+        pending: why the newest job waits; None if it does not.
+        ended: how the newest job ended according to Slurm; None if it ended normally, or Slurm does not know.
         hosts: the nodes of the newest attempt.
-        nodes: what the side process of each node has measured last, by host.
-        verdicts: what a person should know of it, see `monitor/verdicts.py`.
-        attempts: how often it was started.
-        steps_lost: steps that were trained twice after resumes.
-        resumed: both in words; empty for a run that was never resumed.
-        logs: of the newest job, as far as they exist.
-        rows: what features add, by title.
-        tensorboard: url and tunnel of the one that is served, if one is.
-        dashboard: the same of `monitor.dashboard`.
-        overrides: what was typed for it, by key.
-        next: commands worth typing, as typed here.
-        why: why it never began, of one that was to follow another; else Slurm's reason for its end, if its log has none.
-        trouble: why nothing is known of it.
+        nodes: the newest sample of each node, by host.
+        verdicts: warnings about the run, see `monitor/verdicts.py`.
+        attempts: number of starts.
+        steps_lost: steps that were trained again after resumes.
+        resumed: attempts and lost steps as a phrase; empty for a run that was never resumed.
+        logs: logs of the newest job, as far as they exist.
+        rows: rows of features, by title.
+        tensorboard: url and tunnel command of the run's TensorBoard, if it serves one.
+        dashboard: the same for `monitor.dashboard`.
+        overrides: overrides of the run, by key.
+        next: suggested commands.
+        why: why a run with after= never started, or why its job ended if the log does not show it.
+        trouble: why the run can't be read.
     """
 
     id: str
@@ -92,8 +92,8 @@ class Report:
     written: str = "nothing"
     where: str = ""
     jobs: tuple[str, ...] = ()
-    pending: Pending | None = None
-    ended: Ended | None = None
+    pending: PendingJob | None = None
+    ended: JobEnd | None = None
     framework: str | None = None
     strategy: str | None = None
     cluster: str | None = None
@@ -117,16 +117,16 @@ class Report:
 
     @property
     def alive(self) -> bool:
-        """Whether it may still train; where the scheduler is silent, by what run.json says."""
+        """True if the run may still train; decided by run.json if the scheduler does not answer."""
         return may_train(self.state, self.written)
 
 
 def may_train(state: str, written: str) -> bool:
-    """Whether a run in a state may still train; an empty one is not known."""
+    """Return whether a run in a state may still train; an empty `state` is not known."""
     return (state or written) not in OVER
 
 
-def differing(reports: list[Report]) -> list[str]:
-    """The keys whose values differ between the members of a sweep."""
+def differing_keys(reports: list[Report]) -> list[str]:
+    """Return the keys whose values differ between the members of a sweep."""
     keys = dict.fromkeys(key for report in reports for key in report.overrides)
     return [key for key in keys if len({report.overrides.get(key) for report in reports}) > 1]

@@ -1,44 +1,37 @@
-"""The page of a sweep: a row for each member, and one drawing for each metric with the curves of all members."""
+"""Write the page of a sweep: a row for each member, and a figure for each metric with the curves of all members."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.monitor.report.comparison import Comparison, page_of
+from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import drawable, figure
 from train_anywhere.monitor.report.page import NAME
 from train_anywhere.monitor.run_facts import Series, curves
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.status.find_runs import Submitted
-from train_anywhere.slurm.status.run_status import Report, differing
+from train_anywhere.slurm.status.find_runs import RunEntry
+from train_anywhere.slurm.status.run_status import Report, differing_keys
 from train_anywhere.slurm.status.sources.gather import gather, sweep_of
-from train_anywhere.slurm.status.text_page import how_far
+from train_anywhere.slurm.status.text_page import progress_parts
 
 MOST_CURVES = 30
-"""In one drawing: of a larger sweep, those of its first members."""
+"""Most curves in one figure. Of a larger sweep, the first members are drawn."""
 
 
-def write_sweep(found: Sequence[Submitted]) -> Path:
-    """Write report.html into the folder of the sweep, which holds its script; returns it.
-
-    Args:
-        found: the members of one sweep.
-
-    Raises:
-        OSError: the folder takes no file.
-    """
+def write_sweep(found: Sequence[RunEntry]) -> Path:
+    """Write report.html into the folder of the sweep's script, and return its path. Raises OSError."""
     sweep = sweep_of(found)
     assert sweep is not None
     reports = gather(found).reports
     path = found[0].folder.path.with_name(sweep) / NAME
-    write_atomic(path, page_of(comparison(f"{path.parent.parent.name} / {sweep}", reports)))
+    write_atomic(path, render_comparison(comparison(f"{path.parent.parent.name} / {sweep}", reports)))
     return path
 
 
 def comparison(title: str, reports: Sequence[Report]) -> Comparison:
-    """What the page shows."""
-    keys = differing([*reports])
-    metrics = [*dict.fromkeys(name for report in reports for name in shown(report))]
+    """Return the content of the page."""
+    keys = differing_keys([*reports])
+    metrics = [*dict.fromkeys(name for report in reports for name in evaluation_metrics(report))]
     return Comparison(
         title=title,
         lead=f"A sweep of {len(reports)} members; {sum(r.state == 'completed' for r in reports)} are completed.",
@@ -48,40 +41,40 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
                 report.id,
                 *(report.overrides.get(key, "-") for key in keys),
                 report.state or report.written,
-                ", ".join(how_far(report)) or "-",
-                *(text(report.progress.metrics.get(name)) for name in metrics),
+                ", ".join(progress_parts(report)) or "-",
+                *(format_metric(report.progress.metrics.get(name)) for name in metrics),
             ]
             for report in reports
         ],
         figures=[
             figure(name, drawn, "optimizer step")
-            for name, drawn in by_metric(reports, keys).items()
+            for name, drawn in curves_by_metric(reports, keys).items()
             if len(drawn) > 1 or len(reports) == 1
         ],
     )
 
 
-def shown(report: Report) -> list[str]:
-    """The metrics of a member that were measured by an evaluation."""
+def evaluation_metrics(report: Report) -> list[str]:
+    """Return the names of a member's metrics that validation or test has measured."""
     return [name for name in report.progress.metrics if "train" not in name]
 
 
-def by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str, dict[str, Series]]:
-    """The curves of all members, those of losses first."""
+def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str, dict[str, Series]]:
+    """Return the curves of all members by metric, losses first."""
     found: dict[str, dict[str, Series]] = {}
     for report in reports[:MOST_CURVES]:
         for name, points in curves(RunDir(report.path).metrics_csv).items():
             if len(known := drawable(points)) > 1:
-                found.setdefault(name, {})[name_of(report, keys)] = known
+                found.setdefault(name, {})[member_name(report, keys)] = known
     return {name: found[name] for name in sorted(found, key=lambda name: ("loss" not in name, name == "lr"))}
 
 
-def name_of(report: Report, keys: Sequence[str]) -> str:
-    """A member by what makes it differ."""
+def member_name(report: Report, keys: Sequence[str]) -> str:
+    """Return the number of a member and its differing values."""
     number = report.id.rpartition("-")[2]
     return " ".join([number, *(f"{key}={report.overrides[key]}" for key in keys if key in report.overrides)])
 
 
-def text(value: float | None) -> str:
-    """A metric in the table."""
+def format_metric(value: float | None) -> str:
+    """Format a metric for the table."""
     return "-" if value is None else f"{value:.4g}"

@@ -1,46 +1,48 @@
-"""Reports as text: a page of one run, a line each of several."""
+"""Format reports as text: a page for one run, a table for several."""
 
 from collections.abc import Iterator, Sequence
 
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.status.run_status import Report, differing
+from train_anywhere.slurm.status.run_status import Report, differing_keys
 from train_anywhere.slurm.status.sources import node_samples
 
 INDENT = 13
-"""Width of the names of rows."""
+"""Width of the column with the names of rows."""
 
 
 def headline(report: Report) -> str:
-    """The line of one run: id, state, where it is, how far, metrics."""
-    return one_line("  ".join([report.id, *_state(report), report.where, *how_far(report), *metrics(report)]))
+    """Return one line about a run: id, state, jobs, progress, metrics."""
+    return one_line(
+        "  ".join([report.id, *_state(report), report.where, *progress_parts(report), *metrics(report)])
+    )
 
 
 def page(report: Report) -> str:
-    """All that is known of one run; rows of which nothing is known are left out."""
+    """Return the page of one run, without rows that would be empty."""
     rows = [f"{name + ':':<{INDENT}}{one_line(text)}" for name, text in _rows(report) if text]
     return "\n".join([headline(report), *rows, *next_lines(report.next)])
 
 
 def table(reports: Sequence[Report]) -> str:
-    """A line for each run, in columns; those of a sweep have one for each key in which its members differ."""
-    keys = differing([*reports]) if _is_sweep(reports) else []
+    """Return a table with a line for each run. That of a sweep has a column for each key whose values differ."""
+    keys = differing_keys([*reports]) if _is_sweep(reports) else []
     lines = [["run", "state", "where", *keys, "progress", "metrics"]] + [
         [
             r.id,
             " ".join(_state(r)) or "?",
             r.where,
             *(r.overrides.get(key, "-") for key in keys),
-            ", ".join(how_far(r)) or "-",
+            ", ".join(progress_parts(r)) or "-",
             "  ".join(metrics(r)) or r.trouble or r.why or "-",
         ]
         for r in reports
     ]
-    return columns(lines)
+    return align_columns(lines)
 
 
-def columns(lines: Sequence[Sequence[str]]) -> str:
-    """The cells of each line below each other."""
+def align_columns(lines: Sequence[Sequence[str]]) -> str:
+    """Join the cells of each line, with aligned columns."""
     lines = [[*map(one_line, line)] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -49,14 +51,14 @@ def columns(lines: Sequence[Sequence[str]]) -> str:
 
 
 def next_lines(commands: Sequence[str]) -> list[str]:
-    """Commands, one below the other."""
+    """Return commands, one per line."""
     return [
         f"{'Next:' if not at else '':<{INDENT}}{one_line(command)}" for at, command in enumerate(commands)
     ]
 
 
-def how_far(report: Report) -> list[str]:
-    """Epoch and step, what it does, and what resumes have cost."""
+def progress_parts(report: Report) -> list[str]:
+    """Return epoch and step, and what resumes have cost."""
     p, parts = report.progress, []
     if p.step is not None:
         epochs, steps = (f"/{n}" if n is not None else "" for n in (p.epochs, p.steps))
@@ -65,7 +67,7 @@ def how_far(report: Report) -> list[str]:
 
 
 def metrics(report: Report) -> list[str]:
-    """Those of the evaluation, or of the training while there are no others."""
+    """Return the metrics of evaluations; while there are none, those of the training."""
     known = report.progress.metrics
     shown = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or (
         known if report.alive else {}
@@ -74,7 +76,7 @@ def metrics(report: Report) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 05 min`, `2 d 4 h`."""
+    """Format a duration: `45 s`, `12 min`, `3 h 05 min`, `2 d 4 h`."""
     minutes, whole = round(seconds / 60), round(seconds)
     if whole < 90:
         return f"{whole} s"
@@ -115,12 +117,12 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
 
 def _pending(report: Report) -> str:
     assert report.pending
-    said = report.pending.reason or "no reason is given"
-    return said + (f"; expected to start {report.pending.start}" if report.pending.start else "")
+    reason = report.pending.reason or "no reason is given"
+    return reason + (f"; expected to start {report.pending.start}" if report.pending.start else "")
 
 
 def _now(report: Report) -> str:
-    """`train, 1234 images/s, 3 min left; waits for data 4 % of the time; last moved 2 s ago`"""
+    """Return a phrase such as `train, 1234 images/s, 3 min left, waits for data 4 % of the time, last moved 2 s ago`."""
     p = report.progress
     if p.section is None:
         return ""
@@ -134,14 +136,14 @@ def _now(report: Report) -> str:
 
 
 def _behind(report: Report) -> str:
-    """What a kill would cost now, or has cost."""
+    """Return the steps since the last checkpoint, which a kill would lose."""
     done, saved = report.progress.step, report.checkpoint
     behind = done - saved.step if done is not None and saved else 0
     return f", {behind} step{'s'[: behind > 1]} since" if behind > 0 else ""
 
 
 def _nodes(report: Report) -> Iterator[tuple[str, str]]:
-    """What each node has measured last."""
+    """Yield each host with its newest sample."""
     for host, content in report.nodes.items():
-        if said := node_samples.line(content):
-            yield host, said
+        if sample := node_samples.line(content):
+            yield host, sample

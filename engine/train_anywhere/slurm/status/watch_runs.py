@@ -1,4 +1,4 @@
-"""Reports that are renewed until no run is alive: on a terminal in place, else as a line whenever one has changed."""
+"""Show reports until all runs have ended: updated in place on a terminal, else as a new line for each change."""
 
 import sys
 import time
@@ -7,21 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.slurm.status.sources.gather import Gathered
+from train_anywhere.slurm.status.sources.gather import RunReports
 from train_anywhere.slurm.status.text_page import headline
 
 EVERY_S = 5.0
-"""Seconds between two looks; a scheduler should not be asked more often."""
+"""Seconds between two updates; a scheduler should not be queried more often."""
 
 
-def watch(look: Callable[[], Gathered], text: Callable[[Gathered], str], every: float = EVERY_S) -> Gathered:
-    """Show the runs until all have ended; returns the last state of them.
-
-    Args:
-        look: gathers; called again and again.
-        text: what a terminal shows.
-        every: seconds in between.
-    """
+def watch(
+    look: Callable[[], RunReports], text: Callable[[RunReports], str], every: float = EVERY_S
+) -> RunReports:
+    """Show the runs until all have ended, and return their last reports. `look` is called every `every` seconds."""
     gathered = look()
     with _terminal() as screen:
         shown: dict[str, str] = {}
@@ -34,20 +30,22 @@ def watch(look: Callable[[], Gathered], text: Callable[[Gathered], str], every: 
 
 
 def _terminal() -> AbstractContextManager[Any]:
-    """Text that is drawn over itself; None where the output is no terminal."""
+    """Return a display that is updated in place; it enters as None if the output is not a terminal."""
     if not sys.stdout.isatty():
         return nullcontext()
     from rich.console import Console
     from rich.live import Live
 
-    terminal = getattr(sys.stdout, "stream", sys.stdout)  # what it does to draw over itself is not printable
+    terminal = getattr(
+        sys.stdout, "stream", sys.stdout
+    )  # below the filter that would drop rich's control characters
     return Live(console=Console(file=terminal), auto_refresh=False)
 
 
 def _show(
-    screen: Any, gathered: Gathered, text: Callable[[Gathered], str], shown: dict[str, str]
+    screen: Any, gathered: RunReports, text: Callable[[RunReports], str], shown: dict[str, str]
 ) -> dict[str, str]:
-    """Show what is new; returns the line of each run."""
+    """Show what has changed, and return the current line of each run."""
     lines = {report.id: headline(report) for report in gathered.reports}
     if screen is not None:
         from rich.text import Text

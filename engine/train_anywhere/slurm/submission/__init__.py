@@ -1,10 +1,10 @@
 """Submit a run.
 
 prepare       checks everything, in `start`; shows the dry run
-submit        makes the run folder and submits; `rollback` undoes all of it after a refusal
-snapshot      copies the code: files that `git` lists, without those of `left_out`
-allocation    runs the same script in an allocation (salloc, qsub -I)
+submit        creates the run folder and submits; `rollback` undoes that if the scheduler refuses
+snapshot      copies the code: the files that `git` lists, without those of `exclusions`
+allocation    detects an allocation (salloc, qsub -I), where the script runs without being submitted
 resubmit      submits a run again
-evaluation    submits `src/evaluate.py`; `trials` the trials of a search
-dry_run       what is printed
+evaluation    submits `src/evaluate.py`; `trials` submits the trials of a search
+dry_run       formats what a dry run and a submission print
 """

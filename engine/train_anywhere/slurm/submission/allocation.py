@@ -1,4 +1,4 @@
-"""Whether this command runs inside an allocation (salloc, qsub -I), and what the allocation offers."""
+"""Detect whether this command runs inside an allocation (salloc, qsub -I), and what the allocation offers."""
 
 import dataclasses
 import os
@@ -14,11 +14,11 @@ from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.queue import JOB_ID
 from train_anywhere.slurm.script.job import Job, devices_per_node
 
-BATCH = {"ENVIRONMENT": "BATCH", "PBS_ENVIRONMENT": "PBS_BATCH"}
-"""Variables of a batch job, with their values."""
+BATCH_VARIABLES = {"ENVIRONMENT": "BATCH", "PBS_ENVIRONMENT": "PBS_BATCH"}
+"""Variables with these values mark a batch job."""
 
-OURS = ("TRAIN_JOB", "TRAIN_HOSTS", STARTED)
-"""Variables of which a job of this project has at least one, whatever it runs."""
+PROJECT_VARIABLES = ("TRAIN_JOB", "TRAIN_HOSTS", STARTED)
+"""Variables of this project's jobs; each job has at least one of them."""
 
 
 class InsideJob(SubmitError):
@@ -27,10 +27,10 @@ class InsideJob(SubmitError):
 
 @dataclass(frozen=True)
 class Allocation:
-    """An allocation that was made by hand (salloc, qsub -I).
+    """An interactive allocation (salloc, qsub -I).
 
     Attributes:
-        job_id: its number.
+        job_id: its job id.
         nodes: number of nodes; 0 if unknown.
         cpus: CPUs on the node that has the fewest; 0 if unknown.
         gpus: GPUs on each node; 0 if unknown.
@@ -43,12 +43,12 @@ class Allocation:
 
 
 def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | None:
-    """Return the allocation in which a command would run now; None if it is to be submitted.
+    """Return the allocation in which a job would run now; None if it must be submitted.
 
     A notebook or an editor that runs as a batch job may submit if the scheduler answers there.
 
     Raises:
-        SubmitError: the job is over, and this shell still has its variables; or it can't submit.
+        SubmitError: the job of this shell has ended, or it is a batch job that can't submit.
     """
     here = refusal = None
     try:
@@ -58,37 +58,39 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
     if not (here or refusal):
         return None
     variable = next(v for v in JOB_VARIABLES if environ.get(v))
-    runs = _runs(variable, environ[variable])
+    runs = _is_running(variable, environ[variable])
     if runs is False:
         raise SubmitError(
-            f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job is over, and this shell still has its "
+            f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job has ended, and this shell still has its "
             f"variables; type `unset {variable}` to submit a job, or make a new allocation and type the command there."
         )
-    several = any(name in environ for name in OURS) or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    several = (
+        any(name in environ for name in PROJECT_VARIABLES) or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
+    )
     if refusal and (several or not runs):
         raise refusal
     if runs is None:
         print(
-            f"note: the scheduler does not say whether job {environ[variable]} around this shell still exists."
+            f"note: the scheduler does not answer, so whether job {environ[variable]} of this shell still exists is not known."
         )
     return here
 
 
-def _runs(variable: str, job: str) -> bool | None:
-    """Whether the scheduler has a job; None if it does not answer."""
+def _is_running(variable: str, job: str) -> bool | None:
+    """Return whether the scheduler lists the job as running; None if it does not answer."""
     try:
         pbs = variable != "SLURM_JOB_ID"
-        states = queue.queued("pbs", [job]).states.values() if pbs else lock.states(job)
+        states = queue.query_queue("pbs", [job]).states.values() if pbs else lock.read_job_states(job)
     except SchedulerError:
         return None
     return None if states is None else not {*states} <= {*queue.ENDED, "COMPLETING", "PENDING", "REQUEUED"}
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """The allocation around this process; None on a login node.
+    """Return the allocation of this process; None on a login node.
 
     Raises:
-        SubmitError: this is a batch job, or one of several tasks; a job must not submit or start itself again.
+        SubmitError: this is a batch job, or one of several tasks; a job must not submit or restart itself.
     """
     job_id = running_job(environ)
     if not job_id:
@@ -99,7 +101,7 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
             f"{name}={job_id!a} is not a job id: this shell is not in an allocation; unset {name}, or log in again."
         )
     several = "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
-    if several or any(environ.get(name) == value for name, value in BATCH.items()):
+    if several or any(environ.get(name) == value for name, value in BATCH_VARIABLES.items()):
         raise InsideJob(
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
@@ -109,12 +111,12 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
-    """GPUs on each node, from the options of salloc; `--gpus` on several nodes gives only their sum."""
+    """Return the GPUs on each node, or 0 if unknown: with `--gpus` on several nodes, Slurm gives only their sum."""
     if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
         return 0
     names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
-    given = next((n for n in names if environ.get(n)), names[0])
-    return sum(_numbers(environ, given, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
+    name = next((n for n in names if environ.get(n)), names[0])
+    return sum(_numbers(environ, name, r"(?:[^:,]+:)*([0-9]{1,9})"))  # a100:4
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -122,43 +124,43 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
-    """The numbers in a variable, one for each of its parts; [0] if it is not set.
+    """Return the numbers in the comma-separated parts of a variable; [0] if it is not set.
 
     Raises:
-        SubmitError: the scheduler would not write it so.
+        SubmitError: the variable does not have the scheduler's format.
     """
     parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
     if not all(parts):
         raise SubmitError(
-            f"{name}={environ[name]!a} is not what a scheduler writes there: this shell is not in an allocation, or "
+            f"{name}={environ[name]!a} does not have the scheduler's format: this shell is not in an allocation, or "
             f"something has changed the variable; unset {name}, or make a new allocation."
         )
     return [int(part[1]) for part in parts if part]
 
 
-def incomplete(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence if a variable is missing that the batch script reads in an allocation."""
+def missing_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a message if a variable is missing that the batch script reads in an allocation."""
     job = next(v for v in JOB_VARIABLES if environ.get(v))
     needed = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES") if job == "SLURM_JOB_ID" else ("PBS_NODEFILE",)
     if not (missing := [name for name in needed if not environ.get(name)]):
         return []
     return [
-        f"{job}={environ[job]} is set and {' and '.join(missing)} not, so this shell knows only a part of its allocation; "
+        f"{job}={environ[job]} is set but {' and '.join(missing)} not, so this shell knows only a part of its allocation; "
         f"`unset {job}` to submit a job, or type the command in the shell of the allocation (salloc, qsub -I)."
     ]
 
 
-def fits(job: Job, here: Allocation) -> list[str]:
-    """One sentence for each thing that the job needs and the allocation lacks."""
+def find_mismatches(job: Job, here: Allocation) -> list[str]:
+    """Return a message for each request of the job that does not match the allocation."""
     if job.members is not None:
         return [
             "a sweep is a job array, which can't run inside an allocation; run its members one by one, or submit from the login node."
         ]
     problems = []
     if here.nodes and here.nodes != job.nodes:
-        asked = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
+        requested = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
         problems.append(
-            f"trainer.nodes={asked}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
+            f"trainer.nodes={requested}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
         )
     if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
         problems.append(
@@ -169,13 +171,13 @@ def fits(job: Job, here: Allocation) -> list[str]:
 
 
 def fill_from_allocation(config: Config, here: Allocation | None) -> Config:
-    """In an allocation `auto` means all of it: the GPUs of a node, and its CPUs shared by the ranks; of a range, the nodes it has."""
+    """Resolve `auto` in an allocation: all GPUs of a node, its CPUs divided among the ranks, and its number of nodes."""
     if here is None:
         return config
     c, t = config.cluster, config.trainer
     if here.gpus and t.devices == "auto" and config.strategy.name != "single":
         t = dataclasses.replace(t, devices=here.gpus)
-    least, most = t.span
+    least, most = t.node_range
     if least < most and least <= here.nodes <= most:
         t = dataclasses.replace(t, nodes=here.nodes, total_devices=None)
     config = dataclasses.replace(config, trainer=t)

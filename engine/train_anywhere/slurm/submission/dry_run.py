@@ -1,18 +1,17 @@
-"""What `dry_run=true` and a submission print."""
+"""Format what a dry run and a submission print."""
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
 from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm.script import gpu_hours, units
 from train_anywhere.slurm.script.job import Job
 
 
-def table(job: Job) -> str:
-    """The resolved numbers, one per line."""
+def format_job(job: Job) -> str:
+    """Return the resolved numbers of a job, one per line."""
     gpu = (job.cluster.gpu_type or "") + (" " if job.cluster.gpu_type else "")
     per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
     rows = {
@@ -37,7 +36,7 @@ def table(job: Job) -> str:
         rows["array"] = f"{len(job.members)} members{throttle}"
     if job.cluster.chain > 1:
         rows["chain"] = f"{job.cluster.chain} jobs in a row"
-    if hours := gpu_hours.in_words(job):
+    if hours := gpu_hours.describe(job):
         rows["GPU hours"] = hours
     return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
 
@@ -54,23 +53,23 @@ def _time(time: int | None) -> str:
     return units.clock(time) if time else "no limit"
 
 
-def waits_for(config: Config) -> list[str]:
-    """A note on `after=RUN`; the scheduler, which knows the job, is not asked."""
-    if config.after is None:
-        return []
-    return [f"it starts when {display_path(Path(config.after))} is complete (after=)."]
+def after_notes(after: str | None) -> list[str]:
+    """Return a note about `after=RUN`, without a query to the scheduler."""
+    return [] if after is None else [f"it starts when {display_path(Path(after))} is complete (after=)."]
 
 
-def report(script: str, job: Job, notes: Sequence[str]) -> str:
-    """What a dry run prints; refusals are raised as an error afterwards."""
-    parts = [script, table(job)]
+def format_dry_run(script: str, job: Job, notes: Sequence[str]) -> str:
+    """Return what a dry run prints. Problems are raised as an error afterwards."""
+    parts = [script, format_job(job)]
     if notes:
         parts.append("\n".join(f"note: {n}" for n in notes))
     return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
 
 
-def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]) -> str:
-    """What a submission prints: the job, where everything is, what to type next."""
+def format_submission(
+    job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]
+) -> str:
+    """Return what a submission prints: the job, its folder and log, and the next commands."""
     jobs = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
     many = len(runs) > 1
     folder = f"{job.run}-*" if many else display_path(runs[0])
@@ -83,7 +82,7 @@ def submitted(job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, 
         f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
         "Run folder": folder if many else shlex.quote(folder),
         "Log": log,
-        **({"GPU hours": gpu_hours.in_words(job)} if gpu_hours.gpu_hours(job) else {}),
+        **({"GPU hours": gpu_hours.describe(job)} if gpu_hours.gpu_hours(job) else {}),
         "Next": f"{jobs} status {name}",
         "": f"{jobs} logs -f {name}",
         " ": f"{jobs} cancel {name}",

@@ -1,4 +1,4 @@
-"""From composed configurations to a submitted job: check everything, show it, run it in an allocation, or submit it."""
+"""Turn composed configurations into a job: check everything, then show it, run it in an allocation, or submit it."""
 
 import dataclasses
 import os
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from train_anywhere import features
-from train_anywhere.config.command.members import Tree, load_members, refuse_unlike
+from train_anywhere.config.command.members import Tree, load_members, refuse_mixed_members
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SchedulerError, SubmitError
-from train_anywhere.files.terminal.output import protect
+from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.runs.reopen.completed import complete, is_complete
-from train_anywhere.runs.reopen.resume import resumed
+from train_anywhere.runs.reopen.completion import completion_message, is_complete
+from train_anywhere.runs.reopen.resume import merge_resumed
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules import slurm_conf
 from train_anywhere.slurm.rules.rule_request import DataCheck, Request
@@ -29,13 +29,13 @@ from train_anywhere.slurm.submission.allocation import (
     Allocation,
     current_allocation,
     fill_from_allocation,
-    fits,
-    incomplete,
+    find_mismatches,
+    missing_variables,
 )
 from train_anywhere.slurm.submission.submit import run_in_allocation, submit
 
-RunCheck = Callable[[RunDir, Config], None]
-"""Raises CheckpointError for a run that can't be resumed; passed in, since checkpoints are read by other rooms."""
+RunCheck = Callable[[RunDir], None]
+"""Raises CheckpointError for a run that can't be resumed; injected so that `slurm` does not import `checkpoints`."""
 
 
 def start(
@@ -49,45 +49,46 @@ def start(
 
     Args:
         trees: the composed configuration of each member.
-        overrides: what was typed for each.
-        data_problems, refuse_unreadable: checks of the data and of the checkpoints, of rooms that this one does not know.
-        wants_results: a sweeper asks what each member's metric became.
+        overrides: the overrides of each member.
+        data_problems: check of the data set.
+        refuse_unreadable: check of the checkpoints of a run to resume.
+        wants_results: whether a sweeper needs the metric of each member.
 
     Returns:
-        With `wait=true` of each member the best value of `checkpoint.monitor`, or why there is none; else None.
+        For each member, with `wait=true` the best value of `checkpoint.monitor`, or why there is none; else None.
 
     Raises:
-        ConfigError, SubmitError, SchedulerError, CheckpointError: nothing was written or is left behind.
+        ConfigError, SubmitError, SchedulerError, CheckpointError: nothing was submitted, and all that was written is removed.
         UnclearError: a job may be queued, and its run folder is kept.
     """
-    refuse_unlike(trees, submitted=True)
+    refuse_mixed_members(trees, submitted=True)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
     here = current_allocation()
     numbers = range(len(trees)) if len(trees) > 1 else None
     jobs: list[Job] = []
     members = load_members(
-        [resumed(trees[0], run, overrides[0])] if run else trees,
+        [merge_resumed(trees[0], run, overrides[0])] if run else trees,
         overrides,
         lambda config: refusals(config, run, numbers, here, data_problems, jobs),
     )
-    refuse_sweeper(members[0].config, wants_results)
-    request = Request(fill_from_allocation(members[0].config, here), one_job(jobs), data_problems)
-    if run:
-        if is_complete(run, members[0].config):
-            print(complete(run, members[0].config))
+    refuse_sweeper(members[0].config.wait, wants_results)
+    request = Request(fill_from_allocation(members[0].config, here), common_job(jobs), data_problems)
+    if run and not members[0].config.from_scratch:
+        if is_complete(run, members[0].config.trainer):
+            print(completion_message(run, members[0].config))
             return [None]
-        refuse_unreadable(run, members[0].config)
+        refuse_unreadable(run)
     limits = [] if here else slurm_conf.problems(request.job)
     if members[0].config.dry_run:
-        show(request, here, limits)
+        show_dry_run(request, here, limits)
         return [None] * len(members)
     if limits:
         raise ConfigError(*limits)
     c = members[0].config
-    followed = features.follow({"after": c.after}, c.cluster.scheduler, Path(c.paths.results))
+    followed = features.find_dependency({"after": c.after}, c.cluster.scheduler, Path(c.paths.results))
     if run:
         refuse_second_job(run, bool(here))
-    protect()  # a job that is submitted must not look like a failure because nobody reads that it is
+    protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
     if here:
         sys.exit(run_in_allocation(request, members[0], run))
     return submit(request, members, run, followed)
@@ -101,10 +102,9 @@ def refusals(
     data_problems: DataCheck,
     jobs: list[Job] | None = None,
 ) -> list[str]:
-    """What keeps one member from being submitted; of a dry run only what leaves no job to show.
+    """Return the problems that prevent the submission of one member; in a dry run, only those that leave no job to show.
 
-    Args:
-        jobs: receives the job of the member.
+    The job of the member is appended to `jobs`.
     """
     try:
         config = fill_from_allocation(config, here)
@@ -117,27 +117,28 @@ def refusals(
         return []
     if not here:
         return rules.problems(request)
+    mismatches = [*find_mismatches(request.job, here), *missing_variables(os.environ)]
     waits = features.problems(config, lambda one: one.problems_in_allocation())
-    return [*rules.problems(request), *fits(request.job, here), *incomplete(os.environ), *waits]
+    return [*rules.problems(request), *mismatches, *waits]
 
 
 def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] | None) -> Job:
-    """The job of one member before its run folder is made."""
+    """Return the job of one member before its run folder exists."""
     folder = str(run.path) if run else f"{config.paths.results}/{config.name}/<run id>"
     return make_job(config, folder, f"{folder}/code", members)
 
 
-def one_job(jobs: Sequence[Job]) -> Job:
-    """Return the one job of all members.
+def common_job(jobs: Sequence[Job]) -> Job:
+    """Return the job that all members share.
 
     Raises:
-        ConfigError: members differ in what the scheduler sees: they can't be one array.
+        ConfigError: the members request different things of the scheduler, so they can't be one array.
     """
     first = jobs[0]
     if len({job.name for job in jobs}) > 1:
         run = Path(first.run).parent.parent / "sweep" / Path(first.run).name
         first = dataclasses.replace(first, name="sweep", run=str(run), code=f"{run}/code")
-    if differing := {name for job in jobs for name in _differing(first, job)}:
+    if differing := {name for job in jobs for name in _differing_fields(first, job)}:
         raise ConfigError(
             "the members of a sweep share one job array and must request the same; these differ in "
             f"{', '.join(sorted(differing))}: submit them one by one."
@@ -145,13 +146,13 @@ def one_job(jobs: Sequence[Job]) -> Job:
     return first
 
 
-NOT_SEEN = ("name", "run", "code", "batch", "framework", "strategy", "features")
-"""Fields of a job that may differ in one array: the script has none of them, or computes them for each member."""
+MEMBER_FIELDS = ("name", "run", "code", "batch", "framework", "strategy", "features")
+"""Fields of a job that may differ in one array: the script does not contain them, or computes them for each member."""
 
 
-def _differing(one: Job, other: Job) -> Iterator[str]:
+def _differing_fields(one: Job, other: Job) -> Iterator[str]:
     for f in dataclasses.fields(Job):
-        if f.name not in NOT_SEEN and getattr(one, f.name) != getattr(other, f.name):
+        if f.name not in MEMBER_FIELDS and getattr(one, f.name) != getattr(other, f.name):
             yield f.name
     if Path(one.run).parent.parent != Path(other.run).parent.parent:
         yield "paths.results"
@@ -160,65 +161,61 @@ def _differing(one: Job, other: Job) -> Iterator[str]:
 
 
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
-    """One job at a time in a run folder; a job that waits in the queue counts, this allocation itself does not.
+    """Refuse a second job in a run folder. A job that waits in the queue counts, this allocation itself does not.
 
     Raises:
-        CheckpointError, SubmitError: with the other one's job id.
-        SchedulerError: whether there is one can't be asked.
+        CheckpointError, SubmitError: there is another job, which the message names.
+        SchedulerError: the scheduler does not answer.
     """
     if in_allocation:
         RunLock(run).refuse_if_held()
         return
-    before = find_runs.submitted(run.path)
+    before = find_runs.read_entry(run.path)
     if before.trouble:
         raise SubmitError(before.trouble)
     if before.scheduler is None:
         return
     try:
         before = find_runs.with_unrecorded_jobs(before)
-        living = queue.queued(before.scheduler or "", before.job_ids).living(before.job_ids)
+        active = queue.query_queue(before.scheduler or "", before.job_ids).active(before.job_ids)
     except SchedulerError as error:
         raise SchedulerError(
             f"whether a job of this run is queued is not known: {error} Nothing was submitted."
         ) from None
     find_runs.refuse_unclear(before)
-    if living:
+    if active:
         raise SubmitError(
-            f"{queue.describe(living)} and is of this run: two would overwrite each other's checkpoints. "
+            f"{queue.describe(active)} and belongs to this run: two would overwrite each other's checkpoints. "
             f"Wait for its end, stop it (src/jobs.py cancel {run.id}), or start a new run."
         )
 
 
-def refuse_sweeper(config: Config, wants_results: bool) -> None:
-    """A sweeper that decides by results needs jobs that have ended.
+def refuse_sweeper(wait: bool, wants_results: bool) -> None:
+    """Refuse a sweeper that needs results if the submission does not wait for its jobs.
 
     Raises:
-        ConfigError: where the submission would return before.
+        ConfigError: the submission would return before there are results.
     """
-    if wants_results and not config.wait:
+    if wants_results and not wait:
         raise ConfigError(
             "this sweeper decides by the results of the members, but a submission returns before they ran; "
             "use wait=true, or hydra/sweeper=product."
         )
 
 
-def show(request: Request, here: Allocation | None, limits: Sequence[str]) -> None:
-    """Print the dry run; with dry_run=test ask the scheduler too.
-
-    Args:
-        here: the allocation in which the job would run, instead of being submitted.
-        limits: those of this machine's Slurm that the job breaks.
+def show_dry_run(request: Request, here: Allocation | None, limits: Sequence[str]) -> None:
+    """Print the dry run; with dry_run=test, query the scheduler too. `limits` are messages about limits of this machine's Slurm.
 
     Raises:
-        ConfigError, SubmitError: what would stop a submission.
+        ConfigError, SubmitError: a submission would be refused.
     """
     script = render(request.job)
     test, kind = request.config.dry_run == "test", request.config.cluster.scheduler
     problems = rules.problems(request, elsewhere=not test)
-    waits = dry_run.waits_for(request.config)
+    waits = dry_run.after_notes(request.config.after)
     of_shell = [] if here else clean_environment.notes(script)
     notes = [*rules.notes(request), *of_shell, *waits, *([] if test else limits)]
-    print(dry_run.report(script, request.job, notes), flush=True)
+    print(dry_run.format_dry_run(script, request.job, notes), flush=True)
     if problems or (test and limits):
         raise ConfigError(*problems, *limits)
     if test and kind == "slurm":
@@ -226,4 +223,4 @@ def show(request: Request, here: Allocation | None, limits: Sequence[str]) -> No
     elif test:
         print("PBS has no way to test a script without submitting it.")
     elif kind == "slurm" and shutil.which("sbatch"):
-        print(client.expected(script))
+        print(client.estimate_start(script))

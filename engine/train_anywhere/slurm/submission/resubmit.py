@@ -1,4 +1,4 @@
-"""Submit runs again: same folder, same code, from the newest checkpoint."""
+"""Submit runs again, with the same folder and code, from the newest checkpoint."""
 
 import re
 import shlex
@@ -13,77 +13,75 @@ from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.runs.summary import display_path, train_command
-from train_anywhere.slurm.scheduler.jobs_in_turn import submit_chain
-from train_anywhere.slurm.script.clean_environment import show_notes
+from train_anywhere.slurm.scheduler.job_chain import submit_chain
+from train_anywhere.slurm.script.clean_environment import print_notes
 from train_anywhere.slurm.script.render import ranges
 from train_anywhere.slurm.status import local_runs
-from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission.rollback import Submission
-from train_anywhere.slurm.submission.submit import kept, record
+from train_anywhere.slurm.submission.submit import record_job, record_unclear_job
 
 
-def again(runs: Sequence[Submitted], results: Path, trust: bool) -> str:
-    """Submit one run, or members of one sweep, again, with all options of the submission; returns the job ids.
+def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
+    """Submit a run, or members of one sweep, again, with the same options, and return the job ids.
 
-    Args:
-        results: where run folders are.
-        trust: accept a script that this user has not submitted from there.
+    `trust` accepts a script that this user has not submitted from its folder.
 
     Raises:
-        CheckpointError: a link is in the place of a file of a run folder.
-        SubmitError, SchedulerError: it was refused; the runs are unchanged.
+        CheckpointError: a file of a run folder is a link.
+        SubmitError, SchedulerError: the submission was refused, and the runs are unchanged.
         UnclearError: a job may be queued.
     """
     for submitted in runs:
         refuse_links(submitted.folder)
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
-    followed = features.follow(runs[0].folder.info(), kind, results)
+    followed = features.find_dependency(runs[0].folder.read_info(), kind, results)
     folders = [r.folder for r in runs]
     members = [r.member for r in runs if r.member is not None]
     with Submission(results, folders) as submission:
         for run in folders:
             run.update(state="queued")
-        submission.written()
+        submission.mark_written()
         try:
             jobs = submit_chain(
                 kind,
                 script,
-                _chain(folders[0]),
-                lambda i: record(folders, members or None, i),
-                members=_array(members, script),
+                _chain_length(folders[0]),
+                lambda i: record_job(folders, members or None, i),
+                members=_array_members(members, script),
                 ok=followed.jobs if followed else (),
             )
         except UnclearError as error:
-            raise kept(error, folders) from None
-    show_notes(script)
+            raise record_unclear_job(error, folders) from None
+    print_notes(script)
     return " -> ".join(jobs)
 
 
-def _chain(run: RunDir) -> int:
+def _chain_length(run: RunDir) -> int:
     """Return `cluster.chain` of a run; 1 if its configuration can't be read."""
     with suppress(CheckpointError, KeyError, TypeError):
         return int(read_frozen(run)["cluster"]["chain"])
     return 1
 
 
-def _array(members: Sequence[int], script: Path) -> str | None:
-    """Return members of the script's array for the scheduler, with the script's limit of how many run at once."""
+def _array_members(members: Sequence[int], script: Path) -> str | None:
+    """Return the members as a list for the scheduler, with the script's limit of members that run at once."""
     limit = re.search(
         r"^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"), re.MULTILINE
     )
     return ranges(members) + (limit[1] if limit and len(members) > 1 else "") if members else None
 
 
-def common_script(runs: Sequence[Submitted]) -> Path:
-    """The batch script that all the runs share.
+def common_script(runs: Sequence[RunEntry]) -> Path:
+    """Return the batch script that all the runs share.
 
     Raises:
-        SubmitError: there is none, there are several, or it belongs to another folder.
+        SubmitError: a run has no script, there are several, or it belongs to another folder.
     """
     for run in runs:
         if run.script is None:
-            raise SubmitError(local_runs.how_to_resume(run))
+            raise SubmitError(local_runs.resume_message(run))
         refuse_renamed(run, run.script)
     scripts = {r.script for r in runs if r.script}
     if len(scripts) > 1:
@@ -93,11 +91,11 @@ def common_script(runs: Sequence[Submitted]) -> Path:
     return scripts.pop()
 
 
-def refuse_renamed(run: Submitted, script: Path) -> None:
+def refuse_renamed(run: RunEntry, script: Path) -> None:
     """Refuse a script that names another run folder, because the run was moved.
 
     Raises:
-        SubmitError: it names another folder, or can't be read.
+        SubmitError: the script names another folder, or can't be read.
     """
     try:
         text = script.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""A submission writes all or nothing: a refused one is rolled back."""
+"""Roll back a submission that was refused, so that it writes everything or nothing."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,36 +7,36 @@ from types import TracebackType
 from typing import Self
 
 from train_anywhere.errors import SubmitError, UnclearError
-from train_anywhere.files.atomic import take, write_atomic
+from train_anywhere.files.atomic import claim, write_atomic
 from train_anywhere.files.removal import remove_empty, remove_file
-from train_anywhere.files.typed_paths import as_typed
+from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.folder import JOBS, RunDir, discard, point_latest
-from train_anywhere.slurm.scheduler.client import SCRIPT, held_interrupt
+from train_anywhere.slurm.scheduler.client import SCRIPT, delay_interrupt
 
-WRITTEN = ("config.yaml", "overrides.txt", "run.json", "state", JOBS, *SCRIPT.values())
-"""Files of a run folder that a submission writes; `config.yaml.1` is what it kept of an earlier one."""
+SUBMISSION_FILES = ("config.yaml", "overrides.txt", "run.json", "state", JOBS, *SCRIPT.values())
+"""Files of a run folder that a submission writes. It keeps an earlier version as `config.yaml.1`."""
 
 
 class Submission:
-    """`with Submission(results, runs) as submission:` around a submission; an error removes what was written inside.
+    """A context manager around a submission, which removes what was written inside if there is an error.
 
-    After an `UnclearError` everything stays: a job that may be queued needs its run folder.
+    After an `UnclearError` everything stays, because a job that may be queued needs its run folder.
 
     Args:
-        results: where run folders are.
-        runs: the runs that exist already.
+        results: folder of the run folders.
+        runs: the runs that existed before.
 
     Attributes:
-        undo: functions that undo other changes, such as new folders; append each as soon as the change is made.
+        undo: functions that undo other changes, such as new folders. Append each one as soon as the change is made.
     """
 
     def __init__(self, results: Path, runs: Sequence[RunDir]) -> None:
         self.undo: list[Callable[[], object]] = []
         self._link, self._runs = results / "latest", runs
-        self._latest = as_typed(self._link) if self._link.is_symlink() else None
+        self._latest = resolve_as_typed(self._link) if self._link.is_symlink() else None
         self._names = {p.name for p in results.iterdir()} if results.is_dir() else set()
         self._folders = [p for p in (results, *results.parents) if not p.exists()]
-        self._before = {path: content(path) for path in self._written()}
+        self._before = {path: read_content(path) for path in self._submission_files()}
         self._infos = {p: self._before.get(p) for r in runs for p in (r.info_file, r.state_file)}
 
     def __enter__(self) -> Self:
@@ -45,36 +45,36 @@ class Submission:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises SubmitError in place of an error of the file system."""
+        """Roll back after an error. Raises SubmitError in place of an error of the file system."""
         if error is None or isinstance(error, UnclearError):
             return
-        with held_interrupt("taking back what was written"):
-            self._take_back()
+        with delay_interrupt("removing what was written"):
+            self._roll_back()
         if isinstance(error, OSError):
             raise SubmitError(
                 f"the run folder can't be written: {error.filename or ''}: {error.strerror}; nothing was submitted."
             ) from None
 
-    def written(self) -> None:
-        """Everything is written and a job may start: from now on a change of run.json is the job's and stays."""
-        self._infos = {path: content(path) for path in self._infos}
+    def mark_written(self) -> None:
+        """Record that everything is written. A job may start now, so later changes of run.json are its own and stay."""
+        self._infos = {path: read_content(path) for path in self._infos}
 
-    def new(self, run: RunDir) -> None:
-        """A run folder was made."""
+    def add_run(self, run: RunDir) -> None:
+        """Remove this new run folder in a rollback."""
         self.undo.append(lambda: _discard(run))
         if run.path.parent.name not in self._names:
             self._folders.insert(0, run.path.parent)
 
-    def _written(self) -> list[Path]:
-        """Files of the existing run folders that a submission writes."""
-        names = re.compile(rf"({'|'.join(map(re.escape, WRITTEN))})(\.\d+)?")
+    def _submission_files(self) -> list[Path]:
+        """Return the files that a submission writes, of the run folders that existed before."""
+        names = re.compile(rf"({'|'.join(map(re.escape, SUBMISSION_FILES))})(\.\d+)?")
         return [path for run in self._runs for path in run.path.iterdir() if names.fullmatch(path.name)]
 
-    def _take_back(self) -> None:
+    def _roll_back(self) -> None:
         for undo in reversed(self.undo):
             undo()
-        for path in {*self._before, *self._written()}:
-            before, now = self._before.get(path), content(path)
+        for path in {*self._before, *self._submission_files()}:
+            before, now = self._before.get(path), read_content(path)
             if now != before and now == self._infos.get(path, now):
                 _restore(path, before)
         if self._link.is_symlink() and not self._link.exists():
@@ -84,17 +84,17 @@ class Submission:
 
 
 def _discard(run: RunDir) -> None:
-    """Remove a new run folder. No job of it is queued any more: that would be an `UnclearError`."""
+    """Remove a new run folder. It has no queued job: that would be an `UnclearError`."""
     if run.jobs.exists():
-        remove_file(take(run.jobs))
+        remove_file(claim(run.jobs))
     discard(run)
 
 
-def content(path: Path) -> bytes | None:
-    """The bytes of a file; None if it does not exist.
+def read_content(path: Path) -> bytes | None:
+    """Return the bytes of a file; None if it does not exist.
 
     Raises:
-        SubmitError: it can't be read.
+        SubmitError: the file can't be read.
     """
     try:
         return path.read_bytes()
@@ -106,6 +106,6 @@ def content(path: Path) -> bytes | None:
 
 def _restore(path: Path, before: bytes | None) -> None:
     if before is None:
-        remove_file(take(path))
+        remove_file(claim(path))
     else:
         write_atomic(path, before)

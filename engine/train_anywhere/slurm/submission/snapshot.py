@@ -1,4 +1,4 @@
-"""A job runs the code as it was at submission: a copy of the project's files in the run folder."""
+"""Copy the project's files into the run folder, so that a job runs the code as it was at submission."""
 
 import errno
 import itertools
@@ -13,30 +13,30 @@ from pathlib import Path
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ENGINE
 from train_anywhere.slurm.submission import git
-from train_anywhere.slurm.submission.left_out import (
-    UNREAD,
-    group_reads,
-    special,
+from train_anywhere.slurm.submission.exclusions import (
+    UNUSED_FOLDERS,
+    describe_special,
+    is_group_readable,
     why_data,
     why_not_copied,
     why_private,
 )
 
-PIECE = 2**20
+CHUNK = 2**20
 """Bytes copied at a time."""
 
-SOME = 20
-"""Paths that are named, and tracked files whose permissions are looked at."""
+MAX_LISTED = 20
+"""Largest number of paths in notes, and of tracked files whose permissions are checked."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was copied.
+    """A copy of the code.
 
     Attributes:
-        commit: the commit checked out; None without git.
-        dirty: whether files differed from it (tests excepted).
-        notes: sentences for the user: what was left out, and why.
+        commit: the current commit; None without git.
+        dirty: whether files other than tests differed from it.
+        notes: notes for the user about excluded files, with reasons.
     """
 
     commit: str | None
@@ -44,19 +44,16 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def take(root: Path, code: Path, results: Path) -> Snapshot:
-    """Copy the project except its tests into `code`: files that git tracks, and new ones that it does not ignore.
+def take_snapshot(root: Path, code: Path, results: Path) -> Snapshot:
+    """Copy the project without its tests into `code`: files that git tracks, and new ones that it does not ignore.
 
-    Args:
-        root: the project's folder.
-        code: folder to be made.
-        results: folder of the runs, never copied.
+    The folder of the results is never copied.
 
     Raises:
         SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
     """
     try:
-        return _take(root, code, results, git.read_state(root))
+        return _take_snapshot(root, code, results, git.read_state(root))
     except PermissionError as error:
         raise SubmitError(
             f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
@@ -66,46 +63,47 @@ def take(root: Path, code: Path, results: Path) -> Snapshot:
         raise SubmitError(f"the project's files can't be copied to {code}: {error}.") from error
 
 
-def _take(root: Path, code: Path, results: Path, known: git.GitState | None) -> Snapshot:
+def _take_snapshot(root: Path, code: Path, results: Path, known: git.GitState | None) -> Snapshot:
     left_out: dict[str, str] = {}
-    tracked = [*_wanted(results, root, known.tracked)] if known else []
-    new = [*_wanted(results, root, known.untracked if known else _walk(root, left_out))]
-    shared = group_reads(root, tracked[:SOME] if known else new)
+    tracked = [*_drop_results_and_tests(results, root, known.tracked)] if known else []
+    new = [*_drop_results_and_tests(results, root, known.untracked if known else _walk(root, left_out))]
+    shared = is_group_readable(root, tracked[:MAX_LISTED] if known else new)
     names = [*tracked, *_code_only(root, new, left_out, shared)]
     _copy(root, code, (name for name in names if not name.startswith("engine/")), left_out)
-    _copy(ENGINE, code, _engine(root, names, left_out), left_out)
+    _copy(ENGINE, code, _engine_files(root, names, left_out), left_out)
     if known is None:
         note = f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
         return Snapshot(None, False, (note, *_notes(left_out)))
     return Snapshot(known.commit, known.changed or bool(new), tuple(_notes(left_out)))
 
 
-def _engine(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:
-    """Yield the files of the engine that runs now, below `ENGINE`: those of the project's engine/, else the installed ones."""
+def _engine_files(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:
+    """Yield the files of the running engine, relative to `ENGINE`: those of the project's engine/, else the installed ones."""
     if ENGINE.resolve() == (root / "engine").resolve():
         yield from (n.removeprefix("engine/") for n in names if n.startswith("engine/train_anywhere/"))
     else:
-        yield from (f"train_anywhere/{name}" for name in _walk(ENGINE / "train_anywhere", left_out, apart=()))
+        yield from (
+            f"train_anywhere/{name}" for name in _walk(ENGINE / "train_anywhere", left_out, excluded=())
+        )
 
 
 def _notes(left_out: dict[str, str]) -> Iterator[str]:
-    shown = itertools.islice(left_out.items(), SOME)
+    shown = itertools.islice(left_out.items(), MAX_LISTED)
     yield from (f"{name} was left out of the snapshot: {why}." for name, why in shown)
-    if len(left_out) > SOME:
-        yield f"{len(left_out) - SOME} more paths were left out of the snapshot, such as {[*left_out][-1]}."
+    if len(left_out) > MAX_LISTED:
+        yield f"{len(left_out) - MAX_LISTED} more paths were left out of the snapshot, such as {[*left_out][-1]}."
 
 
-def _wanted(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
-    """The names that are neither results nor tests."""
-    others = (os.path.relpath(results, root) + "/", *UNREAD)
+def _drop_results_and_tests(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
+    """Return the names that are neither results nor tests."""
+    others = (os.path.relpath(results, root) + "/", *UNUSED_FOLDERS)
     return (n for n in names if not n.startswith(others))
 
 
 def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], shared: bool) -> Iterator[str]:
-    """Of files that git does not track, those that are code; the others are added to `left_out` with a reason.
+    """Yield those untracked files that are code, and add the others to `left_out` with a reason.
 
-    Args:
-        shared: whether the group may read the project, so that what it can't read is private.
+    If the project is `shared`, its group may read it, so files that the group can't read are private.
     """
     for name in names:
         if why := why_not_copied(root, name):
@@ -117,16 +115,16 @@ def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], share
 
 
 def _walk(
-    root: Path, left_out: dict[str, str], apart: Collection[str] = ("data", "results")
+    root: Path, left_out: dict[str, str], excluded: Collection[str] = ("data", "results")
 ) -> Iterator[str]:
-    """Files of a project without git: nothing hidden, no caches, no environments, and no folders of `apart` at the top."""
+    """Yield the files of a project without git, without hidden files, caches, environments, and top folders in `excluded`."""
 
     def unreadable(error: OSError) -> None:
         left_out[os.path.relpath(error.filename, root)] = f"it can't be read ({error.strerror})"
 
     for folder, folders, files in os.walk(root, onerror=unreadable):
         here = Path(folder)
-        top = apart if here == root else ()
+        top = excluded if here == root else ()
         folders[:] = [
             f
             for f in folders
@@ -139,24 +137,24 @@ def _walk(
 
 
 def _copy(root: Path, code: Path, names: Iterable[str], left_out: dict[str, str]) -> None:
-    """Copy files and folders; sockets and the like are added to `left_out` with a reason."""
+    """Copy files and folders, and add sockets and the like to `left_out` with a reason."""
     os.makedirs(code, exist_ok=True)
-    with suppress(OSError):  # a disk without permissions
+    with suppress(OSError):  # a file system without permissions
         code.chmod(code.stat().st_mode & (root.stat().st_mode | 0o700))
-    made = {""}
+    created = {""}
     for name in names:
-        _make_folder(root, code, os.path.dirname(name.rstrip("/")), made)
+        _make_folder(root, code, os.path.dirname(name.rstrip("/")), created)
         source, target = os.path.join(root, name), os.path.join(code, name)
         try:
             _copy_path(source, target)
         except _SpecialFileError as kind:
             left_out[name] = str(kind)
         except IsADirectoryError:  # a submodule, or another repository
-            shutil.copytree(source, target, symlinks=True, ignore=_ignoring(root, left_out))
+            shutil.copytree(source, target, symlinks=True, ignore=_make_ignore(root, left_out))
 
 
-def _ignoring(root: Path, left_out: dict[str, str]) -> Callable[[str, list[str]], set[str]]:
-    """For copytree: skips git's history and what must not be copied."""
+def _make_ignore(root: Path, left_out: dict[str, str]) -> Callable[[str, list[str]], set[str]]:
+    """Return an `ignore` function for copytree that skips `.git` and what must not be copied."""
 
     def ignore(folder: str, entries: list[str]) -> set[str]:
         found = {e: os.path.relpath(os.path.join(folder, e), root) for e in entries if e != ".git"}
@@ -168,18 +166,18 @@ def _ignoring(root: Path, left_out: dict[str, str]) -> Callable[[str, list[str]]
 
 
 class _SpecialFileError(Exception):
-    """A path has no content to copy."""
+    """A path without content to copy, such as a socket."""
 
 
-def _make_folder(root: Path, code: Path, folder: str, made: set[str]) -> None:
-    """Make a folder, and those above it, no more open than that of the project."""
-    if folder not in made:
-        _make_folder(root, code, os.path.dirname(folder), made)
+def _make_folder(root: Path, code: Path, folder: str, created: set[str]) -> None:
+    """Create a folder and its parents, with permissions no wider than those of the project's folder."""
+    if folder not in created:
+        _make_folder(root, code, os.path.dirname(folder), created)
         with suppress(FileNotFoundError):  # deleted, but still in git's index
             mode = os.stat(os.path.join(root, folder)).st_mode & 0o777
-            with suppress(FileExistsError):  # a folder has taken the place of a tracked file
+            with suppress(FileExistsError):  # a folder has replaced a tracked file
                 os.mkdir(os.path.join(code, folder), mode | 0o700)
-        made.add(folder)
+        created.add(folder)
 
 
 def _copy_path(source: str, target: str) -> None:
@@ -192,23 +190,23 @@ def _copy_path(source: str, target: str) -> None:
             raise _SpecialFileError("it is a socket") from None
         if error.errno != errno.ELOOP:
             raise
-        if os.path.exists(source):  # a link: its target is copied, because that may be edited too
+        if os.path.exists(source):  # a link: its target is copied, because it may be edited too
             _copy_path(os.path.realpath(source), target)
 
 
 def _copy_file(source: str, target: str) -> None:
-    """Copy bytes and permissions with as few system calls as possible, because shared disks answer each slowly."""
+    """Copy bytes and permissions with few system calls, because each one is slow on a shared disk."""
     no_waiting = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a FIFO would wait for a writer
     read = os.open(source, os.O_RDONLY | no_waiting)
     try:
         mode = os.fstat(read).st_mode
-        if kind := special(mode):
+        if kind := describe_special(mode):
             raise _SpecialFileError(kind)
         if not stat.S_ISREG(mode):
             raise IsADirectoryError(source)
         write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode & 0o777)
         try:
-            while piece := os.read(read, PIECE):
+            while piece := os.read(read, CHUNK):
                 while piece:
                     piece = piece[os.write(write, piece) :]
         finally:

@@ -1,4 +1,4 @@
-"""Make the run folder, submit, say so; or run the same script in an allocation that is there already."""
+"""Create the run folder and submit its batch script, or run the script in an existing allocation."""
 
 import dataclasses
 import itertools
@@ -9,76 +9,72 @@ from functools import partial
 from pathlib import Path
 
 from train_anywhere.config.command.members import Member
-from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Monitor
 from train_anywhere.errors import SubmitError, UnclearError
-from train_anywhere.features.feature import Followed
+from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.removal import remove
 from train_anywhere.runs.attempts import running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, now, point_latest
-from train_anywhere.runs.reopen.from_scratch import put_back, set_aside
+from train_anywhere.runs.reopen.from_scratch import move_aside, move_back
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.trust import remember, remember_job, remember_script
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.scheduler import client
-from train_anywhere.slurm.scheduler.jobs_in_turn import submit_chain
-from train_anywhere.slurm.scheduler.wait_for_jobs import Waiting
+from train_anywhere.slurm.scheduler.job_chain import submit_chain
+from train_anywhere.slurm.scheduler.queue_poller import QueuePoller
 from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job
-from train_anywhere.slurm.status.best import result
+from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.submission import dry_run, snapshot
 from train_anywhere.slurm.submission.rollback import Submission
 
 
 def submit(
-    request: Request, members: Sequence[Member], run: RunDir | None, followed: Followed | None = None
+    request: Request, members: Sequence[Member], run: RunDir | None, followed: Dependency | None = None
 ) -> list[float | SubmitError | None]:
-    """Submit a checked job and print what comes next; see `train_anywhere.slurm.submission.prepare.start`.
+    """Submit a checked job and print the next commands; returns the same as `train_anywhere.slurm.submission.prepare.start`.
 
-    Args:
-        request: the job of all members.
-        members: each gets a run folder.
-        run: the run folder to resume, or None for new ones.
-        followed: what must be complete before.
+    Without a `run` to resume, each member gets a new run folder. The run `followed` must be complete first.
 
     Raises:
-        SubmitError, SchedulerError: the scheduler refused it or is not there; everything is as it was before.
-        UnclearError: a job may be queued: the run folder is kept.
-        Interrupted: Ctrl-C; everything is as it was before.
+        SubmitError, SchedulerError: the scheduler refused the job or does not answer; all changes are undone.
+        UnclearError: a job may be queued, and the run folder is kept.
+        SubmitInterrupted: Ctrl-C was pressed; all changes are undone.
     """
     kind = request.job.cluster.scheduler
-    packed = prepared(request.job, results_of(members))
-    with Submission(results_of(members), [run] if run else []) as submission:
-        job, runs, taken = make_folders(packed, members, run, submission, followed)
+    prepared = run_before_submission(request.job, results_folder(members))
+    with Submission(results_folder(members), [run] if run else []) as submission:
+        job, runs, code_snapshot = make_folders(prepared, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
         try:
             job_ids = submit_chain(
                 kind,
                 script,
                 job.cluster.chain,
-                lambda i: record(runs, job.members, i),
+                lambda i: record_job(runs, job.members, i),
                 ok=followed.jobs if followed else (),
             )
         except UnclearError as error:
-            let_run(script, runs, members)
-            raise kept(error, runs) from None
-    let_run(script, runs, members)
+            remember_runs(script, runs, members)
+            raise record_unclear_job(error, runs) from None
+    remember_runs(script, runs, members)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
     notes = [
         *rules.notes(request),
         *clean_environment.notes(script.read_text()),
-        *taken.notes,
+        *code_snapshot.notes,
         *([followed.note] if followed and followed.note else []),
     ]
-    print(dry_run.submitted(job_ids, job, [r.path for r in runs], log, notes), flush=True)
+    print(dry_run.format_submission(job_ids, job, [r.path for r in runs], log, notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)
-    wait_for(kind, job_ids)
-    return [result(r, m.config) for r, m in zip(runs, members, strict=True)]
+    wait_for_jobs(kind, job_ids)
+    return [sweep_result(r, m.config.checkpoint) for r, m in zip(runs, members, strict=True)]
 
 
 def make_folders(
@@ -86,48 +82,46 @@ def make_folders(
     members: Sequence[Member],
     run: RunDir | None,
     submission: Submission,
-    followed: Followed | None = None,
+    followed: Dependency | None = None,
 ) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
-    """The run folders of a job: frozen configuration, code, script. A sweep's members share code and script.
+    """Create the run folders of a job, with frozen configuration, code and script. A sweep's members share code and script.
 
     Returns:
-        The job with its real folders, the run folders, what the snapshot is of.
+        The job with its real folders, the run folders, and the snapshot of the code.
     """
-    results = results_of(members)
+    results = results_folder(members)
     base = run or create(results, job.name)
-    code = fresh(base.path / "code")
+    code = free_code_folder(base.path / "code")
     if run:
         submission.undo.append(partial(remove, claim_code(code)))
         if members[0].config.from_scratch:
-            submission.undo.append(partial(put_back, run, set_aside(run)))
+            submission.undo.append(partial(move_back, run, move_aside(run)))
     else:
-        submission.new(base)
-    runs = (
-        [base]
-        if job.members is None
-        else [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
-    )
+        submission.add_run(base)
+    runs = [base]
+    if job.members is not None:
+        runs = [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
-    taken = snapshot.take(ROOT, Path(job.code), results)
-    job = with_code(job)
+    code_snapshot = snapshot.take_snapshot(ROOT, Path(job.code), results)
+    job = run_after_snapshot(job)
     write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
     for r, member in zip(runs, members, strict=True):
         if r is not base:
-            submission.new(claim(r.path))
-        write_run(r, job, member, taken, followed)
+            submission.add_run(claim(r.path))
+        write_run(r, job, member, code_snapshot, followed)
     if job.members is not None:
         point_latest(results, runs[0].path)
-    submission.written()
-    return job, runs, taken
+    submission.mark_written()
+    return job, runs, code_snapshot
 
 
-def prepared(job: Job, results: Path) -> Job:
-    """Return the job with what its features do on the login node. Raises SubmitError."""
+def run_before_submission(job: Job, results: Path) -> Job:
+    """Run the features' `before_submission` on the login node, and return the updated job. Raises SubmitError."""
     return dataclasses.replace(job, features=job.features.before_submission(results))
 
 
-def with_code(job: Job) -> Job:
-    """Return the job with what its features do with the copy of the code. Raises OSError."""
+def run_after_snapshot(job: Job) -> Job:
+    """Run the features' `after_snapshot` on the copied code, and return the updated job. Raises OSError."""
     return dataclasses.replace(job, features=job.features.after_snapshot(Path(job.code)))
 
 
@@ -135,15 +129,12 @@ def write_run(
     run: RunDir,
     job: Job,
     member: Member,
-    taken: snapshot.Snapshot | None,
-    followed: Followed | None = None,
+    code_snapshot: snapshot.Snapshot | None,
+    followed: Dependency | None = None,
 ) -> None:
-    """What the ranks read, and what run.json says of a run before its job begins.
-
-    Args:
-        taken: what its code is of; None where that is known of another run with the same code.
-    """
-    write_frozen(run, for_a_log(member.config), member.overrides)
+    """Write the frozen configuration for the ranks, and the first run.json; without a snapshot, it lacks commit and dirty."""
+    config = dataclasses.replace(member.config, monitor=use_plain_progress(member.config.monitor))
+    write_frozen(run, config, member.overrides)
     run.update(
         state="queued",
         framework=member.config.framework,
@@ -152,33 +143,31 @@ def write_run(
         cluster=job.cluster.name,
         nodes=job.nodes,
         world_size=job.world_size,
-        **({"commit": taken.commit, "dirty": taken.dirty} if taken else {}),
+        **({"commit": code_snapshot.commit, "dirty": code_snapshot.dirty} if code_snapshot else {}),
         submitted=now(),
         after=followed.path if followed else None,
     )
 
 
-def results_of(members: Sequence[Member]) -> Path:
-    """Where run folders are made."""
+def results_folder(members: Sequence[Member]) -> Path:
+    """Return the folder of the run folders."""
     return Path(members[0].config.paths.results)
 
 
-def let_run(script: Path, runs: Sequence[RunDir], members: Sequence[Member]) -> None:
-    """Record that this user submitted these run folders, so that resuming them needs no trust=true."""
+def remember_runs(script: Path, runs: Sequence[RunDir], members: Sequence[Member]) -> None:
+    """Record that this user submitted these runs, so that resuming them does not need trust=true."""
     remember_script(script)
     for run, member in zip(runs, members, strict=True):
         remember(run.path, member.config)
 
 
-def for_a_log(config: Config) -> Config:
-    """The configuration for a job that nobody watches: mpirun gives its ranks a terminal, and a bar would fill the log."""
-    if config.monitor.progress != "auto":
-        return config
-    return dataclasses.replace(config, monitor=dataclasses.replace(config.monitor, progress="plain"))
+def use_plain_progress(monitor: Monitor) -> Monitor:
+    """Replace progress=auto by plain for a job, because mpirun gives its ranks a terminal, and a bar would fill the log."""
+    return dataclasses.replace(monitor, progress="plain") if monitor.progress == "auto" else monitor
 
 
-def fresh(code: Path) -> Path:
-    """A folder for the snapshot that no job of an earlier submission is reading: code, code-2, code-3, ..."""
+def free_code_folder(code: Path) -> Path:
+    """Return the first of code, code-2, code-3, ... that does not exist, since an earlier job may still read the others."""
     folder, number = code, 1
     while folder.exists():
         number += 1
@@ -186,51 +175,51 @@ def fresh(code: Path) -> Path:
     return folder
 
 
-def record(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
-    """Append a job id to jobs.txt: run.json belongs to rank 0 as soon as the job may run."""
+def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
+    """Append a job id to jobs.txt, not to run.json, which only rank 0 writes as soon as the job may run."""
     for run, member in itertools.zip_longest(runs, members or ()):
         with open_file(run.jobs, "ab") as file:
             file.write(f"{job_id}\n".encode() if member is None else f"{job_id}_{member}\n".encode())
 
 
-def kept(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
-    """A job may be queued: its run folder says so, and so does the error."""
+def record_unclear_job(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
+    """Record in the run folders that a job may be queued, and return the error with their paths."""
     if error.job_lost:
-        record(runs, None, client.UNCLEAR)
+        record_job(runs, None, client.UNCLEAR)
     for run in runs:
-        if run.info().get("state") == "queued":
+        if run.read_info().get("state") == "queued":
             run.update(submission=str(error))
     folder = display_path(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
-    return error.adding(f"The run folder is kept: {folder}")
+    return error.add_sentence(f"The run folder is kept: {folder}")
 
 
 def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> int:
-    """Run the batch script here and now, in the foreground; returns the exit code of training."""
-    packed = prepared(request.job, results_of([member]))
-    with Submission(results_of([member]), [run] if run else []) as submission:
-        job, [run], _ = make_folders(packed, [member], run, submission)
-        record([run], None, str(running_job()))
+    """Run the batch script in this allocation, in the foreground, and return its exit code."""
+    prepared = run_before_submission(request.job, results_folder([member]))
+    with Submission(results_folder([member]), [run] if run else []) as submission:
+        job, [run], _ = make_folders(prepared, [member], run, submission)
+        record_job([run], None, str(running_job()))
         remember_job(run.path, str(running_job()))
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
-    let_run(script, [run], [member])
+    remember_runs(script, [run], [member])
     print(
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
-    process = subprocess.Popen(["bash", str(script)], env=clean_environment.for_allocation(job.ranks))
+    process = subprocess.Popen(["bash", str(script)], env=clean_environment.allocation_environment(job.ranks))
     while True:
         try:
             code = process.wait()
             return 128 - code if code < 0 else code
-        except KeyboardInterrupt:  # Ctrl-C reaches the script too, which tells the ranks to save
+        except KeyboardInterrupt:  # the script gets Ctrl-C too, and signals the ranks to save
             continue
 
 
-def wait_for(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
-    """Return when none of the jobs is queued or running any more.
+def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
+    """Wait until none of the jobs is queued or running.
 
     Raises:
-        SchedulerError: the scheduler could not be asked for a long time.
+        SchedulerError: the scheduler did not answer for a long time.
     """
-    waiting = Waiting()
-    while waiting.living(kind, job_ids):
+    poller = QueuePoller()
+    while poller.any_active(kind, job_ids):
         time.sleep(poll)

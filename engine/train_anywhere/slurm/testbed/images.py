@@ -1,4 +1,4 @@
-"""Containers of the testbed: builds the pyxis stand-in and makes image folders for it (see pyxis_standin.c)."""
+"""Build the pyxis stand-in for the testbed's containers, and make image folders for it (see pyxis_standin.c)."""
 
 import shutil
 import subprocess
@@ -10,18 +10,12 @@ from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 SOURCE = Path(__file__).parent / "pyxis_standin.c"
 HEADER = Path("/usr/include/slurm/spank.h")
 PACKAGES = "gcc libc6-dev libslurm-dev"
-SYSTEM_LINKS = (
-    "bin",
-    "sbin",
-    "lib",
-    "lib32",
-    "lib64",
-    "libx32",
-)  # they lead into /usr on current distributions
+SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+"""Folders of / that are links into /usr on current distributions."""
 
 
 def can_build() -> bool:
-    """Whether this machine has what the stand-in is compiled with."""
+    """Return whether this machine can compile the stand-in."""
     return shutil.which("gcc") is not None and HEADER.exists()
 
 
@@ -29,7 +23,7 @@ def build_plugin(target: Path) -> None:
     """Compile the stand-in.
 
     Raises:
-        TestbedError: the compiler refused, with what it said.
+        TestbedError: it does not compile, with the compiler's message.
     """
     words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(target), str(SOURCE)]
     done = subprocess.run(words, capture_output=True, text=True)
@@ -40,12 +34,12 @@ def build_plugin(target: Path) -> None:
 def make_image(
     folder: Path, borrow: Sequence[Path] = (), environment: Mapping[str, str] | None = None
 ) -> Path:
-    """Make an image folder that borrows this machine's programs, so that no image has to be downloaded.
+    """Make an image folder that mounts this machine's programs, so that no image has to be downloaded.
 
     Args:
-        folder: made by this call; every node must see it.
-        borrow: folders of this machine that the image shows at the same place, besides `/usr`, such as a Python.
-        environment: variables that the image sets, as an image's `PATH` does.
+        folder: created by this call; every node must see it.
+        borrow: folders of this machine to mount at the same path, besides `/usr`, such as a Python.
+        environment: variables that the image sets, such as `PATH`.
 
     Returns:
         `folder`, for `--container-image`.

@@ -1,4 +1,4 @@
-"""The login node and the compute nodes as sets of namespaces: power on, power off, and the way in."""
+"""Start and stop the login node and the compute nodes, which are sets of namespaces."""
 
 import os
 import subprocess
@@ -14,32 +14,28 @@ START_TIMEOUT_S = 60
 
 
 class Machines:
-    """The machines of one testbed, known by the process 1 of each (id and start time in `run/<name>.pid`)."""
+    """The machines of one testbed, each identified by its process 1 (id and start time in `run/<name>.pid`)."""
 
     def __init__(self, layout: testbed_config.Layout) -> None:
         self.layout = layout
         self._started: list[subprocess.Popen[bytes]] = []
 
     def pid(self, name: str) -> int | None:
-        """Process 1 of a machine as this machine numbers it, or None when it is off."""
+        """Return the id of a machine's process 1 in this machine's numbering, or None if it is off."""
         file = self.layout.dir / f"run/{name}.pid"
         words = file.read_text().split() if file.exists() else []
         if len(words) != 2:  # another process is writing it
             return None
         pid, started = words
-        return int(pid) if namespaces.started(int(pid)) == started else None
+        return int(pid) if namespaces.start_time(int(pid)) == started else None
 
     def start_login(self, outlive: bool) -> None:
         """Start the login node and wait for its daemons.
 
-        What is run there keeps this machine's process ids and /proc: one process that gets signals directly.
+        Commands run there keep this machine's process ids and /proc, so each is one process that gets signals directly.
         """
-        script = [
-            "bash",
-            str(testbed_config.FILES / "login.sh"),
-            str(self.layout.dir),
-            testbed_config.GATEWAY,
-        ]
+        login = str(testbed_config.FILES / "login.sh")
+        script = ["bash", login, str(self.layout.dir), testbed_config.GATEWAY]
         script += [str(int(self.layout.ssh)), str(int(self.layout.accounting))]
         if self.layout.root:
             own_python = [os.path.realpath(sys.executable), sysconfig.get_path("stdlib")]
@@ -54,7 +50,7 @@ class Machines:
         login = self._login()
         enter = namespaces.enter(login, pid_namespace=True, cwd="/")
         outer = self._start(node, [*enter, *namespaces.UNSHARE, "--mount-proc", *self._node_script(node)])
-        # nsenter -> unshare -> bash, process 1 of the node
+        # nsenter -> unshare -> bash, which is process 1 of the node
         pid = namespaces.child_of(namespaces.child_of(outer))
         self._save_pid(node, pid)
         namespaces.wait_for_own_network(pid, login)
@@ -63,25 +59,25 @@ class Machines:
         subprocess.run([*namespaces.enter(login, pid_namespace=False, cwd="/"), *script], check=True)
 
     def unplug(self, node: str) -> None:
-        """Take a node's cable out of the bridge."""
+        """Disconnect a node from the bridge."""
         enter = namespaces.enter(self._login(), pid_namespace=False, cwd="/")
         # fails if the node is already off
         subprocess.run([*enter, "ip", "link", "delete", node], check=False, capture_output=True)
 
     def kill(self, name: str) -> None:
-        """Power off: everything on the machine dies at once. The nodes die with the login node."""
+        """Kill all processes of a machine at once. With the login node, the compute nodes die too."""
         pid = self.pid(name)
         if pid:
             namespaces.kill(pid)
 
     def reap(self) -> None:
-        """Collect the processes that this object started."""
+        """Wait for the processes that this object started, so that no zombies stay."""
         for process in self._started:
             process.wait()
         self._started.clear()
 
     def wait_for(self, done: Callable[[], bool], sentence: str) -> None:
-        """Wait until `done()`; stop at once when the login node has died.
+        """Wait until `done()` is true; fail at once if the login node has died.
 
         Raises:
             TestbedError: `sentence`, with the end of the log.
@@ -110,7 +106,7 @@ class Machines:
         return process.pid
 
     def _save_pid(self, name: str, pid: int) -> None:
-        (self.layout.dir / f"run/{name}.pid").write_text(f"{pid} {namespaces.started(pid)}\n")
+        (self.layout.dir / f"run/{name}.pid").write_text(f"{pid} {namespaces.start_time(pid)}\n")
 
     def _log_tail(self) -> str:
         logs = [self.layout.dir / f"log/{name}" for name in ("login.out", "slurmctld.log")]

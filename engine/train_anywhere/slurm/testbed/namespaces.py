@@ -1,4 +1,4 @@
-"""Start a command in Linux namespaces of its own, and enter them again: unshare and nsenter of util-linux."""
+"""Start commands in new Linux namespaces and enter them again, with unshare and nsenter of util-linux."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ UNSHARE = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork", "
 
 
 def start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `argv` in the background, out of reach of the terminal's Ctrl-C, output appended to `log`."""
+    """Start `argv` in the background, where the terminal's Ctrl-C does not reach it, and append its output to `log`."""
     with log.open("ab") as out:
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
@@ -21,9 +21,9 @@ def start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def capture(argv: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run `argv` and return its output; when time is up or on Ctrl-C, end everything that it started.
+    """Run `argv` and return its output; after the timeout or on Ctrl-C, end everything that it started.
 
-    SIGTERM comes first: a killed `srun` would leave its job behind.
+    SIGTERM comes first, because a killed `srun` would leave its job running.
     """
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, env=env, text=True, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -51,7 +51,7 @@ def child_of(pid: int) -> int:
     Raises:
         TestbedError: the process ended without a child.
     """
-    while alive(pid):
+    while is_running(pid):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if children:
             return int(children[0])
@@ -59,11 +59,11 @@ def child_of(pid: int) -> int:
     raise TestbedError(f"process {pid} ended before it started its namespaces: see the testbed's log folder")
 
 
-def started(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot, or None if it does not run (a zombie does not).
+def start_time(pid: int) -> str | None:
+    """Return when a process started, in clock ticks since boot, or None if it does not run or is a zombie.
 
-    Together with the process id, which may be reused, it identifies the process. Not psutil's
-    `create_time`, which moves when the clock is set: another process compares this later.
+    Together with the process id, which may be reused, it identifies the process. psutil's `create_time`
+    would change when the clock is set, and another process compares this value later.
     """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -72,9 +72,9 @@ def started(pid: int) -> str | None:
     return None if words[0] == "Z" else words[19]
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs."""
-    return started(pid) is not None
+def is_running(pid: int) -> bool:
+    """Return whether a process runs."""
+    return start_time(pid) is not None
 
 
 def kill(pid: int) -> None:
@@ -83,25 +83,17 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    while alive(pid):
+    while is_running(pid):
         time.sleep(0.003)
 
 
 def enter(pid: int, *, pid_namespace: bool, cwd: str | os.PathLike[str]) -> list[str]:
-    """The words to put before a command so that it runs in the namespaces of `pid`.
+    """Return the prefix of a command that runs it in the namespaces of `pid`.
 
     Without `pid_namespace` the command stays one process that gets signals directly; with it, nsenter forks.
     """
-    words = [
-        "nsenter",
-        "--target",
-        str(pid),
-        "--net",
-        "--uts",
-        "--mount",
-        "--ipc",
-        f"--wdns={os.fspath(cwd)}",
-    ]
+    kinds = ["--net", "--uts", "--mount", "--ipc"]
+    words = ["nsenter", "--target", str(pid), *kinds, f"--wdns={os.fspath(cwd)}"]
     return words + (["--pid"] if pid_namespace else [])
 
 

@@ -1,10 +1,10 @@
 /* A stand-in for pyxis, the container plugin of Slurm, which runs images with enroot.
  *
- * It takes the options of pyxis that a job script uses and runs the task in an image that is a plain FOLDER: enough
- * to see whether a script gives the right options, mounts and in-container paths. It is neither pyxis nor enroot: no
- * download, no .sqsh file, no user namespace, and what a task writes to the image stays in the folder.
+ * It takes the options of pyxis that a job script uses and runs the task in an image that is a plain FOLDER. That is
+ * enough to test the options, mounts and in-container paths of a script. It differs from pyxis and enroot: there is no
+ * download, no .sqsh file and no user namespace, and what a task writes to the image stays in the folder.
  *
- * Honoured:  --container-image=FOLDER  --container-mounts=SRC:DST[:ro],...  --container-workdir=PATH
+ * Applied:   --container-image=FOLDER  --container-mounts=SRC:DST[:ro],...  --container-workdir=PATH
  * Accepted:  --[no-]container-entrypoint  --[no-]container-mount-home  --[no-]container-remap-root
  *            --container-writable  --container-readonly  --container-name=NAME
  * Of the image: etc/fstab (bind lines) and etc/environment, as with enroot.
@@ -30,7 +30,7 @@ SPANK_PLUGIN(pyxis_standin, 1)
 enum { IMAGE, MOUNTS, WORKDIR, OPTIONS_WITH_TEXT };
 static char *text_of[OPTIONS_WITH_TEXT];
 
-/* What every container gets of its node; without the last four, MPI and the clients of Slurm would not run in it. */
+/* Mounted from the node into every container. MPI and Slurm's commands need the last four. */
 static const char *const FROM_NODE[] = {"/dev",       "/proc",   "/sys",       "/etc/hosts",
                                         "/etc/passwd", "/etc/group", "/etc/slurm", "/run",
                                         "/tmp",       "/etc/nsswitch.conf"};
@@ -116,7 +116,7 @@ static int bind(const char *source, const char *target, int read_only)
 	return 0;
 }
 
-/* SRC:DST[:FLAGS],... or SRC alone for the same path inside. */
+/* Bind SRC:DST[:FLAGS],...; only SRC means the same path inside. */
 static int bind_all(char *list)
 {
 	char *rest = list;
@@ -129,7 +129,7 @@ static int bind_all(char *list)
 	return 0;
 }
 
-/* Open a file of the image, or NULL when it has none. */
+/* Open a file of the image; NULL if it does not exist. */
 static FILE *open_in_image(const char *name)
 {
 	char path[PATH_MAX];
@@ -150,7 +150,7 @@ static int bind_fstab(void)
 	return result;
 }
 
-/* NAME=VALUE lines; what the image says wins over what the job brought along. */
+/* Set the variables of NAME=VALUE lines; those of the image replace those of the job. */
 static void set_environment(spank_t spank)
 {
 	FILE *environment = open_in_image("/etc/environment");
@@ -167,7 +167,7 @@ static void set_environment(spank_t spank)
 		fclose(environment);
 }
 
-/* Slurm calls this in every new task, still as root; the task becomes the user afterwards. */
+/* Slurm calls this in every new task as root, before the task changes to the user. */
 int slurm_spank_task_init_privileged(spank_t spank, int argc, char *argv[])
 {
 	(void)argc, (void)argv;
@@ -194,7 +194,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char *argv[])
 	return chroot(text_of[IMAGE]) < 0 || chdir("/") < 0 ? failed("enter", text_of[IMAGE]) : 0;
 }
 
-/* And this later, as the user, after Slurm tried to change to the directory of submission. */
+/* Slurm calls this later, as the user, after it tried to change to the directory of submission. */
 int slurm_spank_task_init(spank_t spank, int argc, char *argv[])
 {
 	(void)spank, (void)argc, (void)argv;

@@ -1,8 +1,8 @@
-"""What the nodes of each site look like: partitions, GPUs, CPUs, memory, features, longest job.
+"""Describe the nodes of each site: partitions, GPUs, CPUs, memory, features, longest job.
 
-The presets in `configs/cluster/` say what a job asks for; this table says what the scheduler has, so that a
-script made for a site is accepted or refused here as it would be there. The numbers are those of the presets,
-which name their sources; the number of nodes is the testbed's.
+The presets in `configs/cluster/` give the requests of a job. This table gives the resources of the scheduler, so
+that the testbed accepts or refuses a script as the site would. The numbers are those of the presets, which name
+their sources; the number of nodes is the testbed's.
 """
 
 from dataclasses import dataclass
@@ -15,30 +15,24 @@ ACCOUNT, COMMENT, NO_MEM = "needs_account", "needs_comment", "refuses_memory"  #
 RULES = (ACCOUNT, COMMENT, NO_MEM)
 
 NEURON_PARTITIONS = (
-    "amd_a100nv_8",
-    "cas_v100nv_8",
-    "cas_v100nv_4",
-    "cas_v100_4",
-    "cas_v100_2",
-    "eme_h200nv_8",
-    "gh200_1",
-)
+    "amd_a100nv_8", "cas_v100nv_8", "cas_v100nv_4", "cas_v100_4", "cas_v100_2", "eme_h200nv_8", "gh200_1",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Site:
-    """One kind of node, and the rules of the queue.
+    """One kind of node, and the rules for submissions.
 
     Attributes:
         partitions: the first one is the default.
         gres: GPUs of a node as in slurm.conf, `gpu:<type>:<count>` or `gpu:<count>`.
-        cpus: CPUs a job can have on a node.
-        memory_mb: memory a job can have on a node, MiB.
-        max_time: longest job, in Slurm's notation.
-        features: what `--constraint` can name.
+        cpus: CPUs that a job can have on a node.
+        memory_mb: memory that a job can have on a node, in MiB.
+        max_time: longest time limit, in Slurm's notation.
+        features: names for `--constraint`.
         node_name: printf pattern of the host names, numbered from 1.
-        pbs: jobs get PBS_* variables and PBS_NODEFILE, as under a PBS server.
-        rules: what is checked at submission, of ACCOUNT, COMMENT and NO_MEM.
+        pbs: whether jobs get PBS_* variables and PBS_NODEFILE, as under a PBS server.
+        rules: the checks at submission, some of ACCOUNT, COMMENT and NO_MEM.
     """
 
     partitions: tuple[str, ...]
@@ -53,12 +47,12 @@ class Site:
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of a node."""
+        """The number of GPUs of a node."""
         return int(self.gres.split(":")[-1])
 
     @property
     def gpu_type(self) -> str | None:
-        """Type of the GPUs in Slurm's terms, or None if they are untyped."""
+        """The type of the GPUs in Slurm's terms, or None if they are untyped."""
         parts = self.gres.split(":")
         return parts[1] if len(parts) == 3 else None
 
@@ -66,12 +60,12 @@ class Site:
 def _alliance(
     gres: str, cpus: int, memory_gb: int, max_time: str = "7" + DAYS, rules: tuple[str, ...] = (ACCOUNT,)
 ) -> Site:
-    """A cluster of the Digital Research Alliance of Canada; jobs name no partition there, so this name is ours."""
+    """Return a cluster of the Digital Research Alliance of Canada. Its jobs name no partition, so the name is invented."""
     return Site(("gpu",), gres, cpus, memory_gb * GB, max_time, rules=rules)
 
 
 SITES = {
-    # No site: untyped GPUs, so that any `--gpus=N` fits, and every partition and feature that a preset names.
+    # not a real site: untyped GPUs, so that any `--gpus=N` fits, and all partitions and features of the presets
     "slurm": Site(
         partitions=("main", *NEURON_PARTITIONS, "alvis", "batch", "interactive_gpu", "gpu"),
         gres="gpu:8",
@@ -80,7 +74,7 @@ SITES = {
         max_time="14" + DAYS,
         features=("a100", "v100", "gpu_mem_32", "cpu_intel_platinum_8260", "cpu_amd_epyc_7543"),
     ),
-    # DGX A100. The guide names no partition, so the name is ours.
+    # DGX A100; its guide names no partition, so the name is invented
     "technion": Site(("main",), "gpu:a100:8", cpus=256, memory_mb=1000 * GB, max_time="7" + DAYS),
     "neuron": Site(
         partitions=NEURON_PARTITIONS,
@@ -97,7 +91,7 @@ SITES = {
         cpus=64,
         memory_mb=256 * GB,
         max_time="7" + DAYS,
-        node_name="alvis3-%02d",  # leading zeros are easily lost when a node list is taken apart
+        node_name="alvis3-%02d",  # with leading zeros, which are easily lost when a node list is expanded
         rules=(ACCOUNT,),
     ),
     "sockeye": Site(
@@ -115,7 +109,7 @@ SITES = {
     "nibi": _alliance("gpu:h100:8", cpus=112, memory_gb=2000),
     "rorqual": _alliance("gpu:h100:4", cpus=64, memory_gb=496),
     "trillium": _alliance("gpu:h100:4", cpus=96, memory_gb=752, max_time="1" + DAYS, rules=(ACCOUNT, NO_MEM)),
-    # V100 nodes: 46 of the 48 CPUs and 383 GB can be had.
+    # V100 nodes; jobs can have 46 of the 48 CPUs and 383 GB
     "ibex": Site(
         partitions=("batch",),
         gres="gpu:v100:8",
@@ -128,10 +122,10 @@ SITES = {
 
 
 def find_site(name: str) -> Site:
-    """The site of that name.
+    """Return the site of this name.
 
     Raises:
-        TestbedError: there is no such site.
+        TestbedError: the site is not known.
     """
     if name not in SITES:
         raise TestbedError(f"the testbed has no site {name!r}: use one of {', '.join(SITES)}")

@@ -1,4 +1,4 @@
-"""The testbed as one object: up, down, run a command in it, wait for a job, power a node off and on."""
+"""Control the testbed: start and stop it, run a command in it, wait for a job, power a node off and on."""
 
 import json
 import os
@@ -12,46 +12,40 @@ from pathlib import Path
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.testbed import namespaces, testbed_config
 from train_anywhere.slurm.testbed.machines import Machines
-from train_anywhere.slurm.testbed.requirements import missing
+from train_anywhere.slurm.testbed.requirements import describe_missing
 from train_anywhere.slurm.testbed.sites import find_site
 from train_anywhere.slurm.testbed.testbed_errors import TestbedError
 
 REPOSITORY = ROOT
 FAILED = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "TIMEOUT",
-}
+    "BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
+}  # fmt: skip
 FINISHED = FAILED | {"COMPLETED"}
-MARKER = "testbed.json"  # a folder with this file is a testbed's: `up` may empty it
-OF_A_JOB = ("SLURM", "SBATCH", "SRUN", "PBS_")  # the testbed may be used from inside a job of a real cluster
+MARKER = "testbed.json"  # marks a testbed's folder, which `up` may empty
+JOB_PREFIXES = ("SLURM", "SBATCH", "SRUN", "PBS_")
+"""Prefixes of variables to drop, because the testbed may be used inside a job of a real cluster."""
 
 
 def default_dir() -> Path:
-    """The testbed's folder by default."""
+    """Return the default folder of the testbed."""
     return Path(f"/tmp/slurm-testbed-{os.getuid()}")
 
 
 class Testbed:
-    """A real Slurm cluster on this machine; `with Testbed(...) as testbed:` takes it down at the end.
+    """A real Slurm cluster on this machine; `with Testbed(...) as testbed:` stops it at the end.
 
     Args:
-        dir: the testbed's folder; made by `up`, emptied by the next `up`.
+        dir: the testbed's folder; `up` creates it, and the next `up` empties it.
         nodes: number of compute nodes.
-        site: what the nodes look like, a name of `train_anywhere.slurm.testbed.sites.SITES`.
+        site: the kind of nodes, a name of `train_anywhere.slurm.testbed.sites.SITES`.
         accounting: also run slurmdbd with a database, for full `sacct`.
         ssh: also run sshd on every node, for `mpirun` and `horovodrun` with a host list.
-        share: folders below `/tmp` that all nodes see; each node has a `/tmp` of its own otherwise. The
-            testbed's folder and this repository are always seen.
-        conf: lines for slurm.conf, in place of those that set the same, such as `SelectType=select/linear`.
-        root: a folder whose `/usr` and `/etc` the machines have instead of this machine's, such as a newer Debian
+        share: folders below `/tmp` that all nodes see, although each node has its own `/tmp`. All nodes also see the
+            testbed's folder and this repository.
+        conf: lines for slurm.conf, which replace lines with the same keys, such as `SelectType=select/linear`.
+        root: a folder whose `/usr` and `/etc` replace this machine's, such as a newer Debian
             (engine/tests/slurm/make_root.sh makes one); `/usr/local` and this process' Python stay.
-        outlive: keep running after this process has ended; otherwise the kernel ends the testbed with it.
+        outlive: keep running after this process has ended; otherwise the kernel kills the testbed with it.
     """
 
     __test__ = False  # the name starts like a test class; pytest should not look into it
@@ -89,10 +83,10 @@ class Testbed:
 
     @classmethod
     def attach(cls, dir: str | os.PathLike[str] | None = None) -> "Testbed":
-        """The testbed that another process started in `dir`.
+        """Return the testbed that another process started in `dir`.
 
         Raises:
-            TestbedError: there never was one.
+            TestbedError: the folder has no testbed.
         """
         folder = Path(dir or default_dir()).resolve()
         if not (folder / MARKER).exists():
@@ -103,7 +97,7 @@ class Testbed:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Host names of the compute nodes."""
+        """The host names of the compute nodes."""
         return self.layout.nodes
 
     def up(self) -> "Testbed":
@@ -113,7 +107,7 @@ class Testbed:
             TestbedError: this machine lacks something, the folder is in use, or a daemon did not start.
         """
         of = self.layout
-        problem = missing(accounting=of.accounting, ssh=of.ssh, pbs=of.site.pbs, root=of.root)
+        problem = describe_missing(accounting=of.accounting, ssh=of.ssh, pbs=of.site.pbs, root=of.root)
         if problem:
             raise TestbedError(problem)
         self._take_folder()
@@ -134,7 +128,7 @@ class Testbed:
         self.machines.reap()
 
     def is_up(self) -> bool:
-        """Whether the login node runs."""
+        """Return whether the login node runs."""
         return self.machines.pid("login") is not None
 
     def __enter__(self) -> "Testbed":
@@ -144,13 +138,13 @@ class Testbed:
         self.down()
 
     def env(self) -> dict[str, str]:
-        """This process' environment with the testbed's `sbatch`, `srun`, `squeue` ... first on PATH."""
+        """Return this process' environment with the testbed's `sbatch`, `srun`, `squeue` ... first on PATH."""
         inside = self.env_inside()
         return inside | {"PATH": f"{self.dir / 'bin'}:{inside['PATH']}"}
 
     def env_inside(self) -> dict[str, str]:
-        """This process' environment for the login node, where PATH leads to the real commands."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
+        """Return this process' environment for the login node, where PATH leads to the real commands."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(JOB_PREFIXES)}
         path = [folder for folder in os.get_exec_path() if folder != str(self.dir / "bin")]
         return clean | {
             "PATH": ":".join(path),
@@ -165,18 +159,15 @@ class Testbed:
         node: str | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> list[str]:
-        """The words that run `argv` as root or `user`, on the login node or on `node`.
+        """Return the command that runs `argv` as root or `user`, on the login node or on `node`.
 
         Raises:
             TestbedError: the testbed or that node is down.
         """
         pid = self.machines.pid(node or "login")
         if not pid:
-            raise TestbedError(
-                f"{node} is off: boot it"
-                if node
-                else f"no testbed is up in {self.dir}: python slurm/testbed.py up"
-            )
+            down = f"no testbed is up in {self.dir}: python slurm/testbed.py up"
+            raise TestbedError(f"{node} is off: boot it" if node else down)
         words = namespaces.enter(pid, pid_namespace=node is not None, cwd=cwd or Path.cwd())
         if user:
             who = [f"HOME={self.dir}/home/{user}", f"USER={user}", f"LOGNAME={user}"]
@@ -192,17 +183,17 @@ class Testbed:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command inside and return its output; `env` is added to the environment.
+        """Run a command in the testbed and return its output; `env` is added to the environment.
 
         Raises:
-            subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended.
+            subprocess.TimeoutExpired: it ran longer than `timeout` seconds and was killed.
             TestbedError: the testbed or that node is down.
         """
         words = self.command(argv, user, node, cwd)
         return namespaces.capture(words, self.env_inside() | dict(env or {}), timeout)
 
     def job_states(self, job_id: int | str) -> list[str]:
-        """States of a job, or of every member of an array, in Slurm's words."""
+        """Return Slurm's state of a job, or of every member of an array."""
         shown = self.run(["scontrol", "show", "job", "--oneliner", str(job_id)]).stdout
         return re.findall(r"\bJobState=(\w+)", shown)
 
@@ -222,9 +213,9 @@ class Testbed:
         raise TestbedError(f"job {job_id} has not ended after {timeout} s:\n{about.stdout}{about.stderr}")
 
     def kill_node(self, node: str) -> None:
-        """Power a node off: everything on it dies at once, without notice to the other machines."""
+        """Power a node off: all its processes die at once, without notice to the other machines."""
         self._check_node(node)
-        # unplugged first: the kernel would close its connections, which the other ends would notice
+        # disconnected first, because the kernel would close its connections and so notify the other machines
         self.machines.unplug(node)
         self.machines.kill(node)
 
@@ -232,7 +223,7 @@ class Testbed:
         """Power a node on, with an empty `/tmp`.
 
         Raises:
-            TestbedError: there is no such node, or it is already on.
+            TestbedError: the node does not exist, or is already on.
         """
         self._check_node(node)
         if self.machines.pid(node):

@@ -1,4 +1,4 @@
-"""Writes the files that a testbed's daemons read, from the templates in `files/`."""
+"""Write the files that a testbed's daemons read, from the templates in `files/`."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from train_anywhere.slurm.testbed.requirements import find
 from train_anywhere.slurm.testbed.sites import RULES, Site
 
 FILES = Path(__file__).parent / "files"
-NETWORK = "10.77.0"  # inside the login node's own network namespace: several testbeds don't meet
+NETWORK = "10.77.0"  # in the login node's network namespace, so several testbeds don't collide
 GATEWAY = f"{NETWORK}.254"
 USERS = {"alice": 2001, "bob": 2002}
 SLURM_COMMANDS = ("sbatch", "srun", "salloc", "sattach", "sbcast", "squeue", "scancel", "scontrol", "sinfo")
@@ -26,17 +26,17 @@ FOLDERS = ("bin", "dev", "etc/slurm", "etc/ssh", "home", "log", "run", "state")
 
 @dataclass(frozen=True)
 class Layout:
-    """What one testbed consists of; everything its files and scripts depend on.
+    """The layout of one testbed, on which its files and scripts depend.
 
     Attributes:
         dir: the testbed's folder.
-        site: what a node looks like.
+        site: the kind of nodes, and the rules for submissions.
         nodes: host names of the compute nodes.
-        accounting: slurmdbd and a database run too.
-        ssh: sshd runs on every node.
+        accounting: whether slurmdbd and a database run too.
+        ssh: whether sshd runs on every node.
         share: folders that all nodes see even if they are below `/tmp`.
-        conf: lines for slurm.conf, in place of those that set the same.
-        root: folder whose programs and settings the machines have; empty: this machine's.
+        conf: lines for slurm.conf, which replace lines with the same keys.
+        root: folder whose `/usr` and `/etc` the machines use; empty for this machine's.
     """
 
     dir: Path
@@ -49,12 +49,12 @@ class Layout:
     root: str = ""
 
     def address(self, node: str) -> str:
-        """IP address of a node."""
+        """Return the IP address of a node."""
         return f"{NETWORK}.{self.nodes.index(node) + 1}"
 
 
 def write_all(layout: Layout) -> None:
-    """Make the folders and write every file of a new testbed."""
+    """Create the folders and write all files of a new testbed."""
     for name in FOLDERS:
         (layout.dir / name).mkdir(parents=True, exist_ok=True)
     for index in range(layout.site.gpus):
@@ -85,7 +85,7 @@ def _write_etc(layout: Layout) -> None:
 
 
 def _write_users(folder: Path) -> None:
-    """This machine's users plus the testbed's own, who exist nowhere else."""
+    """Write the users: those of this machine, and the testbed's own."""
     passwd, group = Path("/etc/passwd").read_text(), Path("/etc/group").read_text()
     for name, uid in USERS.items():
         home = folder / "home" / name
@@ -137,19 +137,19 @@ def _setting(line: str) -> str:
 
 
 def _edit(conf: Path, lines: str) -> None:
-    """Append `lines` to slurm.conf, and remove those that set the same: Slurm warns about a second value."""
+    """Append `lines` to slurm.conf and remove lines with the same keys, because Slurm warns about a second value."""
     new = {_setting(line) for line in lines.splitlines()}
-    kept = [line for line in conf.read_text().splitlines() if _setting(line) not in new]
-    conf.write_text("\n".join([*kept, lines]) + "\n")
+    lines_to_keep = [line for line in conf.read_text().splitlines() if _setting(line) not in new]
+    conf.write_text("\n".join([*lines_to_keep, lines]) + "\n")
 
 
 def _write_plugins(layout: Layout) -> None:
-    """PBS variables if the site has PBS; containers if the stand-in can be built."""
+    """Configure the plugins: PBS variables if the site has PBS, containers if the stand-in can be built."""
     plugins, etc = "", layout.dir / "etc/slurm"
     if layout.site.pbs:
         (etc / "pbs").touch()
         plugins += "required spank_pbs.so\n"
-    if images.can_build() and not layout.root:  # a plugin is for the Slurm that it is compiled with
+    if images.can_build() and not layout.root:  # a plugin fits only the Slurm that it is compiled with
         images.build_plugin(etc / "pyxis_standin.so")
         plugins += "required /etc/slurm/pyxis_standin.so\n"
     (etc / "plugstack.conf").write_text(plugins)
@@ -162,7 +162,7 @@ def _partitions(names: Sequence[str]) -> str:
 
 
 def _write_shims(layout: Layout) -> None:
-    """One script per client command that there is: put the folder first on PATH."""
+    """Write a script for each client command that is installed; `env` puts their folder first on PATH."""
     folder = layout.dir
     for command in COMMANDS:
         program = find(command, "/usr/bin:/usr/local/bin", layout.root)
@@ -172,7 +172,7 @@ def _write_shims(layout: Layout) -> None:
 
 
 def _write_ssh(folder: Path) -> None:
-    """Keys and settings for `ssh NODE` without a password, for root and the testbed's users."""
+    """Write keys and settings for `ssh NODE` without a password, for root and the testbed's users."""
     ssh = folder / "etc/ssh"
     for name in ("host_key", "id_root"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", ssh / name], check=True)

@@ -1,4 +1,4 @@
-"""What commands without a framework import; a fork server of the tests imports this module, its forks find it done."""
+"""Imports of commands without a framework; a fork server of the tests imports this module before it forks."""
 
 import socket
 from importlib import import_module
@@ -25,19 +25,19 @@ NAMES = (
 
 
 def load() -> None:
-    """Import, let Hydra look for its plugins, and compose once: its parsers cache what they build."""
+    """Import the modules, let Hydra find its plugins, and compose once: its parsers cache what they build."""
     for name in NAMES:
         import_module(name)
     from hydra.core.global_hydra import GlobalHydra
 
-    from train_anywhere.config.command.compose import compose, quoted
+    from train_anywhere.config.command.compose import compose, quote_value
 
     for words in (["cluster=slurm", "optimizer.lr=1e-3", "cluster.extra=[--a=b]"], ["model=mlp"]):
-        compose([quoted(w) for w in words])
+        compose([quote_value(w) for w in words])
     GlobalHydra.instance().clear()
 
 
 ours, theirs = socket.socketpair()
-fork_main.MORE.append(theirs)
+fork_main.EXTRA_SOCKETS.append(theirs)
 warm.join(ForkServer.join(ours))
 load()

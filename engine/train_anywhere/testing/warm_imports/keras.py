@@ -1,4 +1,4 @@
-"""What commands with framework=keras import."""
+"""Imports of commands with framework=keras."""
 
 import train_anywhere.monitor.node
 import train_anywhere.monitor.report.page

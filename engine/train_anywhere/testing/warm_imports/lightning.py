@@ -1,4 +1,4 @@
-"""What commands with framework=lightning import."""
+"""Imports of commands with framework=lightning."""
 
 import train_anywhere.monitor.node
 import train_anywhere.monitor.report.page

@@ -1,4 +1,4 @@
-"""The batches of training and evaluation, shared out by the strategy."""
+"""The batches of training and evaluation, distributed by the strategy."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from train_anywhere.config.limits import MOST
+from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
-from train_anywhere.data.order.fits import too_large
-from train_anywhere.data.order.keep_batch import keep_batch
+from train_anywhere.data.order.batch_check import too_large
+from train_anywhere.data.order.batch_file import save_batch
 from train_anywhere.data.tf.pipeline import row_spec, tf_dataset
-from train_anywhere.data.tf.samples import as_dataset
+from train_anywhere.data.tf.samples import to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream
-from train_anywhere.data.tf.unpadded import evaluation_batches, training_batches, whole_batches
+from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches, whole_batches
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -23,31 +23,36 @@ from train_anywhere.training.plan import Plan
 
 
 class TaskLoader:
-    """The batches of a native task: all rows, in one order on any number of ranks; padding has weight 0.
+    """The batches of a native task: all rows, in the same order on any number of ranks; padding has weight 0.
 
     Args:
-        task: what has `prepare`, perhaps.
+        config: the configuration.
+        strategy: distributes the batches.
+        splits: the data.
+        task: the task, which may have a method `prepare`.
 
     Raises:
-        ConfigError: a part of the data can't be read by index.
+        ConfigError: a split of the data can't be read by index.
     """
 
     def __init__(self, config: Config, strategy: Strategy, splits: Splits, task: Any) -> None:
         self.config, self.strategy = config, strategy
         self.prepare = getattr(task, "prepare", None)
-        self.parts = {name: self._part(name, getattr(splits, name)) for name in ("train", "val", "test")}
+        self.splits = {
+            name: self._open_split(name, getattr(splits, name)) for name in ("train", "val", "test")
+        }
 
-    def batches(self, part: str) -> int:
-        """Of a part, over all ranks; an incomplete one counts."""
-        dataset = self.parts[part]
+    def count_batches(self, split: str) -> int:
+        """Return the number of batches of a split over all ranks, including an incomplete one."""
+        dataset = self.splits[split]
         return batches_per_epoch(len(dataset), self.config.data.batch_size) if dataset else 0
 
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
-        """Endless batches from a position on; stacks of them if gradients are accumulated."""
-        dataset = self.parts["train"]
+        """Return endless batches from a position on, in stacks if gradients are accumulated."""
+        dataset = self.splits["train"]
         assert dataset
 
-        def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
             batches = tf_dataset(
                 dataset,
                 replace(self._order(rank, world_size, train=True), accumulate=plan.accumulate),
@@ -57,24 +62,24 @@ class TaskLoader:
                 start_batch=position.batch,
                 limit_batches=plan.train_batches,
             )
-            return batches if plan.accumulate == 1 else stacks(batches, plan.accumulate)
+            return batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
 
-        return self.strategy.dataset(of_rank)
+        return self.strategy.dataset(make_rank_batches)
 
     def keep(self, epoch: int, batch: int, rank: int, file: Path) -> list[int]:
-        """Write what a device has in a batch of the training to a file; returns the numbers of its rows. Raises DataError, OSError."""
-        dataset = self.parts["train"]
+        """Write one device's rows of a training batch to a file, and return the numbers of the rows. Raises DataError, OSError."""
+        dataset = self.splits["train"]
         assert dataset
         rows, _ = self._order(rank, self.strategy.replicas, train=True).rows(len(dataset), epoch, batch)
         read = dataset.read(rows, epoch, True)
-        return keep_batch(file, rows, self.prepare(read) if self.prepare else read)
+        return save_batch(file, rows, self.prepare(read) if self.prepare else read)
 
-    def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, None]:
-        """The first `limit` batches in their own order; all have one size."""
-        dataset = self.parts[part]
+    def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, None]:
+        """Return the first `limit` batches in the order of the data, all of the same size, and None: no batch is smaller."""
+        dataset = self.splits[split]
         assert dataset
 
-        def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
             return tf_dataset(
                 dataset,
                 self._order(rank, world_size, train=False),
@@ -84,87 +89,88 @@ class TaskLoader:
                 limit_batches=limit,
             )
 
-        return self.strategy.dataset(of_rank), None
+        return self.strategy.dataset(make_rank_batches), None
 
     def _order(self, rank: int, world_size: int, train: bool) -> BatchOrder:
         return BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train)
 
-    def _part(self, name: str, part: Any) -> DataSet | None:
-        dataset = as_dataset(part, self.config.seed)
+    def _open_split(self, name: str, data: Any) -> DataSet | None:
+        dataset = to_data_set(data, self.config.seed)
         if dataset is not None and len(dataset):
             return dataset
-        if part is None or dataset is not None:
+        if data is None or dataset is not None:
             if name == "train":
                 raise DataError("the training split has no rows.")
             return None
         raise ConfigError(
-            f"the {name} data is a {type(part).__name__}, and task={self.config.task.name} needs rows that are read by index: return an "
+            f"the {name} data is a {type(data).__name__}, and task={self.config.task.name} needs rows that are read by index: return an "
             "object with __len__ and __getitem__, or __len__ and read, from data._target_."
         )
 
 
-def stacks(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Stacks of `count` batches. Raises ConfigError: they are not of one shape."""
+def stack_batches(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """Return stacks of `count` batches. Raises ConfigError if their shapes differ."""
     if any(None in spec.shape for spec in tf.nest.flatten(batches.element_spec)):
         raise ConfigError(
-            f"trainer.accumulate_grad_batches={count} needs batches of one shape, and the rows of this data have different ones; pad "
+            f"trainer.accumulate_grad_batches={count} needs batches of one shape, and the rows of this data have different shapes; pad "
             "them to one shape, or use trainer.accumulate_grad_batches=1 with a larger data.batch_size."
         )
     return batches.batch(count, drop_remainder=True)
 
 
 class DropInLoader:
-    """Batches as `keras.Model.fit` would get them, for a model that brings its own steps.
+    """The batches of a model with its own steps, as `keras.Model.fit` would get them.
 
     Attributes:
-        notes: what such data gives up, for people.
+        notes: lines for the user about limitations of the data.
 
     Raises:
-        ConfigError, DataError: a part of the data can't be read, or not by so many replicas.
+        ConfigError: a split can't be read, or can't be divided between replicas.
+        DataError: a split can't be read.
     """
 
     def __init__(self, config: Config, strategy: Strategy, splits: Splits) -> None:
         self.config, self.strategy = config, strategy
         self.notes: list[str] = []
-        self.parts: dict[str, DataSet | Stream | None] = {
-            name: self._part(name, getattr(splits, name)) for name in ("train", "val", "test")
+        self.splits: dict[str, DataSet | Stream | None] = {
+            name: self._open_split(name, getattr(splits, name)) for name in ("train", "val", "test")
         }
 
-    def batches(self, part: str) -> int:
-        """Of a part, over all ranks. Raises ConfigError: it does not say, and the configuration neither."""
-        data = self.parts[part]
+    def count_batches(self, split: str) -> int:
+        """Return the number of batches of a split over all ranks. Raises ConfigError if neither data nor configuration gives a length."""
+        data = self.splits[split]
         if data is None:
             return 0
         if isinstance(data, Stream):
-            return self._of_stream(data)
+            return self._count_stream_batches(data)
         size, length = self.config.data.batch_size, len(data)
-        if part != "train":
+        if split != "train":
             return batches_per_epoch(length, size)
         if length % size and length > size:
             self.notes.append(
-                f"{length % size} of {length} rows are left out of each training epoch: they are no whole batch of {size}."
+                f"{length % size} of {length} rows are left out of each training epoch: they don't fill a batch of {size}."
             )
         if sentence := too_large(length, size, self.strategy.replicas):
             raise DataError(sentence)
         return whole_batches(length, size)
 
-    def spec(self, part: str) -> Any:
-        """Types and shapes of a replica's batch."""
-        data = self.parts[part]
+    def spec(self, split: str) -> Any:
+        """Return the types and shapes of a replica's batch."""
+        data = self.splits[split]
         if isinstance(data, Stream):
             return data.evaluation(1).element_spec
         assert data
         rows = self.config.data.batch_size // self.strategy.replicas
-        return row_spec(data, rows, None, part == "train")
+        return row_spec(data, rows, None, split == "train")
 
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
-        """Endless batches from a position on."""
-        data = self.parts["train"]
+        """Return endless batches from a position on."""
+        data = self.splits["train"]
         assert data
         if isinstance(data, Stream):
             return data.training(plan.train_batches, position.step)
 
-        def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
             return training_batches(
                 data,
                 BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train=True),
@@ -174,53 +180,53 @@ class DropInLoader:
                 per_epoch=plan.train_batches,
             )
 
-        return self.strategy.dataset(of_rank)
+        return self.strategy.dataset(make_rank_batches)
 
-    def evaluation(self, part: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-        """The first `limit` batches in their own order; apart, the last one if it has fewer rows.
+    def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+        """Return the first `limit` batches in the order of the data, and separately the last one if it has fewer rows.
 
-        Metrics of Keras weigh a batch by the number of its rows where its shape is known, so whole batches have one.
+        Keras metrics weight a batch by the number of its rows if its shape is static, so full batches must have a static shape.
         """
-        data = self.parts[part]
+        data = self.splits[split]
         assert data
         if isinstance(data, Stream):
             return data.evaluation(limit), None
         whole = min(limit, len(data) // self.config.data.batch_size)
 
-        def between(start: int, stop: int) -> tf.data.Dataset:
-            def of_rank(rank: int, world_size: int) -> tf.data.Dataset:
+        def make_range(start: int, stop: int) -> tf.data.Dataset:
+            def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
                 order = BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size)
                 return evaluation_batches(
                     data, order, workers=self.config.data.workers, start=start, stop=stop
                 )
 
-            return self.strategy.dataset(of_rank)
+            return self.strategy.dataset(make_rank_batches)
 
-        return between(0, whole), between(whole, limit) if whole < limit else None
+        return make_range(0, whole), make_range(whole, limit) if whole < limit else None
 
-    def _part(self, name: str, part: Any) -> DataSet | Stream | None:
-        if part is None:
+    def _open_split(self, name: str, data: Any) -> DataSet | Stream | None:
+        if data is None:
             return None
-        if not is_stream(part) and (dataset := as_dataset(part, self.config.seed)) is not None:
+        if not is_stream(data) and (dataset := to_data_set(data, self.config.seed)) is not None:
             return dataset if len(dataset) or name == "train" else None
-        if not is_stream(part):
+        if not is_stream(data):
             raise ConfigError(
-                f"the {name} data is a {type(part).__name__}; return rows that are read by index (__len__ and __getitem__), a "
+                f"the {name} data is a {type(data).__name__}; return rows that are read by index (__len__ and __getitem__), a "
                 "tf.data.Dataset or a keras.utils.PyDataset from data._target_."
             )
         if self.strategy.replicas > 1:
             raise ConfigError(
-                f"the {name} data is a {type(part).__name__}, which {self.strategy.replicas} ranks or devices can't share: each would read "
+                f"the {name} data is a {type(data).__name__}, which {self.strategy.replicas} ranks or devices can't share: each would read "
                 "all of it; return rows that are read by index, or use trainer.devices=1."
             )
         if name == "train":
             self.notes.append(
-                f"the {name} data is a {type(part).__name__}: its batches are taken as they come, and a resumed run skips those that were "
-                "read; data.batch_size has no effect."
+                f"the {name} data is a {type(data).__name__}: its batches are used in the order it yields them, and a resumed run skips "
+                "those already read; data.batch_size has no effect."
             )
-        return Stream(part, name)
+        return Stream(data, name)
 
-    def _of_stream(self, data: Stream) -> int:
+    def _count_stream_batches(self, data: Stream) -> int:
         trainer = self.config.trainer
         limit = getattr(trainer, f"limit_{data.name}_batches")
         if data.length is not None:
@@ -230,11 +236,12 @@ class DropInLoader:
         if isinstance(limit, int):
             return limit
         endless = (
-            isinstance(data.part, tf.data.Dataset) and data.part.cardinality() == tf.data.INFINITE_CARDINALITY
+            isinstance(data.split, tf.data.Dataset)
+            and data.split.cardinality() == tf.data.INFINITE_CARDINALITY
         )
-        if data.name != "train" and not endless:  # as Keras does, it is read to its end
-            return sum(1 for _ in data.evaluation(MOST))
+        if data.name != "train" and not endless:  # like Keras, evaluate all of it
+            return sum(1 for _ in data.evaluation(MAX_COUNT))
         raise ConfigError(
-            f"the {data.name} data, a {type(data.part).__name__}, does not say how many batches it has; use "
+            f"the {data.name} data, a {type(data.split).__name__}, does not say how many batches it has; use "
             f"trainer.limit_{data.name}_batches=N."
         )

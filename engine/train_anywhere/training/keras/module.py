@@ -1,4 +1,4 @@
-"""What the loop trains: a task of this project, as a training step and a test step."""
+"""The training step and the test step of a model, and the metrics that they count."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -7,28 +7,33 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from train_anywhere.training.keras.dropin.gradients import Saved, averages, build_optimizer, by_name
+from train_anywhere.training.keras.dropin.gradients import (
+    NamedVariables,
+    build_optimizer,
+    name_variables,
+    weight_averages,
+)
 from train_anywhere.training.keras.dropin.trainable import read_built, read_flags
 from train_anywhere.training.keras.strategies.base import Strategy
 
 Batch = tuple[Any, tf.Tensor]
-"""What the data set gives, as tensors, and weights float32 [b]; with accumulation [k, b, ...] each."""
+"""Rows of the data set as tensors [b, ...], and their weights, float32 [b]; with accumulation both have a first dimension [k, b, ...]."""
 
 StepFunction = Callable[[Iterator[Any]], Any]
-"""Trains or tests on the next batch."""
+"""A function that trains or tests on the next batch."""
 
 StepsFunction = Callable[[Iterator[Any], tf.Tensor], Any]
-"""Trains on so many next batches (int32 [])."""
+"""A function that trains on the next batches; their number is the second argument, int32 []."""
 
 
 class RunningSums:
-    """Sums over batches by `Task.sums`, kept on the device: adding does not wait for it, taking them does.
+    """The sums of `Task.sums` over batches, kept on the device: adding does not wait for the device, reading them does.
 
-    Each replica has its own, so counting needs no communication.
+    Each replica has its own sums, so adding needs no communication.
 
     Args:
-        count: how many there are.
-        watched: count the batches before the first whose sums are no numbers, see `features/replay/recompute.py`.
+        count: number of sums.
+        watched: whether to count the batches before the first whose sums are not finite, see `features/replay/recompute.py`.
     """
 
     def __init__(self, count: int, watched: bool = False) -> None:
@@ -44,36 +49,36 @@ class RunningSums:
             good = tf.reduce_all(tf.math.is_finite(self.sums))
             self.batches.assign_add(tf.stack([tf.ones((), tf.float64), tf.cast(good, tf.float64)]))
 
-    def counted(self) -> list[tuple[int, int]]:
-        """Of each replica here: batches since the last call, and how many were good until one was not."""
+    def take_batch_counts(self) -> list[tuple[int, int]]:
+        """Return, for each replica of this process, the batches since the last call, and those before the first with sums not finite."""
         if self.batches is None:
             return []
         return [
-            (int(batches), int(good)) for batches, good in self._taken(self.batches, tf.zeros(2, tf.float64))
+            (int(batches), int(good)) for batches, good in self._take(self.batches, tf.zeros(2, tf.float64))
         ]
 
     def take(self) -> list[float]:
-        """The sums of this process since the last call."""
-        return [float(v) for v in sum(self._taken(self.sums, self._zeros))]
+        """Return the sums of this process since the last call."""
+        return [float(v) for v in sum(self._take(self.sums, self._zeros))]
 
     def peek(self) -> list[float]:
-        """Return the same sums, and keep counting."""
+        """Return the same sums without resetting them."""
         return [float(v) for v in sum(r.numpy() for r in self._replicas(self.sums))]
 
-    def _taken(self, variable: tf.Variable, zeros: tf.Tensor) -> list[Any]:
-        """What each replica here has, which begins at zero again."""
+    def _take(self, variable: tf.Variable, zeros: tf.Tensor) -> list[Any]:
+        """Return the value on each replica of this process, and reset it to zero."""
         replicas = self._replicas(variable)
-        taken = [replica.numpy() for replica in replicas]
+        values = [replica.numpy() for replica in replicas]
         for replica in replicas:
             replica.assign(zeros)
-        return taken
+        return values
 
     def _replicas(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
         return self.distribution.experimental_local_results(variable)  # type: ignore[no-any-return]
 
 
 def per_replica(count: int) -> tf.Variable:
-    """Sums of each replica, float64 [count], which counts exactly."""
+    """Return a variable with separate sums on each replica, float64 [count], which counts exactly."""
     return tf.Variable(
         tf.zeros(count, tf.float64),
         trainable=False,
@@ -83,31 +88,31 @@ def per_replica(count: int) -> tf.Variable:
 
 
 class Module:
-    """What both doors have in common: a model on a strategy, and the numbers that it counts.
+    """A model on a strategy with its steps and metrics, the base of native tasks and of users' own models.
 
     Attributes:
-        model: what callbacks see, and whose variables a checkpoint holds.
-        optimizers: all that train it.
-        rate: returns the learning rate of the last optimizer step.
-        unit: what a row is, in the plural.
-        counts_units: rows hold several of them, which `units` knows.
-        several: a call can make more than one training step.
-        known: metrics that are known beforehand.
-        notes: lines for people, printed once.
-        flags: `trainable` of all layers and variables, as the steps were traced for them.
+        model: the model that callbacks see, and whose variables a checkpoint holds.
+        optimizers: all optimizers that train the model.
+        learning_rate: returns the learning rate of the last optimizer step.
+        unit: plural name of what is counted, such as "samples".
+        counts_units: whether a row holds several units, counted by `units`.
+        multi_step: whether a call can make more than one training step.
+        metric_names: metrics that are known before training.
+        notes: lines for the user, printed once.
+        flags: `trainable` of all layers and variables when the steps were traced.
         no_decay: see `build_optimizer`.
-        averages_always: see `averages`.
+        averages_always: argument `always` of `weight_averages`.
     """
 
     unit = "samples"
-    counts_units = several = False
+    counts_units = multi_step = False
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self.model, self.strategy = model, strategy
         self.distribution = tf.distribute.get_strategy()
         self.optimizers: list[keras.optimizers.Optimizer] = []
-        self.rate: Callable[[], float] = lambda: 0.0
-        self.known: list[str] = []
+        self.learning_rate: Callable[[], float] = lambda: 0.0
+        self.metric_names: list[str] = []
         self.notes: list[str] = []
         self.flags, self.no_decay, self.averages_always = read_flags(model), list[str](), False
         self.train_function: StepsFunction
@@ -115,44 +120,44 @@ class Module:
         self.test_last: Callable[[Any], Any]
 
     def trace(self) -> None:
-        """Make the functions that train and test; each is traced when it is called, for the model as it is then."""
+        """Create the functions that train and test; each is traced at its first call, for the model at that time."""
         raise NotImplementedError
 
-    def applied(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-        """Return the optimizers that a step calls, each with the variables that it is called for."""
+    def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+        """Return the optimizers that a step calls, each with the variables that it updates."""
         raise NotImplementedError
 
-    def follow(self) -> bool:
-        """Trace the steps again if other layers are trained than they were traced for; returns whether they were.
+    def update_trainable(self) -> bool:
+        """Trace the steps again if other layers are trainable than when they were traced, and return whether this was so.
 
         Raises:
-            ConfigError: an optimizer can't train them.
+            ConfigError: an optimizer can't train additional variables.
         """
         if (flags := read_flags(self.model)) == self.flags:
             return False
         self.flags = flags
         with self.strategy.scope():
-            for optimizer, variables in self.applied():
+            for optimizer, variables in self.optimized_variables():
                 build_optimizer(optimizer, variables, self.no_decay)
-                optimizer.apply.name += "."  # collectives of another graph
+                optimizer.apply.name += "."  # collectives of a new graph need new names
             self.trace()
         return True
 
-    def trained(self) -> dict[str, Any]:
-        """Return what is trainable now, and what each optimizer has a state for, of JSON types."""
+    def trainable_state(self) -> dict[str, Any]:
+        """Return which layers are trainable, and which variables each optimizer has a state for, as JSON types."""
         return {"flags": read_flags(self.model), "built": read_built(self.model, self.optimizers)}
 
     def restore_optimizers(self, built: Sequence[Sequence[int]]) -> None:
-        """Create the optimizers' states that there were when `trained` was called."""
+        """Create optimizer states for the same variables as when `trainable_state` was called."""
         variables = dict(enumerate(self.model.variables))
         with self.strategy.scope():
             for optimizer, numbers in zip(self.optimizers, built, strict=False):
-                if chosen := [variables[n] for n in numbers if n in variables]:
-                    build_optimizer(optimizer, chosen, self.no_decay)
+                if used := [variables[n] for n in numbers if n in variables]:
+                    build_optimizer(optimizer, used, self.no_decay)
 
     def swap_averages(self) -> bool:
-        """Exchange the weights and their averages over time, bit for bit, so a second call undoes it; return whether there are any."""
-        pairs = averages(self.optimizers, self.averages_always)
+        """Exchange weights and their moving averages, bit for bit, and return whether there are averages; a second call undoes this."""
+        pairs = weight_averages(self.optimizers, self.averages_always)
         local = self.strategy.local_values
         for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
             value = tf.identity(one)
@@ -160,97 +165,98 @@ class Module:
             other.assign(value)
         return bool(pairs)
 
-    def begin(self, part: str) -> None:
-        """An epoch, or an evaluation, begins: what was counted before is of another part."""
+    def reset_metrics(self) -> None:
+        """Reset the metrics at the start of an epoch or an evaluation, if `take` does not."""
 
     def take(self) -> list[float]:
-        """What this process has counted, to be summed over all processes."""
+        """Return the sums that this process has counted, to be summed over all processes."""
         raise NotImplementedError
 
     def peek(self) -> list[float]:
-        """Return what `take` would, and keep counting."""
+        """Return the result of `take` without resetting anything."""
         return self.take()
 
-    def report(self, part: str, sums: list[float]) -> dict[str, float]:
-        """The metrics of a part, from what `take` gave, summed."""
+    def report(self, split: str, sums: list[float]) -> dict[str, float]:
+        """Return the metrics of a split, computed from the sums of `take` over all processes."""
         raise NotImplementedError
 
     def units(self, sums: list[float]) -> float | None:
-        """How many of `unit` the sums hold; None: each is a row."""
+        """Return the number of units in the sums; None if each row is one unit."""
         return None
 
-    def weights(self) -> Saved:
-        """Everything that the model is, by name: weights, moving statistics, states of seed generators."""
-        return by_name(self.model.variables)
+    def weights(self) -> NamedVariables:
+        """Return all variables of the model by name: weights, moving statistics, states of seed generators."""
+        return name_variables(self.model.variables)
 
-    def optimizer_state(self) -> Saved:
-        """The same of the optimizers."""
-        return by_name([v for optimizer in self.optimizers for v in optimizer.variables])
+    def optimizer_state(self) -> NamedVariables:
+        """Return all variables of the optimizers by name."""
+        return name_variables([v for optimizer in self.optimizers for v in optimizer.variables])
 
-    def counted(self) -> Mapping[str, Any]:
-        """What is counted over more than a log interval, over all ranks, by name; all processes must call it."""
+    def metric_state(self) -> Mapping[str, Any]:
+        """Return the metric states that span more than a log interval, over all ranks, by name; all processes must call this."""
         return {}
 
-    def restore_counted(self, arrays: Mapping[str, Any]) -> None:
-        """Count on from what `counted` gave."""
+    def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
+        """Continue from the result of `metric_state`."""
 
     def moving_statistics(self) -> list[keras.Variable]:
-        """What each replica gathers from its own rows: means and variances of batch normalisation."""
+        """Return the variables that each replica computes from its own rows: means and variances of batch normalization."""
         return float_statistics(self.model._flatten_layers())
 
-    def function(self, step: Callable[[Any], Any]) -> StepFunction:
-        """`step` on the next batch of each replica, as a graph. Keras' own would reduce its logs over all replicas."""
+    def make_step_function(self, step: Callable[[Any], Any]) -> StepFunction:
+        """Return a graph that runs `step` on the next batch of each replica. Keras' own would reduce its logs over all replicas."""
         distribution, pace = self.distribution, self.strategy.pace
 
         @tf.function(autograph=False)
         def run(iterator: Iterator[Any]) -> Any:
             batch = next(iterator)
-            pace.fetched(batch)
+            pace.mark_batch(batch)
             return distribution.run(step, args=(batch,))
 
         return run
 
-    def repeated(self, step: Callable[[Any], Any]) -> StepsFunction:
-        """`step` on as many next batches of each replica, one after the other, in one call of one graph.
+    def make_steps_function(self, step: Callable[[Any], Any]) -> StepsFunction:
+        """Return a graph that runs `step` on a given number of batches of each replica, one after the other.
 
-        It returns nothing. With an output, the graph that TensorFlow's optimizer (Grappler) made of a large convolutional network
-        did not repeat its bits on a CPU; without one, or without that optimizer, it does.
+        The graph has no output: with one, TensorFlow's graph optimizer (Grappler) made a large convolutional network irreproducible on a
+        CPU; without an output, or without that optimizer, its results were the same bit for bit.
         """
         distribution, pace = self.distribution, self.strategy.pace
 
         @tf.function(autograph=False)
         def run(iterator: Iterator[Any], count: tf.Tensor) -> None:
-            def one(number: tf.Tensor) -> list[tf.Tensor]:
+            def run_one(number: tf.Tensor) -> list[tf.Tensor]:
                 batch = next(iterator)
-                pace.fetched(batch)
+                pace.mark_batch(batch)
                 distribution.run(step, args=(batch,))
                 return [number + 1]
 
-            tf.while_loop(lambda number: number < count, one, [tf.constant(0)], parallel_iterations=1)
+            tf.while_loop(lambda number: number < count, run_one, [tf.constant(0)], parallel_iterations=1)
 
         return run
 
 
 def float_statistics(layers: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
-    """Return what the layers themselves never train; `non_trainable_variables` has frozen weights too."""
+    """Return the float32 variables that layers never train; `non_trainable_variables` would include frozen weights."""
     return [v for layer in layers for v in layer._non_trainable_variables if v.dtype == "float32"]
 
 
 class TaskModule(Module):
-    """Trains and tests a network: weighted loss, gradient accumulation, exact metrics; the task says what the loss is.
+    """The steps of a native task: weighted loss, gradient accumulation, exact metrics.
 
-    The loss is the mean over rows of weight * the task's loss of the row, and what the network's layers add; averaged over
-    ranks, that of all real rows.
+    The loss is the mean over rows of weight * the task's loss of the row, plus the losses that layers add. Its average over the ranks is
+    the mean over all real rows.
 
     Args:
-        network: takes what the task's `step` gives it; built, and compiled with an optimizer.
+        network: the network, built, and compiled with an optimizer.
+        task: computes the loss and the sums for metrics.
         strategy: averages the gradients over the ranks.
-        accumulate: batches per optimizer step; above 1, each step takes a stack of them.
-        compiled: XLA compiles the network with its loss and gradients; what ranks send each other it can't, nor read.
+        accumulate: batches per optimizer step; above 1, each step gets a stack of them.
+        jit_compile: whether XLA compiles the network with its loss and gradients; it can't compile collectives and reading data.
         watched: see `RunningSums`.
     """
 
-    several = True
+    multi_step = True
 
     def __init__(
         self,
@@ -258,41 +264,41 @@ class TaskModule(Module):
         task: Any,
         strategy: Strategy,
         accumulate: int,
-        compiled: bool = False,
+        jit_compile: bool = False,
         watched: bool = False,
     ) -> None:
         super().__init__(network, strategy)
-        self.task, self.accumulate, self.compiled = task, accumulate, compiled
-        self.unit, self.known = task.unit, task.names("train", "val", "test")
+        self.task, self.accumulate, self.jit_compile = task, accumulate, jit_compile
+        self.unit, self.metric_names = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums
         self.sums = RunningSums(len(task.sums), watched)
         self.trace()
 
     def trace(self) -> None:
-        """Make the functions that train and test."""
-        if self.compiled:
-            step = partial(type(self).gradients, self)
-            self.gradients = tf.function(step, autograph=False, jit_compile=True)  # type: ignore[method-assign]
-        self.train_function = self.repeated(self.train_step)
-        self.test_function = self.function(self.test_step)
+        """Create the functions that train and test."""
+        if self.jit_compile:
+            step = partial(type(self).compute_gradients, self)
+            self.compute_gradients = tf.function(step, autograph=False, jit_compile=True)  # type: ignore[method-assign]
+        self.train_function = self.make_steps_function(self.train_step)
+        self.test_function = self.make_step_function(self.test_step)
 
-    def applied(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-        """Return the network's optimizer with all that is trained."""
+    def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+        """Return the network's optimizer with all trainable variables."""
         return [(self.model.optimizer, self.model.trainable_variables)]
 
     def train_step(self, data: Batch) -> None:
-        """One optimizer step; the optimizer averages the gradients."""
-        gradients = self.gradients(data) if self.accumulate == 1 else self.accumulated(data)
+        """Make one optimizer step; the optimizer averages the gradients."""
+        gradients = self.compute_gradients(data) if self.accumulate == 1 else self.accumulate_gradients(data)
         self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
     def test_step(self, data: Batch) -> None:
-        """Count one batch."""
+        """Add the sums of one batch."""
         batch, weight = data
         _, sums = self.task.step(self.model, batch, weight, training=False)
         self.sums.add(tf.cast(sums, tf.float64))
 
-    def gradients(self, data: Batch) -> list[tf.Tensor]:
-        """The gradients of one batch's share of the loss."""
+    def compute_gradients(self, data: Batch) -> list[tf.Tensor]:
+        """Return the gradients of one batch's share of the loss, and add the sums of the batch."""
         batch, weight = data
         with tf.GradientTape() as tape:
             losses, sums = self.task.step(self.model, batch, weight, training=True)
@@ -303,34 +309,34 @@ class TaskModule(Module):
         self.sums.add(tf.cast(sums, tf.float64))
         return tape.gradient(loss, self.model.trainable_variables)
 
-    def accumulated(self, data: Batch) -> list[tf.Tensor]:
-        """The summed gradients of a stack of batches, one in memory at a time and nothing on the wire."""
+    def accumulate_gradients(self, data: Batch) -> list[tf.Tensor]:
+        """Return the summed gradients of a stack of batches, without communication and with one batch in memory at a time."""
 
-        def fresh(number: tf.Tensor | int) -> list[tf.Tensor | None]:
-            return self.gradients(tf.nest.map_structure(lambda stack: stack[number], data))
+        def compute(number: tf.Tensor | int) -> list[tf.Tensor | None]:
+            return self.compute_gradients(tf.nest.map_structure(lambda stack: stack[number], data))
 
-        def more(number: tf.Tensor, sums: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            new = [g for g in fresh(number) if g is not None]
+        def add(number: tf.Tensor, sums: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            new = [g for g in compute(number) if g is not None]
             return number + 1, [s + tf.convert_to_tensor(g) for s, g in zip(sums, new, strict=True)]
 
-        first = fresh(0)
+        first = compute(0)
         used = [tf.convert_to_tensor(g) for g in first if g is not None]
-        sums = iter(tf.while_loop(lambda n, _: n < self.accumulate, more, (tf.constant(1), used))[1])
+        sums = iter(tf.while_loop(lambda n, _: n < self.accumulate, add, (tf.constant(1), used))[1])
         return [None if g is None else next(sums) for g in first]
 
     def take(self) -> list[float]:
-        """The task's sums since the last call."""
+        """Return the task's sums since the last call."""
         return self.sums.take()
 
     def peek(self) -> list[float]:
-        """Return the same, and keep counting."""
+        """Return the same sums without resetting them."""
         return self.sums.peek()
 
-    def report(self, part: str, sums: list[float]) -> dict[str, float]:
-        """The task's metrics."""
-        metrics: dict[str, float] = self.task.report(part, sums)
+    def report(self, split: str, sums: list[float]) -> dict[str, float]:
+        """Return the task's metrics."""
+        metrics: dict[str, float] = self.task.report(split, sums)
         return metrics
 
     def units(self, sums: list[float]) -> float | None:
-        """What the task counts."""
+        """Return the number of units that the task has counted; None if each row is one unit."""
         return self.task.units(sums)  # type: ignore[no-any-return]

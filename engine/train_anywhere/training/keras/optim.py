@@ -1,8 +1,8 @@
-"""Optimizers and the learning rate's schedule as Keras objects."""
+"""Create Keras optimizers and learning rate schedules."""
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +10,30 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from train_anywhere.config.choices import NamedSchedule, OtherOptimizer, OtherSchedule
-from train_anywhere.config.instantiate import instantiate, locate, refusals
+from train_anywhere.config.choices import (
+    Callback,
+    NamedSchedule,
+    Optimizer,
+    OtherOptimizer,
+    OtherSchedule,
+    Schedule,
+)
+from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate
 from train_anywhere.config.open_groups import TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.schedules import learning_rate, scaled_lr, warmup_steps
+from train_anywhere.training.schedules import lr_factor, scale_lr, warmup_steps
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """`lr` times `train_anywhere.training.schedules.factor` in TensorFlow's operations: part of the step's graph.
+    """`lr` times `train_anywhere.training.schedules.lr_factor` as TensorFlow operations, part of the step's graph.
 
     Args:
         lr: the highest learning rate.
-        schedule: the schedule's configuration.
-        steps_per_epoch, total_steps: of the plan.
+        schedule: configuration of the schedule.
+        steps_per_epoch: optimizer steps of an epoch.
+        total_steps: optimizer steps of the run.
     """
 
     def __init__(self, lr: float, schedule: NamedSchedule, steps_per_epoch: int, total_steps: int) -> None:
@@ -34,7 +42,7 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup = warmup_steps(schedule, steps_per_epoch)
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        """The learning rate, float32 [], of the step after `step` steps (an integer, [])."""
+        """Return the learning rate, float32 [], of the step after `step` steps (an integer, [])."""
         done = tf.cast(step, tf.float64)
         factor = self._after_warmup(done)
         if self.warmup:
@@ -44,35 +52,35 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
     def _after_warmup(self, done: tf.Tensor) -> tf.Tensor:
         s = self.schedule
         if s.name == "cosine":
-            part = tf.minimum((done - self.warmup) / max(1, self.total_steps - self.warmup), 1.0)
-            return s.final + (1 - s.final) * 0.5 * (1 + tf.cos(math.pi * part))
+            progress = tf.minimum((done - self.warmup) / max(1, self.total_steps - self.warmup), 1.0)
+            return s.final + (1 - s.final) * 0.5 * (1 + tf.cos(math.pi * progress))
         if s.name == "step":
             at = tf.constant([round(m * self.steps_per_epoch) for m in s.milestones], tf.float64)
             return tf.constant(s.gamma, tf.float64) ** tf.reduce_sum(tf.cast(done >= at, tf.float64))
         return tf.ones([], tf.float64)
 
 
-class OncePerEpoch(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that is asked with the epoch's number.
+class EpochSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that changes the learning rate once per epoch.
 
     Args:
-        inner: from an epoch, which counts from 0, to the learning rate.
-        steps_per_epoch: optimizer steps.
+        inner: function from the number of an epoch, from 0, to the learning rate.
+        steps_per_epoch: optimizer steps of an epoch.
     """
 
     def __init__(self, inner: Callable[[tf.Tensor | int], tf.Tensor], steps_per_epoch: int) -> None:
         self.inner, self.steps_per_epoch = inner, steps_per_epoch
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        """The learning rate, float32 [], of the step after `step` steps (an integer, [])."""
+        """Return the learning rate, float32 [], of the step after `step` steps (an integer, [])."""
         return self.inner(step // self.steps_per_epoch)
 
 
 class SGD(keras.optimizers.SGD):
-    """Keras' SGD with the usual arithmetic: decay is added to the gradient, momentum gathers gradients.
+    """Keras' SGD with the arithmetic of torch: weight decay is added to the gradient, momentum accumulates gradients.
 
     g = gradient + decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m if nesterov else m).
-    Keras' own decays past the momentum and gathers lr * g, which differs once the learning rate changes.
+    Keras' own applies decay separately from the momentum and accumulates lr * g, which differs once the learning rate changes.
     """
 
     def __init__(self, decay: float = 0.0, **options: object) -> None:
@@ -80,24 +88,24 @@ class SGD(keras.optimizers.SGD):
         self.decay = decay
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """Update one variable; all three have its dtype, gradient and variable its shape."""
+        """Update one variable; `gradient` has its shape and dtype, `learning_rate` its dtype."""
         decayed = self.decay and self._use_weight_decay(variable)
         step = gradient + self.decay * variable if decayed else gradient
         if self.momentum:
-            gathered = self.momentums[self._get_variable_index(variable)]
-            new = self.momentum * gathered + step
-            self.assign(gathered, new)
+            accumulated = self.momentums[self._get_variable_index(variable)]
+            new = self.momentum * accumulated + step
+            self.assign(accumulated, new)
             step = step + self.momentum * new if self.nesterov else new
         self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * step)
 
 
 class AdamW(keras.optimizers.AdamW):
-    """Keras' AdamW, to the same bits, without a quarter of its operations: Keras computes for each variable what is the same for all."""
+    """Keras' AdamW with the same results bit for bit and a quarter fewer operations: what all variables share is computed once."""
 
     def _backend_update_step(
         self, grads: list[Any], trainable_variables: list[keras.Variable], learning_rate: tf.Tensor
     ) -> None:
-        """The moments begin at zero; the learning rate makes up for it."""
+        """Apply the bias correction of the moments, which start at zero, to the learning rate, once for all variables."""
         steps = tf.cast(self.iterations + 1, tf.float32)
         mean, square = (
             1 - tf.pow(tf.constant(beta, tf.float32), steps) for beta in (self.beta_1, self.beta_2)
@@ -115,18 +123,18 @@ class AdamW(keras.optimizers.AdamW):
 
 
 def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimizers.Optimizer:
-    """The optimizer of the configuration: schedule, clipping by global norm and loss scaling included.
+    """Return the optimizer of the configuration with its schedule, clipping by global norm and loss scaling.
 
-    Args:
-        world_size: ranks that share the global batch, for `optimizer.scale_lr`.
+    `world_size` is the number of devices that share the global batch, for `optimizer.scale_lr`.
 
     Raises:
-        ConfigError: a target of the configuration is not an optimizer or a schedule, or takes neither learning rate nor clipping.
+        ConfigError: a target is not an optimizer or a schedule, or accepts no learning rate or no clipping.
     """
     o, clip = config.optimizer, config.trainer.gradient_clip_val
-    rate: Any = make_schedule(config, plan, world_size)
-    if set_from_outside(config):
-        rate = scaled_lr(o.lr, o.scale_lr, world_size)  # a number: callbacks can change it
+    lr = scale_lr(o.lr, o.scale_lr, world_size)
+    rate: Any = make_schedule(config.schedule, lr, plan)
+    if callbacks_can_set_rate(config.callbacks, config.schedule):
+        rate = lr  # a number: callbacks can change it
     if isinstance(o, OtherOptimizer):
         optimizer = _other(o, rate, clip)
     elif o.name == "sgd":
@@ -154,98 +162,96 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
 
 
 def make_schedule(
-    config: Config, plan: Plan, world_size: int
+    schedule: Schedule, lr: float, plan: Plan
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The learning rate of each step, as a part of the step's graph. Raises ConfigError: the target is no schedule."""
-    lr = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, world_size)
-    schedule = config.schedule
+    """Return the schedule with highest learning rate `lr`, part of the step's graph. Raises ConfigError if the target is not a schedule."""
     if not isinstance(schedule, OtherSchedule):
         return LearningRate(lr, schedule, plan.steps_per_epoch, plan.total_steps)
     length = plan.max_epochs if schedule.interval == "epoch" else plan.total_steps
-    with refusals(f"schedule.{TARGET}={schedule.target['keras']}"):
-        made = instantiate(schedule, "schedule", "keras", initial_learning_rate=lr, decay_steps=length)
-    if not isinstance(made, keras.optimizers.schedules.LearningRateSchedule):
+    with explain_target_errors(f"schedule.{TARGET}={schedule.target['keras']}"):
+        user_schedule = instantiate(
+            schedule, "schedule", "keras", initial_learning_rate=lr, decay_steps=length
+        )
+    if not isinstance(user_schedule, keras.optimizers.schedules.LearningRateSchedule):
         raise ConfigError(
-            f"schedule._target_={schedule.target['keras']} makes a {type(made).__name__}; Keras needs a "
+            f"schedule._target_={schedule.target['keras']} makes a {type(user_schedule).__name__}; Keras needs a "
             "keras.optimizers.schedules.LearningRateSchedule, such as keras.optimizers.schedules.ExponentialDecay."
         )
-    return OncePerEpoch(made, plan.steps_per_epoch) if schedule.interval == "epoch" else made
+    return (
+        EpochSchedule(user_schedule, plan.steps_per_epoch) if schedule.interval == "epoch" else user_schedule
+    )
 
 
-def rate_of(
-    optimizer: keras.optimizers.Optimizer, config: Config, plan: Plan, world_size: int
-) -> Callable[[], float]:
+def make_rate_reader(optimizer: keras.optimizers.Optimizer) -> Callable[[], float]:
     """Return a function that returns the learning rate of the optimizer's last step."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
 
     def rate() -> float:
         used, step = inner._learning_rate, max(0, int(inner._iterations.numpy()) - 1)
         if isinstance(used, LearningRate):  # in double precision, as Lightning logs it
-            return learning_rate(config, plan, step, world_size)
+            return used.lr * lr_factor(used.schedule, step, used.steps_per_epoch, used.total_steps)
         scheduled = isinstance(used, keras.optimizers.schedules.LearningRateSchedule)
         return float(tf.convert_to_tensor(used(step) if scheduled else inner.learning_rate))
 
     return rate
 
 
-def set_from_outside(config: Config) -> bool:
-    """Return whether callbacks can set the learning rate, which is a variable then.
+def callbacks_can_set_rate(callbacks: Mapping[str, Callback], schedule: Schedule) -> bool:
+    """Return whether callbacks may set the learning rate, which then has to be a variable.
 
     Raises:
-        ConfigError: a callback of Keras' sets it, and so does a schedule.
+        ConfigError: a Keras callback sets the learning rate, and the schedule does so too.
     """
     kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
-    made = {name: c.target["keras"] for name, c in config.callbacks.items() if "keras" in c.target}
-    targets = {
-        f"callbacks.{name}": locate(dotted, f"callbacks.{name}.{TARGET}") for name, dotted in made.items()
-    }
+    dotted = {name: c.target["keras"] for name, c in callbacks.items() if "keras" in c.target}
+    targets = {f"callbacks.{name}": locate(d, f"callbacks.{name}.{TARGET}") for name, d in dotted.items()}
     setters = [key for key, t in targets.items() if isinstance(t, type) and issubclass(t, kinds)]
-    still = config.schedule.name == "constant" and not getattr(config.schedule, "warmup_epochs", 1)
-    if setters and not still:
+    constant = schedule.name == "constant" and not getattr(schedule, "warmup_epochs", 1)
+    if setters and not constant:
         raise ConfigError(
-            f"{setters[0]} sets the learning rate, and so does schedule={config.schedule.name}; use schedule=constant "
+            f"{setters[0]} sets the learning rate, and so does schedule={schedule.name}; use schedule=constant "
             "schedule.warmup_epochs=0."
         )
-    return still and bool(made)
+    return constant and bool(dotted)
 
 
-CLIPS = ("global_clipnorm", "clipnorm", "clipvalue")
-"""Arguments of Keras' optimizers that clip gradients."""
+CLIP_ARGUMENTS = ("global_clipnorm", "clipnorm", "clipvalue")
+"""Arguments of Keras optimizers that clip gradients."""
 
 
-def unscheduled(config: Config) -> list[str]:
-    """Return a line for an optimizer whose own learning_rate replaces this project's keys."""
-    own = getattr(config.optimizer, "arguments", {}).get("learning_rate")
+def ignored_rate_notes(optimizer: Optimizer, schedule: Schedule) -> list[str]:
+    """Return a line if the optimizer's own learning_rate replaces this project's keys, which then have no effect."""
+    own = getattr(optimizer, "arguments", {}).get("learning_rate")
     if own is None:
         return []
     return [
-        f"optimizer.learning_rate={own} is used as it is: optimizer.lr, optimizer.scale_lr and schedule={config.schedule.name} have no "
-        "effect; optimizer.lr is the key that the schedule starts from."
+        f"optimizer.learning_rate={own} replaces optimizer.lr, optimizer.scale_lr and schedule={schedule.name}, which have no effect; use "
+        "optimizer.lr to have a schedule."
     ]
 
 
 def _other(o: OtherOptimizer, rate: Any, clip: float | None) -> keras.optimizers.Optimizer:
-    """The target's optimizer; it gets `learning_rate`, and `global_clipnorm` where it is asked for."""
+    """Create the target's optimizer with `learning_rate`, and with `global_clipnorm` if clipping is requested."""
     dotted = o.target["keras"]
-    if clip and (own := next((name for name in CLIPS if o.arguments.get(name) is not None), None)):
+    if clip and (own := next((n for n in CLIP_ARGUMENTS if o.arguments.get(n) is not None), None)):
         raise ConfigError(
-            f"optimizer.{own}={o.arguments[own]} and trainer.gradient_clip_val={clip} both clip the gradients, which is done once; leave "
-            f"optimizer.{own} out, or use trainer.gradient_clip_val=null."
+            f"optimizer.{own}={o.arguments[own]} and trainer.gradient_clip_val={clip} both clip the gradients; leave optimizer.{own} out, "
+            "or use trainer.gradient_clip_val=null."
         )
     supplied = {"learning_rate": rate} | ({"global_clipnorm": clip} if clip else {})
     parameters = inspect.signature(locate(dotted, f"optimizer.{TARGET}")).parameters
-    anything = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
-    untaken = [name for name in supplied if name not in parameters and name not in o.arguments]
-    if untaken and not anything:
-        key = {"learning_rate": "optimizer.lr", "global_clipnorm": "trainer.gradient_clip_val"}[untaken[0]]
+    has_keywords = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    missing = [name for name in supplied if name not in parameters and name not in o.arguments]
+    if missing and not has_keywords:
+        key = {"learning_rate": "optimizer.lr", "global_clipnorm": "trainer.gradient_clip_val"}[missing[0]]
         raise ConfigError(
-            f"optimizer.{TARGET}={dotted} takes no {untaken[0]}, so {key} would have no effect."
+            f"optimizer.{TARGET}={dotted} takes no {missing[0]}, so {key} would have no effect."
         )
-    section = replace(o, arguments={**{name: supplied[name] for name in untaken}, **o.arguments})
-    with refusals(f"optimizer.{TARGET}={dotted}"):
-        made = instantiate(section, "optimizer", "keras", **supplied)
-    if not isinstance(made, keras.optimizers.Optimizer):
+    section = replace(o, arguments={**{name: supplied[name] for name in missing}, **o.arguments})
+    with explain_target_errors(f"optimizer.{TARGET}={dotted}"):
+        optimizer = instantiate(section, "optimizer", "keras", **supplied)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ConfigError(
-            f"optimizer.{TARGET}={dotted} makes a {type(made).__name__}, which is no keras.optimizers.Optimizer."
+            f"optimizer.{TARGET}={dotted} returns a {type(optimizer).__name__}, not a keras.optimizers.Optimizer."
         )
-    return made
+    return optimizer

@@ -10,35 +10,32 @@ import tensorflow as tf
 from train_anywhere.checkpoints.checkpointer import NoCheckpointer
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
-from train_anywhere.config.checks.monitors import judged_by
-from train_anywhere.config.instantiate import instantiate, refusals
-from train_anywhere.config.schema import Config
+from train_anywhere.config.checks.monitors import describe_best_checkpoint
+from train_anywhere.config.instantiate import explain_target_errors, instantiate
+from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
-from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
-from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
-from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.checkpoint.position import Position
-from train_anywhere.training.keras.checkpoint.random_state import part_seeds, seed_everything
+from train_anywhere.training.keras.checkpoint.random_state import seed_everything, split_seeds
 from train_anywhere.training.keras.checkpoint.state import (
-    RAW,
+    RAW_WEIGHTS,
     StateWriter,
-    read_rest,
+    read_state,
     restore,
     restore_weights,
 )
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
-from train_anywhere.training.keras.initial import begin_with
+from train_anywhere.training.keras.initial_weights import load_initial_weights
 from train_anywhere.training.keras.loop.agreement import refuse_different_weights
 from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
 from train_anywhere.training.keras.loop.epochs import fit
@@ -48,133 +45,125 @@ from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_na
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import Plan, validation_notes
-from train_anywhere.training.reporting.peak import peak
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.peak import peak_flops
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.resuming import other_devices, refuse_other_framework, resuming_at
-from train_anywhere.training.stop import Stop
+from train_anywhere.training.resume_messages import (
+    device_count_message,
+    refuse_other_framework,
+    resume_message,
+)
 
 
-def train(
-    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None = None
-) -> Outcome:
-    """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls it.
-
-    Args:
-        topology: which rank this process is.
-        stop: its flag ends the training after the current step, with a checkpoint.
-        recorder: of rank 0.
+def train(config: Config, process: RankProcess) -> Outcome:
+    """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls this.
 
     Raises:
-        ConfigError, DataError, CheckpointError: what can't be trained, before training begins or at the damaged sample.
+        ConfigError, DataError, CheckpointError: training is impossible; raised before it starts, or at a damaged sample.
     """
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
-    # one rank alone may have several devices
-    name, devices = running_strategy(config, topology)
-    heartbeat.at("meeting")
-    strategy = make_strategy(name, config, topology, devices)
-    stop.take_back()  # TensorFlow's server of several processes takes SIGTERM, and only tells its own listeners
-    heartbeat.at("preparing")
-    with strategy.explaining_lost_ranks(), plain_data_errors():
-        return train_and_test(strategy, config, run, topology, stop, recorder)
+    # a single rank may have several devices
+    name, devices = running_strategy(config, process.topology)
+    process.heartbeat.at("meeting")
+    strategy = make_strategy(name, config, process.topology, devices)
+    process.stop.reinstall()  # TensorFlow's server for several processes replaces the handler of SIGTERM
+    process.heartbeat.at("preparing")
+    with strategy.explain_lost_ranks(), plain_data_errors():
+        return train_and_test(strategy, config, process)
 
 
-def train_and_test(
-    strategy: Strategy,
-    config: Config,
-    run: RunDir,
-    topology: Topology,
-    stop: Stop,
-    recorder: RunRecorder | None = None,
-) -> Outcome:
-    """`train`, when the devices are chosen and the ranks know each other."""
-    keras.utils.clear_session()  # layer names, and so the paths of variables, count from the start
+def train_and_test(strategy: Strategy, config: Config, process: RankProcess) -> Outcome:
+    """Train and test, after the devices are chosen and the ranks are connected."""
+    run, recorder = process.run, process.recorder
+    keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
     seed_everything(config.seed)
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     checkpointer = open_checkpointer(config.checkpoint, run) if writes else NoCheckpointer()
     newest = checkpointer.newest_good(Features.of(config).resume_until(run))
     if writes and recorder:
-        recorder.first_step(newest.step if newest else 0)
-    position, rest = restore_or_begin(config, module, newest)
+        recorder.record_first_step(newest.step if newest else 0)
+    position, state = restore_or_initialize(config, module, newest)
     if writes and recorder:
         recorder.steps_done = lambda: position.step
     kind = config.monitor.progress if strategy.rank == 0 else "none"
-    live, least = run.path if writes else None, least_seconds(module, config)
-    display = Progress(kind, plan, strategy.replicas, module.unit, module.counts_units, least, live)
+    live, min_seconds = run.path if writes else None, min_seconds_per_token(module, config.trainer)
+    display = Progress(
+        kind, plan, strategy.replicas, module.unit, module.counts_units, min_seconds, live, process.heartbeat
+    )
     display.newest = lambda: checkpointer.newest
     with checkpointer, display as progress:
-        for line in notes_at_start(config, plan, strategy, newest, rest):
+        for line in start_notes(config, plan, strategy, newest, state):
             progress.note(line)
-        others, states = make_callbacks(config, module, plan, position)
+        user_callbacks, states = make_callbacks(config.callbacks, module, plan, position)
         for note in module.notes:
             progress.note(note)
-        metrics = MetricsWriter(config, run, progress, position.step, checkpointer.events, module.known)
+        metrics = MetricsWriter(
+            config, run, progress, position.step, checkpointer.events, module.metric_names
+        )
         checkpoints = None if isinstance(checkpointer, NoCheckpointer) else StateWriter(checkpointer)
         callback = TrainingCallback(
-            config, plan, position, module, loader, metrics, checkpoints, stop, others, states
+            config, plan, position, module, loader, metrics, checkpoints, process.stop, user_callbacks, states
         )
-        callback.restored = rest
-        callback.observers = observers_of(module, loader, plan, config, run)
-        with metrics.finishing(position):
+        callback.restored = state
+        callback.observers = make_observers(module, loader, plan, config, run)
+        with metrics.finalize_loggers(position):
             fit_and_check(callback)
-            heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
-            compare_weights(module, config, run, topology)
+            process.heartbeat.enter("checkpoint")  # also while the weights are compared
+            if config.monitor.ranks:
+                weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
+                report_weights(run, process.topology, weights)
+            refuse_different_weights(module)
             checkpointer.finish()
             newest = checkpointer.newest or newest
             if not position.preempted and plan.test_batches:
                 test(callback, newest)
-        heartbeat.enter("end")
-    return outcome(position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit)
+        process.heartbeat.enter("end")
+    return make_outcome(
+        position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit
+    )
 
 
-def restore_or_begin(
+def restore_or_initialize(
     config: Config, module: Module, newest: SavedCheckpoint | None
 ) -> tuple[Position, dict[str, Any] | None]:
-    """Restore the newest checkpoint, or begin with the first weights; all ranks call it.
-
-    Args:
-        newest: on rank 0.
+    """Restore the newest checkpoint, or load initial weights if there is none; all ranks call this, and rank 0 passes `newest`.
 
     Returns:
-        Where the run stands, and what state.json of the checkpoint holds; None without one.
+        The position of the run, and the content of the checkpoint's state.json; None without a checkpoint.
     """
     strategy = module.strategy
     if newest:
         refuse_other_framework(newest, "keras")
     elif strategy.rank == 0:
-        begin_with(
-            config, module, partial(print, flush=True) if config.monitor.progress != "none" else _silent
-        )
-    rest = strategy.shared(read_rest(newest.path / "state.json") if newest else None)
-    module.restore_optimizers(rest["built"] if rest else ())
-    position = restore(newest, module, rest) if newest else Position()
+        shows = config.monitor.progress != "none"
+        load_initial_weights(config.init, module, partial(print, flush=True) if shows else lambda line: None)
+    state = strategy.broadcast_json(read_state(newest.path / "state.json") if newest else None)
+    module.restore_optimizers(state["built"] if state else ())
+    position = restore(newest, module, state) if newest else Position()
     position = broadcast_state(position, module)
-    part_seeds(module)
-    return position, rest
+    split_seeds(module)
+    return position, state
 
 
-def _silent(line: str) -> None:
-    """Print nothing."""
-
-
-def notes_at_start(
+def start_notes(
     config: Config,
     plan: Plan,
     strategy: Strategy,
     newest: SavedCheckpoint | None,
-    rest: Mapping[str, Any] | None,
+    state: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """Yield which metric says what is best, and where and on how many devices the run resumes."""
-    if line := judged_by(config):
+    """Yield lines that name the metric of the best checkpoint, and the step and number of devices at which the run resumes."""
+    if line := describe_best_checkpoint(config.task, config.checkpoint):
         yield line
     if newest:
-        yield resuming_at(newest, config, plan, strategy.replicas)
-    if rest and rest["devices"] != strategy.replicas:
-        yield other_devices(rest["devices"], strategy.replicas)
+        yield resume_message(newest, config, plan, strategy.replicas)
+    if state and state["devices"] != strategy.replicas:
+        yield device_count_message(state["devices"], strategy.replicas)
 
 
 def fit_and_check(callback: TrainingCallback) -> None:
-    """Train. Raises ProjectError: the steps changed nothing."""
+    """Train. Raises ProjectError if the steps change neither weights nor optimizers."""
     module, position = callback.module, callback.position
     weights, first = fingerprint(module), position.step
     fit(callback)
@@ -188,92 +177,84 @@ def fit_and_check(callback: TrainingCallback) -> None:
 
 
 def fingerprint(module: Module) -> list[float]:
-    """Return a number for each trained weight and each variable of the optimizers; one counts their steps."""
+    """Return a number for each trainable weight and each variable of the optimizers, such as their counter of steps."""
     variables = [*module.model.trainable_variables, *module.optimizer_state().values()]
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
 
 
-def observers_of(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Observers:
-    """Return what features do in the loop of this rank."""
+def make_observers(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Observers:
+    """Return the observers of the run's features for this rank."""
     strategy = module.strategy
     rank = Rank(
         run=run,
         native=isinstance(module, TaskModule),
-        first=strategy.rank * (strategy.replicas // strategy.processes),
+        first_device=strategy.rank * (strategy.replicas // strategy.processes),
         devices=strategy.replicas,
         accumulate=plan.accumulate,
-        total=strategy.sum,
-        keep=loader.keep if isinstance(loader, TaskLoader) else None,
+        sum_over_ranks=strategy.sum,
+        save_batch=loader.keep if isinstance(loader, TaskLoader) else None,
     )
     return Observers(Features.of(config).observers(rank))
 
 
-def compare_weights(module: Module, config: Config, run: RunDir, topology: Topology) -> None:
-    """Say which weights this rank has, if that is asked for; those of ranks or devices that differ are an error."""
-    if config.monitor.ranks:
-        weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
-        report_weights(run, topology, weights)
-    refuse_different_weights(module)
-
-
-def least_seconds(module: Module, config: Config) -> float | None:
-    """That a device needs for a token of a network that says its `flops_per_token`; None where its peak is not known."""
+def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
+    """Return the least seconds per token on a device, from the network's `flops_per_token` and the chip's peak; None if one is unknown."""
     flops, gpus = getattr(module.model, "flops_per_token", None), tf.config.list_physical_devices("GPU")
     if not isinstance(flops, float) or module.unit != "tokens" or not gpus:
         return None
     chip = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
-    most = peak(chip, config.trainer.precision, config.trainer.tf32)
-    return flops / most if most else None
+    peak = peak_flops(chip, trainer.precision, trainer.tf32)
+    return flops / peak if peak else None
 
 
 def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:
-    """By the door that `task._target_` asks for: what is trained, where its batches come from, and how many there are.
+    """Return the model with its steps, the batches and the plan for the native task or the user's model that `task._target_` names.
 
     Raises:
-        ConfigError: the target makes neither a task nor a `keras.Model`.
+        ConfigError: the target returns neither a task nor a `keras.Model`.
     """
-    splits = open_splits(config.data, "keras", config.seed, Features.of(config).staging)
-    named = f"task._target_={config.task.target['keras']}"
-    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), refusals(named):
-        made = instantiate(config.task, "task", "keras")
-    if isinstance(made, Task | keras.Model):
-        opened = (open_native if isinstance(made, Task) else open_dropin)(config, strategy, splits, made)
-        opened[0].notes += [*splits.notes, *validation_notes(config, opened[2])]
+    splits = open_splits(config.data, "keras", config.seed, Features.of(config).stager)
+    target = f"task._target_={config.task.target['keras']}"
+    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), explain_target_errors(target):
+        task = instantiate(config.task, "task", "keras")
+    if isinstance(task, Task | keras.Model):
+        opened = (open_native if isinstance(task, Task) else open_dropin)(config, strategy, splits, task)
+        opened[0].notes += [*splits.notes, *validation_notes(config.trainer, opened[2])]
         return opened
     raise ConfigError(
-        f"{named} makes a {type(made).__name__}, which is neither a task (a subclass of "
+        f"{target} makes a {type(task).__name__}, which is neither a task (a subclass of "
         "train_anywhere.tasks.Task) nor a keras.Model; with framework=keras it has to be one of them."
     )
 
 
-def outcome(position: Position, checkpoint: str | None, rate: float | None, unit: str) -> Outcome:
-    """Where the run stands now; `checkpoint` is the folder of the newest one, `rate` how many of `unit` were trained in a second."""
+def make_outcome(position: Position, checkpoint: str | None, rate: float | None, unit: str) -> Outcome:
+    """Return the outcome of this attempt; `checkpoint` is the folder of the newest one, `rate` the mean number of units per second."""
     metrics = {k: v for k, v in position.metrics.items() if k != "lr"}
     state: Literal["completed", "preempted"] = "preempted" if position.preempted else "completed"
     return Outcome(state, position.epoch, position.step, metrics, checkpoint, rate, unit)
 
 
 def broadcast_state(position: Position, module: Module) -> Position:
-    """Give all ranks rank 0's variables; returns rank 0's position."""
+    """Broadcast rank 0's variables and position to all ranks, and return the position."""
     strategy = module.strategy
-    strategy.from_rank_0([*module.weights().values(), *module.optimizer_state().values()])
+    strategy.broadcast_variables([*module.weights().values(), *module.optimizer_state().values()])
     numbers = position.numbers()
     agreed = strategy.sum(numbers if strategy.rank == 0 else [0.0] * len(numbers))
     return Position.from_numbers(agreed, position.metrics)
 
 
 def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
-    """Measure the metrics of the test with the weights of the best checkpoint or the newest one, whatever callbacks do then."""
+    """Measure the test metrics with the weights of the best checkpoint, or of the newest one; changes by callbacks have no effect."""
     plan, position, module = callback.plan, callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
-    chosen = best or newest
+    saved = best or newest
 
     def load() -> None:
-        if chosen and (best or callback.others.callbacks or (chosen.path / RAW).exists()):
-            restore_weights(chosen.path, module.weights())
-        elif not chosen:
+        if saved and (best or callback.user_callbacks.callbacks or (saved.path / RAW_WEIGHTS).exists()):
+            restore_weights(saved.path, module.weights())
+        elif not saved:
             module.swap_averages()
-        module.strategy.from_rank_0(list(module.weights().values()))
+        module.strategy.broadcast_variables(list(module.weights().values()))
 
     callback.evaluate("test", plan.test_batches, load)
     if position.preempted:

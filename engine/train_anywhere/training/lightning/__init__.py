@@ -1,11 +1,15 @@
 """Training with PyTorch Lightning: `run.train`.
 
-attach        callbacks and loggers of the Trainer, in the order in which Lightning calls them
-module        the step of a native task; `dropin` takes a user's module as it is
-parts         the parts of the data; `batches` loads them
-trainer       a Trainer without its own signals, checkpoints and output
-loop          metrics, the steps, early stopping
-checkpoint    what is saved, and how it is restored
-strategies    ddp, fsdp, horovod, ...
-inference     the trained model, for `train_anywhere.inference`
+attach           callbacks and loggers of the Trainer, in the order in which Lightning calls them
+module           the LightningModule of a task; `dropin` uses a user's module unchanged
+rank_splits      the splits of the data for this rank; `batches` loads them
+trainer          Lightning's Trainer without its signals, checkpoints and output
+hardware         TF32, channels-last weights, torch.compile, fused optimizers
+optim            optimizers and torch's schedules
+initial_weights  weights of another run (`init=RUN`)
+training_check   fails a run that has trained nothing
+loop             the loop over training steps, metrics, early stopping
+checkpoint       save and restore checkpoints
+strategies       ddp, fsdp, horovod, ...
+inference        the trained model, for `train_anywhere.inference`
 """

@@ -1,4 +1,4 @@
-"""What a Trainer is given before it trains: callbacks, loggers, and the checkpoint to resume from."""
+"""Give a Trainer its callbacks, loggers, and the checkpoint to resume from."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
-from train_anywhere.config.checks.monitors import judged_by
-from train_anywhere.config.schema import Config
+from train_anywhere.config.checks.monitors import describe_best_checkpoint
+from train_anywhere.config.schema import Checkpoint
 from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.errors import CheckpointError
 from train_anywhere.features import Features
@@ -23,9 +23,9 @@ from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.checkpoint.state import METADATA, CheckpointCallback, StateWriter
 from train_anywhere.training.lightning.dropin.model import (
     ConfiguredOptimizer,
-    brings_optimizer,
-    callbacks_of,
-    loggers_of,
+    has_own_optimizer,
+    make_callbacks,
+    make_loggers,
 )
 from train_anywhere.training.lightning.loop.agreement import CompareWeights
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
@@ -35,63 +35,61 @@ from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.lightning.trainer import Trainer
 from train_anywhere.training.reporting.metrics_csv import CsvLog
-from train_anywhere.training.resuming import refuse_other_framework, resuming_at
-from train_anywhere.training.tracking import Pair
+from train_anywhere.training.resume_messages import refuse_other_framework, resume_message
+from train_anywhere.training.tracking import MetricPoint
 
 
 def attach(
     trainer: Trainer, run: RunDir, metrics: MetricsCallback, recorder: RunRecorder | None = None
 ) -> CheckpointCallback:
-    """Give the Trainer what writes and resumes the checkpoints of the run, from its newest good one.
+    """Return the callback that saves checkpoints, and prepare the Trainer to resume from the newest good one.
 
     With a sharded strategy each rank writes a part of the checkpoint.
     """
     config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
-    checkpointer = open_checkpointer(config.checkpoint, run, in_parts=sharded) if writes else None
+    checkpointer = open_checkpointer(config.checkpoint, run, sharded=sharded) if writes else None
     until = Features.of(config).resume_until(run)
     saved = trainer.strategy.broadcast(checkpointer.store.newest_good(until) if checkpointer else None)
     if writes and recorder:
-        recorder.first_step(saved.step if saved else 0)
+        recorder.record_first_step(saved.step if saved else 0)
         recorder.steps_done = lambda: trainer.steps_done
     if saved:
         refuse_other_framework(saved, "lightning")
         refuse_other_layout(saved, sharded)
         trainer.steps_done = saved.step
-        metrics.progress.note(resuming_at(saved, config, plan, trainer.world_size))
-    if line := judged_by(config):
+        metrics.progress.note(resume_message(saved, config, plan, trainer.world_size))
+    if line := describe_best_checkpoint(config.task, config.checkpoint):
         metrics.progress.note(line)
-    shards = open_shards(run, config, trainer.global_rank) if sharded else None
+    shards = open_shards(run, config.checkpoint, trainer.global_rank) if sharded else None
     writer = StateWriter(checkpointer, shards, saved)
     trainer.strategy.checkpoint_io = writer
-    return CheckpointCallback(config, plan, writer, metrics, saved)
+    return CheckpointCallback(writer, metrics, saved)
 
 
-def open_shards(run: RunDir, config: Config, rank: int) -> Shards:
-    """Writes this rank's parts of checkpoints, by way of its node's disk; all ranks call it together."""
-    staging = open_staging(run, config.checkpoint.local)
-    return Shards(run.checkpoints, staging.part(rank) if staging else None)
+def open_shards(run: RunDir, checkpoint: Checkpoint, rank: int) -> Shards:
+    """Return the writer of this rank's parts of checkpoints, which uses the node's disk. All ranks must call this."""
+    staging = open_staging(run, checkpoint.local)
+    return Shards(run.checkpoints, staging.rank_folder(rank) if staging else None)
 
 
 def add_callbacks(
     trainer: Trainer, module: pl.LightningModule, checkpoints: CheckpointCallback, training: Any, devices: int
 ) -> None:
-    """The clock, the user's callbacks, then ours; the one that saves comes last: it saves what the others have decided.
+    """Add the clock first, the user's callbacks next, this project's last: the one that saves must see the results of all others.
 
-    Args:
-        training: the loader that is trained from.
-        devices: that share the global batch.
+    `training` is the training loader; `devices` share the global batch.
     """
     config, metrics = checkpoints.config, checkpoints.metrics
     trainer.callbacks.insert(0, metrics.clock)
-    tell, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
-    if not isinstance(module, TaskModule) and not brings_optimizer(module):
+    report, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
+    if not isinstance(module, TaskModule) and not has_own_optimizer(module):
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
     trainer.callbacks += [
-        *callbacks_of(config, module, trainer),
+        *make_callbacks(config.callbacks, module, trainer),
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
-        RandomState(config.seed, tell),
-        RankState(training if isinstance(training, Stream) else None, tell),
+        RandomState(config.seed, report),
+        RankState(training if isinstance(training, Stream) else None, report),
         metrics,
         EarlyStop(config.trainer.early_stopping, metrics),
         *([] if config.trainer.fast_dev_run else [checkpoints]),
@@ -99,9 +97,9 @@ def add_callbacks(
 
 
 def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) -> None:
-    """TensorBoard, the loggers of the configuration, metrics.csv, and the one that tells us what is logged."""
+    """Add TensorBoard, the loggers of the configuration, metrics.csv, and the receiver of logged values."""
     config, metrics, saved = checkpoints.config, checkpoints.metrics, checkpoints.writer.newest
-    metrics.received.trainer = trainer
+    metrics.receiver.trainer = trainer
     loggers: list[Logger] = []
     if not config.trainer.fast_dev_run:
         step = saved.step if saved else 0
@@ -109,17 +107,17 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
             # Lightning counts steps from 0
             purged = step if metrics.native else step - 1
             loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
-        seen: frozenset[Pair] = frozenset()
+        seen: frozenset[MetricPoint] = frozenset()
         if config.monitor.csv and trainer.is_global_zero:
             metrics.csv = CsvLog(run.metrics_csv, metrics.names())
-            seen = frozenset(metrics.csv.held(step))
+            seen = frozenset(metrics.csv.logged_points(step))
             metrics.csv.resume(step)
-        loggers += loggers_of(config, run, trainer.is_global_zero, step, seen)
-    trainer.loggers = [*loggers, metrics.received]
+        loggers += make_loggers(config, run, trainer.is_global_zero, step, seen)
+    trainer.loggers = [*loggers, metrics.receiver]
 
 
 def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:
-    """Raise CheckpointError for a whole checkpoint with a sharded strategy, or the reverse."""
+    """Raise CheckpointError for a whole checkpoint with a sharded strategy, or a sharded one with another strategy."""
     if (saved.path / METADATA).exists() != sharded:
         written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
         raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")

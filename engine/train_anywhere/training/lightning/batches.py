@@ -1,4 +1,4 @@
-"""This rank's batches of one part of the data; loading processes outlive the signals that stop a training."""
+"""This rank's batches of a split of the data. Its loading processes ignore the signals that stop training."""
 
 import multiprocessing
 import signal
@@ -16,56 +16,56 @@ from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.training.stop import SIGNALS
 
 
-class Part(Protocol):
-    """Training, validation or test."""
+class RankSplit(Protocol):
+    """The training, validation or test data of this rank."""
 
     def __len__(self) -> int:
-        """Batches of an epoch, of every rank."""
+        """Return the number of batches in an epoch, the same on every rank."""
         ...
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
-        """Batches from an epoch and a batch on, both from 0."""
+        """Return a loader that starts at an epoch and a batch, both counted from 0."""
         ...
 
 
 @dataclass(frozen=True)
-class OwnOrder:
-    """A data set that is read in our own order.
+class IndexedSplit:
+    """A data set whose rows are read by index, in this project's order.
 
     Attributes:
-        batches: this rank's, by epoch and number.
-        workers: processes that load.
-        starts: called in each of them, as the user's own loader would.
+        batches: this rank's batches, by epoch and number.
+        workers: the number of loading processes.
+        worker_init: called in each of them, as `worker_init_fn` of a DataLoader.
     """
 
     batches: Batches
     workers: int
-    starts: Callable[[int], None] | None = None
+    worker_init: Callable[[int], None] | None = None
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
-        """See Part."""
+        """Return a loader that starts at an epoch and a batch."""
         epoch, batch = start
         loader = torch_loader(self.batches, workers=self.workers, start_epoch=epoch, start_batch=batch)
-        # It draws a number whenever it starts. A resumed epoch starts twice, so this must not come from the model's numbers.
+        # The loader draws a number at each start, and a resumed epoch starts twice: do not draw from the model's generator.
         loader.generator = torch.Generator()
-        loader.worker_init_fn = Starting(self.starts)
+        loader.worker_init_fn = WorkerInit(self.worker_init)
         return loader
 
 
 @dataclass(frozen=True)
-class OtherOrder:
-    """A loader that decides itself what it gives.
+class StreamSplit:
+    """A user's loader, which decides itself what it returns.
 
     Attributes:
         source: the loader.
-        count: batches of an epoch; of an evaluation at most.
-        seed, rank: for its random numbers.
-        train: whether it must give as many.
-        weighs: for a native task: each row weighs 1.
-        prepare: of the task.
+        count: batches of an epoch; for an evaluation the maximum.
+        seed, rank: seeds of its random numbers.
+        train: whether it must return exactly `count` batches.
+        weighs: add weights, 1 for each row, for a task of this project.
+        prepare: the task's `prepare`, if any.
     """
 
     source: Any
@@ -80,27 +80,27 @@ class OtherOrder:
         return self.count
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
-        """See Part."""
-        source = Weighed(self.source, self.prepare) if self.weighs else self.source
+        """Return a loader that starts at an epoch and a batch."""
+        source = WeightedLoader(self.source, self.prepare) if self.weighs else self.source
         return Stream(source, self.seed, self.rank, self.count if self.train else None, start)
 
 
 @dataclass(frozen=True)
-class Several:
-    """Loaders that are evaluated one after another, as Lightning does with a list of them."""
+class SeveralSplits:
+    """Splits that are evaluated one after another, as Lightning does with a list of loaders."""
 
-    parts: list[Part]
+    splits: list[RankSplit]
 
     def __len__(self) -> int:
-        return max(len(part) for part in self.parts)
+        return max(len(split) for split in self.splits)
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
-        """See Part."""
-        return [part.loader(start) for part in self.parts]
+        """Return the loaders, which start at an epoch and a batch."""
+        return [split.loader(start) for split in self.splits]
 
 
-class Weighed:
-    """A loader whose batches are given to a native task; anything else is asked of the loader itself."""
+class WeightedLoader:
+    """A loader that adds weights to its batches, for a task of this project; other attributes are those of the loader."""
 
     def __init__(self, loader: Any, prepare: Prepare) -> None:
         self.inner, self.prepare = loader, prepare
@@ -115,37 +115,37 @@ class Weighed:
 
 
 def _rows(tree: Any) -> int:
-    """Of the first tensor."""
+    """Return the number of rows in a batch: the length of its first tensor."""
     while not isinstance(tree, torch.Tensor):
         tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
     return len(tree)
 
 
 @dataclass(frozen=True)
-class Starting:
-    """What a loading process does first."""
+class WorkerInit:
+    """The `worker_init_fn` of a loader: ignores stop signals, then calls the user's function."""
 
-    starts: Callable[[int], None] | None
+    inner: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
-        """In worker number `worker`."""
-        leave_signals_to_the_trainer(worker)
-        if self.starts:
-            self.starts(worker)
+        """Initialize worker number `worker`."""
+        ignore_stop_signals(worker)
+        if self.inner:
+            self.inner(worker)
 
 
-def leave_signals_to_the_trainer(worker: int) -> None:
-    """Ctrl-C and Slurm signal all processes, and the workers are needed until the training has stopped."""
+def ignore_stop_signals(worker: int) -> None:
+    """Ignore the signals that Ctrl-C and Slurm send to all processes: workers are needed until training has stopped."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def end_workers() -> None:
-    """Kill the workers that are left when the process ends: Python would send SIGTERM, which they ignore, and wait."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a crash
+def kill_workers() -> None:
+    """Kill the remaining workers at exit: Python would send SIGTERM, which they ignore, and wait for them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report a crash
     for worker in multiprocessing.active_children():
         if worker.daemon:
             worker.kill()
 
 
-util.Finalize(None, end_workers, exitpriority=100)  # runs before Python waits for its children
+util.Finalize(None, kill_workers, exitpriority=100)  # runs before Python waits for its children

@@ -1,4 +1,4 @@
-"""What a run asks of its device: products in TF32, weights channels last, a compiled network, fused optimizers."""
+"""Hardware options of a run: TF32, channels-last weights, torch.compile, fused optimizers."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,32 +14,32 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import Strategy
 from torch import nn, optim
 
-from train_anywhere.config.schema import Config
-from train_anywhere.files.marked import Place, make
-from train_anywhere.training.lightning.strategies.blocks import blocks_of
+from train_anywhere.config.schema import Trainer
+from train_anywhere.files.owned_folder import OwnedFolder, make_owned
+from train_anywhere.training.lightning.strategies.blocks import find_blocks
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
 
 class BFloat16(MixedPrecision):
-    """bf16-mixed. It scales no loss, so that gradients can be clipped for a fused optimizer too, which Lightning refuses for any."""
+    """Precision bf16-mixed, which also clips gradients for a fused optimizer: it scales no loss, but Lightning refuses this."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__("bf16-mixed", device.type)
 
     def clip_gradients(self, optimizer: Optimizable, *arguments: Any, **named: Any) -> None:
-        """As with float32."""
+        """Clip the gradients as with float32."""
         Precision.clip_gradients(self, optimizer, *arguments, **named)
 
 
-def computing_in(name: str, device: torch.device) -> dict[str, Any]:
-    """What a Trainer is given for `trainer.precision`."""
+def precision_arguments(name: str, device: torch.device) -> dict[str, Any]:
+    """Return the arguments of Lightning's Trainer for `trainer.precision`."""
     if name == "bf16-mixed":
         return {"plugins": BFloat16(device)}
     return {"precision": "32-true" if name == "32" else name}
 
 
 def use_tf32(on: bool) -> None:
-    """Whether GPUs multiply float32 matrices, and convolve, with the 10 bits of mantissa that their tensor cores take, or with all 23.
+    """Let GPUs multiply float32 matrices, and convolve, in TF32 (10 bits of mantissa, on tensor cores) or in full float32 (23 bits).
 
     See https://docs.pytorch.org/docs/stable/notes/cuda.html. On a CPU nothing changes.
     """
@@ -48,67 +48,72 @@ def use_tf32(on: bool) -> None:
         torch.backends.cudnn.allow_tf32 = on
 
 
-def suit(module: pl.LightningModule, config: Config, strategy: Strategy) -> None:
-    """Prepare what is trained as the configuration asks. Names and values of weights stay what they are, and so do checkpoints."""
+def apply_hardware_options(module: pl.LightningModule, trainer: Trainer, strategy: Strategy) -> None:
+    """Apply `trainer.channels_last` and `trainer.compile`. Names and values of the weights do not change, nor do checkpoints."""
     network = getattr(module, "network", None)
     whole = network if isinstance(network, nn.Module) else module
-    if config.trainer.channels_last:
-        # convolutions go by their weights: what they compute lies channels last too, and the first one turns its input
+    if trainer.channels_last:
+        # a convolution with channels-last weights has channels-last outputs; the first one converts its input
         whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if config.trainer.compile:
-        keep_programs_private()
-        for part in compiled_parts(whole, strategy):
-            part.forward = compiled(part)  # type: ignore[method-assign]
+    if trainer.compile:
+        use_private_compile_cache()
+        for part in find_compiled_parts(whole, strategy):
+            part.forward = compile_forward(part)  # type: ignore[method-assign]
 
 
-def keep_programs_private() -> None:
-    """Let torch.compile run only what this user has compiled: its own folder in /tmp has a name that anyone may take first."""
-    place = Place(Path(gettempdir()), (f"compiled-{os.getuid()}",), "programs of torch.compile")
+def use_private_compile_cache() -> None:
+    """Keep the programs of torch.compile in a private folder: another user could have created torch's default folder in /tmp."""
+    place = OwnedFolder(Path(gettempdir()), (f"compiled-{os.getuid()}",), "programs of torch.compile")
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         try:
-            make(place, private=True)
+            make_owned(place, private=True)
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place.path)
-        except OSError:  # someone has taken this name too
+        except OSError:  # another user has created this folder too
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = mkdtemp(prefix="compiled-")
 
 
-def compiled_parts(network: nn.Module, strategy: Strategy) -> Sequence[nn.Module]:
-    """What is compiled, each part by itself: the network of a task; the layers of a module with steps of its own, which Lightning
-    never calls as a whole; with FSDP what is gathered by itself, for a graph ends there anyway."""
+def find_compiled_parts(network: nn.Module, strategy: Strategy) -> Sequence[nn.Module]:
+    """Return the modules that are compiled separately.
+
+    For a task, this is its network. For a LightningModule, which Lightning never calls as a whole, these are its layers. With FSDP,
+    these are the blocks that are gathered as a unit, where a graph ends anyway.
+    """
     if isinstance(strategy, FullyShardedStrategy):
-        return blocks_of(network, strategy.blocks)
+        return find_blocks(network, strategy.blocks)
     if not isinstance(network, pl.LightningModule):
         return [network]
     return [layer for layer in network.children() if any(True for _ in layer.parameters())]
 
 
-def compiled(part: nn.Module) -> Callable[..., Any]:
-    """The forward pass of a part, for torch.compile to make faster: the part keeps the names of its weights, which torch.compile(part)
-    would change. It is a method, so that a copy of the part computes with its own weights."""
+def compile_forward(part: nn.Module) -> Callable[..., Any]:
+    """Return the compiled forward method of a module.
+
+    Unlike torch.compile(part), this keeps the names of the weights. It is a method, so that a copy of the module uses its own weights.
+    """
 
     def forward(self: nn.Module, *inputs: Any, **named: Any) -> Any:
-        """torch.compile begins at the first function that is not torch's own: without this one it would leave an nn.Sequential alone."""
+        """Call the module's forward: torch.compile starts at the first function outside of torch, so it would skip an nn.Sequential."""
         return type(self).forward(self, *inputs, **named)
 
     return MethodType(torch.compile(forward), part)
 
 
-def uncompiled(error: Exception) -> str | None:
-    """The sentence for an error of torch.compile; None for any other."""
+def explain_compile_error(error: Exception) -> str | None:
+    """Return the message for an error of torch.compile, or None for any other error."""
     if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         return None
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return (
-        f"trainer.compile=true, and torch.compile can't do that here: {said.strip().rstrip('.')}; use trainer.compile=false. On a CPU it "
-        "needs a C++ compiler (g++), on a GPU a C compiler (gcc) and the headers of Python."
+        f"trainer.compile=true, but torch.compile failed: {message.strip().rstrip('.')}; use trainer.compile=false. On a CPU it needs a "
+        "C++ compiler (g++), on a GPU a C compiler (gcc) and the headers of Python."
     )
 
 
-def fuses(network: nn.Module, precision: str) -> bool:
-    """Whether an optimizer of torch's own should update all weights in one kernel: on a GPU.
+def can_fuse(network: nn.Module, precision: str) -> bool:
+    """Return whether torch's optimizers can update all weights in one kernel, which needs a GPU.
 
-    Not with the scaled loss of 16-mixed: a fused optimizer takes the scale out itself, and Lightning refuses to clip such gradients.
-    Nor with sparse gradients, of which only those of torch's own embeddings are known beforehand.
+    They can't with the scaled loss of 16-mixed: a fused optimizer unscales gradients itself, and Lightning refuses to clip those.
+    They can't with sparse gradients either, of which only those of torch's embeddings are known in advance.
     """
     weights = [p for p in network.parameters() if p.requires_grad]
     sparse = any(getattr(layer, "sparse", False) is True for layer in network.modules())
@@ -117,11 +122,11 @@ def fuses(network: nn.Module, precision: str) -> bool:
     )
 
 
-def place_state(optimizer: optim.Optimizer) -> None:
-    """Lay out what a checkpoint has restored as a fused optimizer, or another one, wants it: a run may have been saved by the other kind.
+def match_state_layout(optimizer: optim.Optimizer) -> None:
+    """Convert a restored optimizer state to the layout that the optimizer needs, fused or not: the checkpoint may have the other one.
 
-    A fused one counts its steps on the GPU, any other on the CPU; and its moments lie in memory as their weights do, channels last
-    perhaps, while a checkpoint holds them row by row.
+    A fused optimizer counts its steps on the GPU, any other on the CPU. Its moments must have the memory layout of their weights,
+    such as channels last, while a checkpoint stores them row by row.
     """
     for group in optimizer.param_groups:
         for weight in group["params"]:

@@ -1,4 +1,4 @@
-"""After training with Lightning: the model of a run on one device, measured, used and exported."""
+"""The trained model of a Lightning run on one device: measure, use and export it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,60 +19,62 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.batches import Part
+from train_anywhere.training.lightning.batches import RankSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
-from train_anywhere.training.lightning.checkpoint.read_weights import WEIGHTS, read_checkpoint
-from train_anywhere.training.lightning.checkpoint.restoring import complete
-from train_anywhere.training.lightning.dropin.answers import Answers, arrays_of, joined
-from train_anywhere.training.lightning.dropin.model import lightning_refusals, make_task
+from train_anywhere.training.lightning.checkpoint.restorer import add_left_out
+from train_anywhere.training.lightning.checkpoint.stored_weights import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
+from train_anywhere.training.lightning.dropin.predictions import CollectPredictions, as_numpy, concatenate
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.parts import Opener, loaders_of
+from train_anywhere.training.lightning.rank_splits import Opener, find_loaders
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, limited
+from train_anywhere.training.plan import Plan, limit_batches
 
 LARGEST_ONNX = 2**30
-"""Bytes of weights that are put into the file itself, which a protobuf of 2 GiB at most is; larger ones are beside it."""
+"""Most bytes of weights inside an ONNX file, which is a protobuf of at most 2 GiB; more are written to a second file."""
 
 
-def open_trained(config: Config, folder: Path) -> "Trained":
-    """The model of a run with the weights in the folder of a checkpoint. The configuration is one for a single device.
+def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
+    """Return the model of a run with the weights in a checkpoint folder; the configuration is for a single device.
 
     Raises:
-        CheckpointError: they can't be read, or are those of another model.
-        ConfigError, DataError: the model can't be made.
+        CheckpointError: the weights can't be read, or are those of another model.
+        ConfigError, DataError: the model can't be created.
     """
     seed_everything(config.seed)
-    made = make_task(config)
+    task = make_task(config.task)
     splits = open_splits(config.data, "lightning", config.seed, batch_size=config.data.batch_size)
     state = read_checkpoint(folder)
-    if isinstance(made, Task):
+    if isinstance(task, Task):
         network = build_network(config, splits.facts)
         weights = {name.removeprefix("network."): value for name, value in state[WEIGHTS].items()}
     else:
-        network, weights = made, state[WEIGHTS]
-        made.configure_model()
+        network, weights = task, state[WEIGHTS]
+        task.configure_model()
         if config.checkpoint.other_objects == "leave_out":
-            with suppress(RuntimeError):  # a hook that asks for the Trainer, and here is none
-                complete(state, made)
-        made.on_load_checkpoint(state)
+            with suppress(RuntimeError):  # a hook may need the Trainer, which does not exist here
+                add_left_out(state, task)
+        task.on_load_checkpoint(state)
     try:
         network.load_state_dict(weights, strict=getattr(network, "strict_loading", True))
     except RuntimeError as error:
-        said = " ".join(str(error).split())
-        raise CheckpointError(f"{folder} holds the weights of another model: {said}") from error
-    return Trained(config, network.eval(), made if isinstance(made, Task) else None, splits)
+        message = " ".join(str(error).split())
+        raise CheckpointError(f"{folder} holds the weights of another model: {message}") from error
+    return TrainedModel(config, network.eval(), task if isinstance(task, Task) else None, splits)
 
 
 @dataclass
-class Trained:
-    """A model and what it was trained on.
+class TrainedModel:
+    """A trained model and its data.
 
     Attributes:
-        network: of a native task, or a LightningModule of anyone; in eval mode, on the CPU until it is measured.
-        task: the native one, or None.
+        config: the configuration of the run.
+        network: the network of a task, or a user's LightningModule; in eval mode, on the CPU until it is measured.
+        task: the task of this project, or None.
+        splits: the data.
     """
 
     config: Config
@@ -82,17 +84,17 @@ class Trained:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the data set says of itself."""
+        """Facts about the data set, such as the number of classes."""
         return self.splits.facts
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
-        """Continues tokens; None for a task that does not."""
+        """A function that continues tokens, or None if the task has none."""
         own: Any = getattr(self.task, "generate", None)
         return own and (lambda *arguments: own(self.network, *arguments))
 
-    def measurable(self, predicting: bool = False) -> list[str]:
-        """Return the splits that the data has and, unless predicting, the module has a step for; the best one to report first."""
+    def list_splits(self, predicting: bool = False) -> list[str]:
+        """Return the splits of the data, the best one to report first; unless predicting, only those that the module has a step for."""
         _, _, splits = self._loaders()
         steps = {"test": "test_step", "val": "validation_step", "train": "no step"}
         able = {
@@ -103,44 +105,45 @@ class Trained:
     def measure(
         self, split: str, predicting: bool = False, batches: int | None = None
     ) -> tuple[dict[str, float], Any]:
-        """The metrics of a split, as the run's own test measures them, and what the model answers to its rows.
+        """Return the metrics of a split, measured as in the run's own test, and the predictions.
 
         Args:
-            predicting: collect the answers: arrays [n, ...] in the order of the rows.
-            batches: stop after so many.
+            split: "train", "val" or "test".
+            predicting: collect the predictions: arrays [n, ...] in the order of the rows.
+            batches: the number of batches to measure; None: all.
 
         Raises:
             ConfigError: there is no such split, or the module has no step for it.
         """
         trainer, part, datamodule = self._open(split)
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
-        count = min(limited(len(part), limit, False), batches or len(part))
+        count = min(limit_batches(len(part), limit, False), batches or len(part))
         plan = Plan(self.config.data.batch_size, 1, 1, 1, 1, 1, count, count)
-        trainer.follow(plan)
+        trainer.apply_plan(plan)
         loader = part.loader()
         if datamodule:
             setattr(datamodule, f"{split}_dataloader", lambda: loader)
-        given = {"datamodule": datamodule} if datamodule else {"dataloaders": loader}
-        with lightning_refusals():
+        data = {"datamodule": datamodule} if datamodule else {"dataloaders": loader}
+        with explain_lightning_errors():
             if self.task is None:
-                return self._measure_dropin(trainer, split, predicting, given)
-            return self._measure_native(trainer, split, predicting, given, plan)
+                return self._measure_dropin(trainer, split, predicting, data)
+            return self._measure_native(trainer, split, predicting, data, plan)
 
     def _measure_native(
-        self, trainer: Trainer, split: str, predicting: bool, given: dict[str, Any], plan: Plan
+        self, trainer: Trainer, split: str, predicting: bool, data: dict[str, Any], plan: Plan
     ) -> tuple[dict[str, float], Any]:
         assert self.task
         module = TaskModule(self.task, self.network, self.config, plan, 1)
-        answers = Answers(self.network) if predicting else None
-        trainer.callbacks += [answers] if answers else []  # type: ignore[attr-defined]
-        trainer.test(module, **given, verbose=False)
+        predictions = CollectPredictions(self.network) if predicting else None
+        trainer.callbacks += [predictions] if predictions else []  # type: ignore[attr-defined]
+        trainer.test(module, **data, verbose=False)
         sums = module.eval_sums.take(module.device).tolist()
-        if answers:
-            answers.hook.remove()
-        return self.task.report(split, sums), answers.arrays() if answers else None
+        if predictions:
+            predictions.hook.remove()
+        return self.task.report(split, sums), predictions.arrays() if predictions else None
 
     def _measure_dropin(
-        self, trainer: Trainer, split: str, predicting: bool, given: dict[str, Any]
+        self, trainer: Trainer, split: str, predicting: bool, data: dict[str, Any]
     ) -> tuple[dict[str, float], Any]:
         module, target = self.network, self.config.task.target["lightning"]
         assert isinstance(module, pl.LightningModule)
@@ -149,37 +152,37 @@ class Trained:
         )
         measures = bool(step) and is_overridden(step, module)
         if not measures and not predicting:
-            has = " or ".join(self.measurable())
+            has = " or ".join(self.list_splits())
             raise ConfigError(
                 f"task._target_={target} has no step for --split {split}"
                 + (f"; use --split {has}." if has else ".")
             )
         if predicting and not is_overridden("predict_step", module):
             raise ConfigError(
-                f"task._target_={target} has no predict_step, so --predict does not know its answers."
+                f"task._target_={target} has no predict_step, which --predict needs; add one, or leave out --predict."
             )
         if measures:
-            run(module, **given, verbose=False)
+            run(module, **data, verbose=False)
         metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}  # type: ignore[attr-defined]
         if not predicting:
             return metrics, None
-        loader = given.get("dataloaders") or getattr(given["datamodule"], f"{split}_dataloader")()
-        answers: list[Any] = trainer.predict(module, loader) or []
+        loader = data.get("dataloaders") or getattr(data["datamodule"], f"{split}_dataloader")()
+        predictions: list[Any] = trainer.predict(module, loader) or []
         several = isinstance(loader, list) and len(loader) > 1
-        flat = [answer for part in answers for answer in part] if several else answers
-        return metrics, joined([arrays_of(answer) for answer in flat])
+        flat = [batch for part in predictions for batch in part] if several else predictions
+        return metrics, concatenate([as_numpy(batch) for batch in flat])
 
     def _loaders(self) -> tuple[Trainer, Any, Splits]:
-        """Return a Trainer on one device, the data module or module that brings the loaders, and the splits."""
+        """Return a Trainer on one device, the data module or module that has the loaders, and the splits."""
         topology = Topology()
-        device = pick_device(self.config, topology)
+        device = pick_device(self.config.trainer, topology)
         strategy = make_strategy("single", self.config, topology, device, 1)
         trainer = make_trainer(self.config, topology, device, strategy)
-        made = self.network if self.task is None else self.task
-        return trainer, *loaders_of(self.config, self.splits, made, topology, trainer)
+        task = self.network if self.task is None else self.task
+        return trainer, *find_loaders(self.config.data, self.splits, task, topology, trainer)
 
-    def _open(self, split: str) -> tuple[Trainer, Part, pl.LightningDataModule | None]:
-        """A Trainer on one device, and the part of the data."""
+    def _open(self, split: str) -> tuple[Trainer, RankSplit, pl.LightningDataModule | None]:
+        """Return a Trainer on one device, a split of the data, and its data module if any."""
         trainer, source, splits = self._loaders()
         datamodule = source if isinstance(source, pl.LightningDataModule) else None
         data = getattr(splits, split)
@@ -187,11 +190,11 @@ class Trained:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
         prepare = getattr(self.task, "prepare", None)
         opener = Opener(self.config, Topology(), self.task is not None, prepare, lambda _: None, source)
-        # in the order of the rows and not augmented, also those of the training
-        return trainer, opener.part(data, "val" if split == "train" else split), datamodule
+        # also training data is read in the order of its rows, without augmentation
+        return trainer, opener.open_split(data, "val" if split == "train" else split), datamodule
 
     def export(self, format: str, path: Path) -> None:
-        """Write the model: "torch", its weights as plain tensors; "torch.export", its graph; or "onnx".
+        """Write the model to a file in the format "torch" (weights as plain tensors), "torch.export" (the graph) or "onnx".
 
         Raises:
             ConfigError: a package is missing.
@@ -231,22 +234,22 @@ class Trained:
                 network, arguments, named, dynamic_shapes=(*sizes[0], *sizes[1].values())
             )
             torch.export.save(exported, path)
-        except Exception as error:  # torch raises nearly anything at code that it can't follow
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        except Exception as error:  # torch raises errors of many types for code that it can't trace
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
-                f"--export {format}: this model can't be written so: {said}; use --export torch."
+                f"--export {format}: this model can't be written in this format: {message}; use --export torch."
             ) from error
 
     def _example(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the network is called with, for the first batch that it is measured on."""
+        """Return the arguments of the network for the first measured batch."""
         seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         hook = self.network.register_forward_pre_hook(
             lambda module, args, named: seen.append((args, named)), with_kwargs=True
         )
         try:
-            if splits := self.measurable():
+            if splits := self.list_splits():
                 self.measure(splits[0], batches=1)
-            else:  # only what the network is called with counts
+            else:  # only the arguments of the network matter
                 _, part, _ = self._open("train")
                 with suppress(Exception):
                     self.network.training_step(next(iter(part.loader())), 0)  # type: ignore[operator]
@@ -254,11 +257,12 @@ class Trained:
             hook.remove()
         if not seen:
             raise ConfigError(
-                "the steps of this module do not call it, so nothing says what it takes; use --export torch."
+                "the steps of this module do not call it, so its arguments are not known; use --export torch."
             )
         example: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(_on_cpu, seen[0])
         return example
 
 
 def _on_cpu(value: Any) -> Any:
-    return value.detach().cpu().clone() if isinstance(value, Tensor) else value  # no tensor of inference mode
+    # a clone is not a tensor of inference mode
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else value

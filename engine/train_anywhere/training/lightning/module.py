@@ -11,19 +11,19 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.torch.loader import Batch
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.optim import apply_settings, configured_optimizer
+from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.schedules import learning_rate
 
 
 class RunningSums:
-    """Sums over batches, kept on the device: adding does not wait for it, reading them does.
+    """Sums over batches, kept on the device: adding does not wait for the device, reading does.
 
     Args:
-        count: how many there are.
+        count: the number of sums.
 
     Attributes:
-        watched: count the batches before the first whose sums are no numbers, see `features/replay/recompute.py`.
+        watched: count the batches before the first one with sums that are not finite, see `features/replay/recompute.py`.
     """
 
     def __init__(self, count: int) -> None:
@@ -39,27 +39,24 @@ class RunningSums:
             self._batches += 1
             self._good = torch.isfinite(self.sums).all() + self._good.to(sums.device)
 
-    def counted(self) -> tuple[int, int]:
-        """Batches since the last call, and how many were good until one was not."""
+    def take_batch_counts(self) -> tuple[int, int]:
+        """Return the batches since the last call, and how many of them came before the first sum that is not finite."""
         batches, self._batches = self._batches, 0
         good, self._good = int(self._good), torch.zeros((), dtype=torch.int64)
         return batches, good
 
     def take(self, device: torch.device) -> Tensor:
-        """The sums of this rank since the last call, float64 [count]."""
+        """Return the sums of this rank since the last call, float64 [count]."""
         taken, self.sums = self.sums, None
         return torch.zeros(self.count, dtype=torch.float64, device=device) if taken is None else taken
 
 
 class TaskModule(pl.LightningModule):
-    """Trains and tests a network: weighted loss, exact metrics; the task says what the loss is.
+    """Trains and tests a network with a task's loss, weighted by row, and exact metrics.
 
-    The loss is the mean over rows of weight * loss of the row; averaged over ranks, that of all real rows.
+    The loss is the mean over rows of weight * loss. Its average over the ranks is the mean loss of all real rows.
 
-    Args:
-        task: one of src/tasks with its `step`.
-        network: what turns a batch into predictions.
-        devices: that share the global batch, for the scaling of the learning rate.
+    The task is one of src/tasks with a `step`; `devices` share the global batch, which scales the learning rate.
     """
 
     def __init__(self, task: Task, network: nn.Module, config: Config, plan: Plan, devices: int) -> None:
@@ -68,40 +65,40 @@ class TaskModule(pl.LightningModule):
         self.config, self.plan, self.devices = config, plan, devices
         count = len(task.sums)
         self.train_sums, self.eval_sums = RunningSums(count), RunningSums(count)
-        # what the task calls; a strategy may put something in between. In a list, so that it is no second part of this module
-        self.called: list[Any] = [network]
+        # the network as the task calls it, which a strategy may replace; in a list, so that it is not registered as a submodule twice
+        self.wrapped: list[Any] = [network]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """The network's predictions."""
-        return self.called[0](*inputs, **named)
+        """Return the network's predictions."""
+        return self.wrapped[0](*inputs, **named)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of this rank's batch."""
+        """Return the loss of this rank's batch."""
         return (self._losses(batch, self.train_sums, training=True) * batch.weight).mean()
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Count one batch; the sums are reduced once, after all batches."""
+        """Add the sums of a batch; they are reduced once, after all batches."""
         self._losses(batch, self.eval_sums, training=False)
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Count one batch."""
+        """Add the sums of a batch."""
         self._losses(batch, self.eval_sums, training=False)
 
     def configure_optimizers(self) -> Any:
-        """The optimizer of the configuration, and the schedule if it is torch's own."""
-        return configured_optimizer(self.config, self.plan, self.network, self.devices)
+        """Return the optimizer of the configuration, and the schedule if it is one of torch."""
+        return configure_optimizer(self.config, self.plan, self.network, self.devices)
 
     def on_train_start(self) -> None:
-        """A run may resume with other settings than it was saved with."""
+        """Apply the optimizer settings of the configuration, which may have changed since the checkpoint."""
         optimizer = cast(torch.optim.Optimizer, self.optimizers())
-        apply_settings(self.config, self.network, optimizer)
+        apply_settings(self.config.optimizer, self.config.trainer.precision, self.network, optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set the learning rate: a function of the step alone, so there is no schedule to restore."""
+        """Set the learning rate, which depends only on the step, so no schedule needs to be restored."""
         set_learning_rate(self, self.config, self.plan, self.devices, optimizer)
 
     def _losses(self, batch: Batch, sums: RunningSums, training: bool) -> Tensor:
-        losses, counted = self.task.step(self.called[0], batch.rows, batch.weight, training)  # type: ignore[attr-defined]
+        losses, counted = self.task.step(self.wrapped[0], batch.rows, batch.weight, training)  # type: ignore[attr-defined]
         if losses.shape != batch.weight.shape or counted.shape != (sums.count,):
             name = type(self.task).__qualname__
             raise ConfigError(
@@ -115,9 +112,9 @@ class TaskModule(pl.LightningModule):
 def set_learning_rate(
     module: pl.LightningModule, config: Config, plan: Plan, devices: int, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Give all groups of the optimizer the learning rate of the present step, unless torch's own schedule does."""
+    """Set the learning rate of the current step in all groups of the optimizer, unless a schedule of torch does."""
     if isinstance(config.schedule, OtherSchedule):
         return
-    lr = learning_rate(config, plan, module.trainer.steps_done, devices)
+    lr = learning_rate(config.optimizer, config.schedule, plan, module.trainer.steps_done, devices)
     for group in optimizer.param_groups:
         group["lr"] = lr

@@ -1,48 +1,43 @@
-"""Optimizers and torch's own schedules; a schedule of this project is applied at each step by `train_anywhere.training.schedules`."""
+"""Create optimizers and torch's schedules; this project's schedules are applied at each step, see `train_anywhere.training.schedules`."""
 
 from typing import Any
 
 from torch import nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from train_anywhere.config.choices import AdamW, OtherOptimizer, OtherSchedule, Sgd
-from train_anywhere.config.instantiate import instantiate, refusals
-from train_anywhere.config.schema import Config
+from train_anywhere.config.choices import AdamW, Optimizer, OtherOptimizer, OtherSchedule, Sgd
+from train_anywhere.config.instantiate import explain_target_errors, instantiate
+from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.hardware import fuses, place_state
+from train_anywhere.training.lightning.hardware import can_fuse, match_state_layout
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.schedules import scaled_lr
+from train_anywhere.training.schedules import scale_lr
 
 
-def configured_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
-    """What `configure_optimizers` of a module returns for the configuration.
-
-    Args:
-        devices: that share the global batch.
-    """
-    lr = scaled_lr(config.optimizer.lr, config.optimizer.scale_lr, devices)
-    optimizer = make_optimizer(config, network, lr)
+def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
+    """Return the optimizer and schedule of the configuration as a module's `configure_optimizers` does; `devices` share the batch."""
+    lr = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices)
+    optimizer = make_optimizer(config.optimizer, config.trainer.precision, network, lr)
     if not isinstance(config.schedule, OtherSchedule):
         return optimizer
-    scheduler = make_scheduler(config, config.schedule, plan, optimizer)
-    how = {
+    scheduler = make_scheduler(config.schedule, config.checkpoint, plan, optimizer)
+    settings = {
         "scheduler": scheduler,
         "interval": config.schedule.interval,
         "monitor": config.checkpoint.monitor,
     }
-    return {"optimizer": optimizer, "lr_scheduler": how}
+    return {"optimizer": optimizer, "lr_scheduler": settings}
 
 
-def make_optimizer(config: Config, network: nn.Module, lr: float | None = None) -> optim.Optimizer:
-    """The optimizer that the configuration names, for all parameters that are trained.
-
-    Args:
-        lr: learning rate to begin with; None: the one of the configuration.
+def make_optimizer(
+    chosen: Optimizer, precision: str, network: nn.Module, lr: float | None = None
+) -> optim.Optimizer:
+    """Return the optimizer that the configuration names, for all trainable parameters; `lr` replaces its learning rate.
 
     Raises:
-        ConfigError: it does not take its arguments, or these parameters.
+        ConfigError: it does not take its arguments or these parameters.
     """
-    chosen, fused = config.optimizer, fuses(network, config.trainer.precision) or None
+    fused = can_fuse(network, precision) or None
     groups, lr = parameter_groups(network, chosen.no_decay), chosen.lr if lr is None else lr
     match chosen:
         case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
@@ -50,22 +45,21 @@ def make_optimizer(config: Config, network: nn.Module, lr: float | None = None) 
                 groups, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused
             )
         case AdamW(betas=betas, eps=eps, weight_decay=decay):
-            both = betas[0], betas[1]
-            return optim.AdamW(groups, lr, betas=both, eps=eps, weight_decay=decay, fused=fused)
-    with refusals(f"optimizer._target_={chosen.target['lightning']}"):
-        made = instantiate(chosen, "optimizer", "lightning", params=groups, lr=lr)
-    if not isinstance(made, optim.Optimizer):
+            pair = betas[0], betas[1]
+            return optim.AdamW(groups, lr, betas=pair, eps=eps, weight_decay=decay, fused=fused)
+    with explain_target_errors(f"optimizer._target_={chosen.target['lightning']}"):
+        created = instantiate(chosen, "optimizer", "lightning", params=groups, lr=lr)
+    if not isinstance(created, optim.Optimizer):
         raise ConfigError(
-            f"optimizer._target_={chosen.target['lightning']} made a {type(made).__name__}, which is no torch.optim.Optimizer."
+            f"optimizer._target_={chosen.target['lightning']} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
         )
-    return made
+    return created
 
 
 def parameter_groups(network: nn.Module, no_decay: list[str]) -> list[dict[str, Any]]:
-    """All parameters that are trained, those without weight decay in a group of their own.
+    """Return all trainable parameters, those without weight decay in a second group.
 
-    Args:
-        no_decay: words; one of them is a part of the parameter's name, or of the class of its layer, in any case.
+    A parameter has no weight decay if a string of `no_decay` is in its name or its layer's class, ignoring case.
     """
     words = [word.lower() for word in no_decay]
     groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
@@ -74,31 +68,32 @@ def parameter_groups(network: nn.Module, no_decay: list[str]) -> list[dict[str, 
         described = f"{name} {type(layer).__name__}".lower()
         if parameter.requires_grad:
             groups[any(word in described for word in words)].append(parameter)
-    kept: list[dict[str, Any]] = [{"params": groups[False]}] if groups[False] or not groups[True] else []
-    return [*kept, {"params": groups[True], "weight_decay": 0.0}] if groups[True] else kept
+    decayed: list[dict[str, Any]] = [{"params": groups[False]}] if groups[False] or not groups[True] else []
+    return [*decayed, {"params": groups[True], "weight_decay": 0.0}] if groups[True] else decayed
 
 
-def apply_settings(config: Config, network: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Give a restored optimizer the settings of the configuration, which may have changed since it was saved; each group its own.
+def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Set the settings of the configuration, which may have changed, in each group of a restored optimizer.
 
-    The learning rate is left alone: it is set at each step. Of another optimizer only what the configuration says is set: it may keep
-    a part of its state among its settings.
+    The learning rate is not set, because each step sets it. For an optimizer that is not built in (`_target_`), only settings in the
+    configuration are set, because it may store a part of its state in the others.
     """
-    fresh = make_optimizer(config, network).param_groups
-    chosen = config.optimizer
+    fresh = make_optimizer(chosen, precision, network).param_groups
     written = {*chosen.arguments, "weight_decay"} if isinstance(chosen, OtherOptimizer) else None
     for group, settings in zip(optimizer.param_groups, fresh, strict=False):  # callbacks may have added some
         names = set(settings) - {"params", "lr"}
         group.update({name: settings[name] for name in (names if written is None else names & written)})
     if written is None:
-        place_state(optimizer)
+        match_state_layout(optimizer)
 
 
-def make_scheduler(config: Config, schedule: OtherSchedule, plan: Plan, optimizer: optim.Optimizer) -> Any:
-    """Torch's scheduler that `schedule` names.
+def make_scheduler(
+    schedule: OtherSchedule, checkpoint: Checkpoint, plan: Plan, optimizer: optim.Optimizer
+) -> Any:
+    """Return torch's scheduler that `schedule` names.
 
     Raises:
-        ConfigError: it does not take its arguments, or watches a metric that nobody names.
+        ConfigError: it does not take its arguments, or watches a metric that is not set.
     """
     dotted = schedule.target["lightning"]
     by_step = schedule.interval == "step"
@@ -107,22 +102,24 @@ def make_scheduler(config: Config, schedule: OtherSchedule, plan: Plan, optimize
         "steps_per_epoch": plan.steps_per_epoch if by_step else 1,
         "epochs": plan.max_epochs,
     }
-    with refusals(f"schedule._target_={dotted}"):
+    with explain_target_errors(f"schedule._target_={dotted}"):
         scheduler = instantiate(schedule, "schedule", "lightning", optimizer=optimizer, **sizes)
     if isinstance(scheduler, ReduceLROnPlateau):
-        _check_plateau(config, schedule, scheduler)
+        _check_plateau(schedule, checkpoint, scheduler)
     return scheduler
 
 
-def _check_plateau(config: Config, schedule: OtherSchedule, scheduler: ReduceLROnPlateau) -> None:
-    """Raise ConfigError unless it watches `checkpoint.monitor`, once an epoch, in the right direction."""
-    watched, mode = config.checkpoint.monitor, config.checkpoint.mode
+def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: ReduceLROnPlateau) -> None:
+    """Raise ConfigError unless the scheduler watches `checkpoint.monitor`, once per epoch, in the right direction."""
+    watched, mode = checkpoint.monitor, checkpoint.mode
     if watched is None:
-        raise ConfigError("ReduceLROnPlateau watches checkpoint.monitor; use checkpoint.monitor=NAME.")
+        raise ConfigError(
+            "ReduceLROnPlateau watches checkpoint.monitor, which is not set; use checkpoint.monitor=NAME."
+        )
     if schedule.interval == "step":
-        raise ConfigError("ReduceLROnPlateau is asked after a validation; use schedule.interval=epoch.")
+        raise ConfigError("ReduceLROnPlateau is updated after a validation; use schedule.interval=epoch.")
     if mode not in (None, scheduler.mode):
         raise ConfigError(
-            f"ReduceLROnPlateau watches {watched}, of which the {mode} is best, and its own mode is {scheduler.mode}; use "
+            f"ReduceLROnPlateau has mode={scheduler.mode}, and it watches {watched}, of which the {mode} is best; use "
             f"schedule.mode={mode}."
         )

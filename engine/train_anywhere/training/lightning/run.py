@@ -14,32 +14,41 @@ from torch import distributed, nn
 
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import CheckpointError, ConfigError, chain
+from train_anywhere.errors import CheckpointError, ConfigError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
-from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
-from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach
-from train_anywhere.training.lightning.batches import OwnOrder
+from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
-from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, Stopped
-from train_anywhere.training.lightning.dropin.loggers import Tracks
-from train_anywhere.training.lightning.dropin.measured import ENDS, changed, user_hooks, weights_of
-from train_anywhere.training.lightning.dropin.model import lightning_refusals, make_task, without_evaluation
-from train_anywhere.training.lightning.hardware import suit
-from train_anywhere.training.lightning.initial import begin_with
+from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
+from train_anywhere.training.lightning.dropin.loggers import TrackerLogger
+from train_anywhere.training.lightning.dropin.model import (
+    drop_missing_steps,
+    explain_lightning_errors,
+    make_task,
+)
+from train_anywhere.training.lightning.dropin.validated_weights import (
+    END_HOOKS,
+    changed_weights,
+    copy_weights,
+    user_hooks,
+)
+from train_anywhere.training.lightning.hardware import apply_hardware_options
+from train_anywhere.training.lightning.initial_weights import load_initial_weights
 from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
 from train_anywhere.training.lightning.loop.callbacks import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.parts import Parts, open_parts, takes_batch_size
+from train_anywhere.training.lightning.rank_splits import RankSplits, open_rank_splits, takes_batch_size
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
@@ -48,85 +57,75 @@ from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.lightning.training_check import TrainingCheck
 from train_anywhere.training.native_network import build_network
 from train_anywhere.training.plan import Plan, make_plan, validation_notes
-from train_anywhere.training.reporting.peak import peak
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.peak import peak_flops
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.stop import Stop
 
 
-def train(
-    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None = None
-) -> Outcome:
+def train(config: Config, process: RankProcess) -> Outcome:
     """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls it.
 
-    Args:
-        topology: which rank this process is.
-        stop: its flag ends the training after the current step, with a checkpoint.
-        recorder: of rank 0.
-
     Raises:
-        ConfigError, DataError, CheckpointError: what can't be trained, before training begins or at the damaged sample.
+        ConfigError, DataError, CheckpointError: the run can't be trained; raised before training starts, or at a damaged sample.
     """
+    recorder = process.recorder
     try:
-        outcome = train_and_test(config, run, topology, stop, recorder)
+        outcome = train_and_test(config, process)
     except BaseException as error:
         if recorder and recorder.steps_done:
             steps = recorder.steps_done()
             recorder.steps_done = lambda: steps
-        forget_frames(error)
-        # NCCL's group would wait for ranks that have died; it has no such threads
+        clear_frames(error)
+        # destroying NCCL's group would wait for dead ranks, and it does not have Gloo's threads
         if isinstance(error, KeyboardInterrupt):
             raise
         if distributed.is_initialized() and distributed.get_backend() == "gloo":
             end_process_group()
         raise
     if recorder:
-        recorder.steps_done = None  # it refers to the Trainer, and so to the process group
+        recorder.steps_done = None  # it references the Trainer, and so the process group
     end_process_group()
     return outcome
 
 
 @dataclass(frozen=True)
-class Made:
-    """All that is made of the configuration before training.
-
-    Attributes:
-        devices: that share the global batch.
-    """
+class Setup:
+    """The objects that are created from the configuration before training; `devices` share the global batch."""
 
     trainer: Trainer
     module: pl.LightningModule
     plan: Plan
-    parts: Parts
+    splits: RankSplits
     devices: int
 
 
-def train_and_test(
-    config: Config, run: RunDir, topology: Topology, stop: Stop, recorder: RunRecorder | None
-) -> Outcome:
-    """`train`, with the process group still there."""
-    made = make(config, topology)
-    trainer, module, plan = made.trainer, made.module, made.plan
+def train_and_test(config: Config, process: RankProcess) -> Outcome:
+    """Train and test; the process group still exists afterwards."""
+    run, heartbeat = process.run, process.heartbeat
+    setup = make_setup(config, process.topology, heartbeat)
+    trainer, module, plan = setup.trainer, setup.module, setup.plan
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     task = module.task if isinstance(module, TaskModule) else None
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
     live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
-    with Progress(kind, plan, made.devices, unit, counted, least_seconds(made, config), live) as progress:
-        common = (config, plan, stop, progress, trainer.is_global_zero)
+    least = min_seconds_per_token(setup, config.trainer)
+    with Progress(kind, plan, setup.devices, unit, counted, least, live, heartbeat) as progress:
+        common = (config, plan, process.stop, progress, trainer.is_global_zero)
         metrics = TaskMetrics(task, *common) if task else ModuleMetrics(*common)
-        metrics.observers = observers_of(made, config, run)
-        checkpoints = attach(trainer, run, metrics, recorder)
+        metrics.observers = make_observers(setup, Features.of(config), run)
+        checkpoints = attach(trainer, run, metrics, process.recorder)
         writer = checkpoints.writer
         progress.newest = lambda: writer.checkpointer.newest if writer.checkpointer else None
         with writer.checkpointer or nullcontext():
             state: Literal["completed", "preempted", "failed"] = "failed"
             try:
-                state = fit_and_test(made, checkpoints, run, topology)
+                state = fit_and_test(setup, checkpoints, run, process.topology)
             except Exception:
                 with suppress(CheckpointError):  # the first error counts
                     writer.publish_shards()
                 raise
             finally:
-                for logger in (known for known in trainer.loggers if isinstance(known, Tracks)):
+                for logger in (known for known in trainer.loggers if isinstance(known, TrackerLogger)):
                     logger.tracked.finalize(state)
             heartbeat.enter("end")
             writer.close()
@@ -141,216 +140,226 @@ def train_and_test(
     )
 
 
-def observers_of(made: Made, config: Config, run: RunDir) -> Observers:
-    """Return what features do in the loop of this rank."""
-    trainer, module, part = made.trainer, made.module, made.parts.train
+def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
+    """Return the observers of the features, which the loop of this rank calls."""
+    trainer, module, split = setup.trainer, setup.module, setup.splits.train
     native = isinstance(module, TaskModule)
     if native:
-        module.train_sums.watched = Features.of(config).counts
+        module.train_sums.watched = features.needs_batch_counts
 
-    def total(numbers: list[float]) -> list[float]:
+    def sum_over_ranks(numbers: list[float]) -> list[float]:
         own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
         return cast(list[float], trainer.strategy.reduce(own, reduce_op="sum").tolist())
 
     rank = Rank(
         run=run,
         native=native,
-        first=trainer.global_rank,
+        first_device=trainer.global_rank,
         devices=trainer.world_size,
-        accumulate=made.plan.accumulate,
-        total=total,
-        keep=part.batches.keep if isinstance(part, OwnOrder) else None,
+        accumulate=setup.plan.accumulate,
+        sum_over_ranks=sum_over_ranks,
+        save_batch=split.batches.keep if isinstance(split, IndexedSplit) else None,
     )
-    return Observers(Features.of(config).observers(rank))
+    return Observers(features.observers(rank))
 
 
-def least_seconds(made: Made, config: Config) -> float | None:
-    """That this device needs for a token of a network that says its `flops_per_token`; None where its peak is not known."""
-    module, device = made.module, made.trainer.strategy.root_device
+def min_seconds_per_token(setup: Setup, trainer: TrainerConfig) -> float | None:
+    """Return the least seconds per token, from the network's `flops_per_token` and the GPU's peak; None if one is not known."""
+    module, device = setup.module, setup.trainer.strategy.root_device
     if not isinstance(module, TaskModule) or module.task.unit != "tokens" or device.type != "cuda":
         return None
     flops = getattr(module.network, "flops_per_token", None)
     if not isinstance(flops, float):
         return None
-    most = peak(torch.cuda.get_device_name(device), config.trainer.precision, config.trainer.tf32)
+    most = peak_flops(torch.cuda.get_device_name(device), trainer.precision, trainer.tf32)
     return flops / most if most else None
 
 
-def forget_frames(error: BaseException) -> None:
-    """Drop what the functions held that an error and its causes went through: the Trainer among it. Their lines stay known."""
-    for one in chain(error):
-        traceback.clear_frames(one.__traceback__)
+def clear_frames(error: BaseException) -> None:
+    """Clear the local variables in the tracebacks of an error and its causes, such as the Trainer; line numbers stay."""
+    for cause in iterate_causes(error):
+        traceback.clear_frames(cause.__traceback__)
 
 
 def end_process_group() -> None:
-    """Destroy the process group and its threads, when nothing else refers to it.
+    """Destroy the process group and its threads, when nothing else references it.
 
-    A thread of Gloo drops the tensors that it has sent some time later, and needs Python for that. If Python ends
-    meanwhile, the process aborts with "terminate called without an active exception", see
-    https://github.com/pytorch/pytorch/issues/190489. The group's last reference waits for its threads.
+    A thread of Gloo frees the tensors that it has sent some time later, for which it needs Python. If Python ends
+    before, the process aborts with "terminate called without an active exception", see
+    https://github.com/pytorch/pytorch/issues/190489. Dropping the last reference to the group waits for its threads.
     """
     if distributed.is_initialized():
         distributed.destroy_process_group()
-        gc.collect()  # the Trainer and all that belongs to it
+        gc.collect()  # the Trainer and its objects
 
 
-def make(config: Config, topology: Topology) -> Made:
-    """Task, strategy, Trainer, data and network, in this order: what is cheap to refuse comes first."""
+def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None = None) -> Setup:
+    """Create task, strategy, Trainer, data and network, in this order, so that cheap checks come first."""
     seed_everything(config.seed)
     name, devices = running_strategy(config, topology)
-    device = pick_device(config, topology)
+    device = pick_device(config.trainer, topology)
     strategy = make_strategy(name, config, topology, device, devices)
-    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else plainly
-    task = build(lambda: make_task(config))
+    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else build_directly
+    task = build(lambda: make_task(config.task))
     if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
-        strategy.expect(task)
+        strategy.allow_unused_parameters(task)
     trainer = make_trainer(config, topology, device, strategy)
+    heartbeat = heartbeat or Heartbeat()
     heartbeat.at("meeting")
-    strategy.setup_environment()  # from here on the ranks know each other
+    strategy.setup_environment()  # connects the ranks
     heartbeat.at("preparing")
 
     whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
     batch_size = config.data.batch_size // (1 if whole else topology.world_size)
-    splits = open_splits(
-        config.data, "lightning", config.seed, Features.of(config).staging, batch_size=batch_size
+    data = open_splits(
+        config.data, "lightning", config.seed, Features.of(config).stager, batch_size=batch_size
     )
-    tell = teller(config, trainer)
-    parts = open_parts(config, splits, topology, task, trainer, tell)
-    plan = make_plan(config, len(parts.train), len(parts.val or ()), len(parts.test or ()), devices)
-    for note in [*splits.notes, *validation_notes(config, plan)]:
-        tell(note)
-    if isinstance(parts.train, OwnOrder):  # a DataLoader of the data has a batch size of its own
-        plan = replace(plan, batch_per_rank=parts.train.batches.size.batch_size // devices)
+    report = make_printer(config.monitor.progress, trainer)
+    splits = open_rank_splits(config, data, topology, task, trainer, report)
+    plan = make_plan(config, len(splits.train), len(splits.val or ()), len(splits.test or ()), devices)
+    for note in [*data.notes, *validation_notes(config.trainer, plan)]:
+        report(note)
+    if isinstance(splits.train, IndexedSplit):  # a user's DataLoader has its own batch size
+        plan = replace(plan, batch_per_rank=splits.train.batches.size.batch_size // devices)
     if isinstance(task, Task):
-        module: pl.LightningModule = make_module(config, task, plan, devices, splits, build)
+        module: pl.LightningModule = make_module(config, task, plan, devices, data, build)
     else:
-        module, plan = task, without_evaluation(task, plan)
-    suit(module, config, strategy)
-    trainer.follow(plan)
-    return Made(trainer, module, plan, parts, devices)
+        module, plan = task, drop_missing_steps(task, plan)
+    apply_hardware_options(module, config.trainer, strategy)
+    trainer.apply_plan(plan)
+    return Setup(trainer, module, plan, splits, devices)
 
 
-def teller(config: Config, trainer: Trainer) -> Callable[[str], None]:
-    """Prints a line, on rank 0 of a run that shows its progress."""
-    silent = config.monitor.progress == "none" or not trainer.is_global_zero
+def make_printer(progress: str, trainer: Trainer) -> Callable[[str], None]:
+    """Return a function that prints a line, on rank 0 unless `monitor.progress` is "none"."""
+    silent = progress == "none" or not trainer.is_global_zero
     return (lambda line: None) if silent else partial(print, flush=True)
 
 
-def plainly(make: Callable[[], Any]) -> Any:
-    """What a function makes."""
+def build_directly(make: Callable[[], Any]) -> Any:
+    """Return the result of `make`."""
     return make()
 
 
 def make_module(
     config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
 ) -> TaskModule:
-    """Network, loss and optimizer of a native task, as Lightning's module; the strategy makes all ranks' weights the same.
+    """Return the LightningModule of a task of this project; the strategy later gives all ranks the same weights.
 
-    Args:
-        build: calls what makes the network, perhaps without memory for its weights.
+    `build` calls the function that creates the network, possibly without memory for its weights.
+    Raises ConfigError if the model is not a torch.nn.Module.
     """
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
         dotted = config.model.target["lightning"]
         raise ConfigError(
-            f"model._target_={dotted} made a {type(network).__name__}, which is no torch.nn.Module."
+            f"model._target_={dotted} returns a {type(network).__name__}, which is not a torch.nn.Module."
         )
     return TaskModule(task, network, config, plan, devices)
 
 
 def fit_and_test(
-    made: Made, checkpoints: CheckpointCallback, run: RunDir, topology: Topology
+    setup: Setup, checkpoints: CheckpointCallback, run: RunDir, topology: Topology
 ) -> Literal["completed", "preempted"]:
     """Train to the end or to a signal, then test."""
-    config, module = checkpoints.config, made.module
+    config, module = checkpoints.config, setup.module
     try:
-        fit(made, checkpoints, run)
+        fit(setup, checkpoints, run)
         checkpoints.metrics.observers.at_end()
-        if user_hooks(made.trainer, *ENDS) and not config.trainer.fast_dev_run:
-            keep_end(made, checkpoints)
-        heartbeat.enter("checkpoint")  # the last one is published, and weights are compared
+        if user_hooks(setup.trainer, *END_HOOKS) and not config.trainer.fast_dev_run:
+            save_end_weights(setup, checkpoints)
+        # the last checkpoint is published, and weights are compared
+        checkpoints.metrics.heartbeat.enter("checkpoint")
         if not checkpoints.writer.shards:
             if config.monitor.ranks:
                 weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
                 report_weights(run, topology, weights)
-            refuse_different_weights(module, made.trainer.strategy)
-        if made.plan.test_batches:
-            test(made, checkpoints)
-    except Stopped:
+            refuse_different_weights(module, setup.trainer.strategy)
+        if setup.plan.test_batches:
+            test(setup, checkpoints)
+    except TrainingStopped:
         return "preempted"
     except SystemExit as end:
-        if isinstance(end.__context__, KeyboardInterrupt):  # what Lightning makes of the second Ctrl-C
+        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning exits at the second Ctrl-C
             raise end.__context__ from None
         raise
     return "completed"
 
 
-def fit(made: Made, checkpoints: CheckpointCallback, run: RunDir) -> None:
-    """Train from the newest checkpoint, or from the start. Raises Stopped at a signal, after a checkpoint."""
-    parts, newest = made.parts, checkpoints.writer.newest
+def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
+    """Train from the newest checkpoint, or from the start. Raises TrainingStopped at a signal, after a checkpoint."""
+    splits, newest = setup.splits, checkpoints.writer.newest
     if newest is None:
-        later = getattr(made.trainer.strategy, "later", None)
-        begin_with(checkpoints.config, made.module, checkpoints.metrics.progress.note, later)
-    training = parts.train.loader(checkpoints.start)
-    made.trainer.callbacks.append(check := TrainingCheck())
-    add_callbacks(made.trainer, made.module, checkpoints, training, made.devices)
-    add_loggers(made.trainer, run, checkpoints)
+        deferred = getattr(setup.trainer.strategy, "deferred", None)
+        load_initial_weights(
+            checkpoints.config.init, setup.module, checkpoints.metrics.progress.note, deferred
+        )
+    training = splits.train.loader(checkpoints.start)
+    setup.trainer.callbacks.append(check := TrainingCheck())
+    add_callbacks(setup.trainer, setup.module, checkpoints, training, setup.devices)
+    add_loggers(setup.trainer, run, checkpoints)
     path = newest.path / FILE if newest else None
-    validation = parts.val.loader() if parts.val else []
-    with lightning_refusals(), giving(parts, train=training, val=validation) as loaders:
-        made.trainer.fit(made.module, **loaders, ckpt_path=path, weights_only=True)
-    unfinished = made.trainer.steps_done < made.plan.total_steps
-    if (check.batches or unfinished) and (note := check.judge(made.trainer)):
+    validation = splits.val.loader() if splits.val else []
+    with explain_lightning_errors(), loader_arguments(splits, train=training, val=validation) as loaders:
+        setup.trainer.fit(setup.module, **loaders, ckpt_path=path, weights_only=True)
+    unfinished = setup.trainer.steps_done < setup.plan.total_steps
+    if (check.batches or unfinished) and (note := check.check(setup.trainer)):
         checkpoints.metrics.progress.note(note)
 
 
-def keep_end(made: Made, checkpoints: CheckpointCallback) -> None:
-    """Validate and save once more if hooks of the training's end have changed the weights after the last checkpoint. Raises Stopped."""
-    trainer, module, writer, metrics = made.trainer, made.module, checkpoints.writer, checkpoints.metrics
-    late, saved = bool(changed(module, trainer.one_model.before_end)), dict[str, Any]()
+def save_end_weights(setup: Setup, checkpoints: CheckpointCallback) -> None:
+    """Validate and save once more if end hooks have changed the weights after the last checkpoint. Raises TrainingStopped."""
+    trainer, module, writer, metrics = setup.trainer, setup.module, checkpoints.writer, checkpoints.metrics
+    late, saved = bool(changed_weights(module, trainer.validated_weights.before_end)), dict[str, Any]()
     if late and writer.shards:
         metrics.progress.note(
-            "on_train_end or on_fit_end changes weights: fsdp keeps and tests those of before."
+            "on_train_end or on_fit_end changes the weights: with fsdp, the weights from before it are saved and tested."
         )
     elif late:
         writer.close()
         assert writer.newest
         saved = torch.load(writer.newest.path / FILE, map_location="cpu", weights_only=True)
-        late = bool(changed(module, saved["state_dict"]))
+        late = bool(changed_weights(module, saved["state_dict"]))
     if not trainer.strategy.broadcast(late and not writer.shards):
         return
-    if made.plan.val_batches:
-        assert made.parts.val
-        with lightning_refusals(), giving(made.parts, val=made.parts.val.loader()) as loaders:
+    if setup.plan.val_batches:
+        assert setup.splits.val
+        with (
+            explain_lightning_errors(),
+            loader_arguments(setup.splits, val=setup.splits.val.loader()) as loaders,
+        ):
             named = {name.removeprefix("val_"): loader for name, loader in loaders.items()}
             trainer.validate(module, **named, verbose=False)
     metrics.epoch_over(trainer, module)
     if trainer.is_global_zero:
-        checkpoints.save_again(saved, weights_of(module))
+        checkpoints.save_again(saved, copy_weights(module))
 
 
-def test(made: Made, checkpoints: CheckpointCallback) -> None:
-    """Measure the metrics of the test with the best checkpoint's weights, or the present ones. Raises Stopped."""
-    assert made.parts.test
-    best = checkpoints.writer.best(made.trainer)
-    heartbeat.enter("test")
-    with lightning_refusals(), giving(made.parts, test=made.parts.test.loader()) as loaders:
-        made.trainer.test(made.module, **loaders, ckpt_path=best, weights_only=True, verbose=False)
+def test(setup: Setup, checkpoints: CheckpointCallback) -> None:
+    """Measure the test metrics with the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
+    assert setup.splits.test
+    best = checkpoints.writer.best(setup.trainer)
+    checkpoints.metrics.heartbeat.enter("test")
+    with (
+        explain_lightning_errors(),
+        loader_arguments(setup.splits, test=setup.splits.test.loader()) as loaders,
+    ):
+        setup.trainer.test(setup.module, **loaders, ckpt_path=best, weights_only=True, verbose=False)
 
 
 LOADERS = {"train": "train_dataloaders", "val": "val_dataloaders", "test": "dataloaders"}
-"""What the Trainer calls them."""
+"""Names of the Trainer's arguments for the loaders of a split."""
 
 
 @contextmanager
-def giving(parts: Parts, **loaders: Any) -> Iterator[dict[str, Any]]:
-    """The Trainer's arguments for loaders; a LightningDataModule is told to give them, so that its hooks are called."""
-    if parts.datamodule is None:
+def loader_arguments(splits: RankSplits, **loaders: Any) -> Iterator[dict[str, Any]]:
+    """Yield the Trainer's arguments for loaders; a LightningDataModule returns them itself, so that its hooks are called."""
+    if splits.datamodule is None:
         yield {LOADERS[name]: loader for name, loader in loaders.items()}
         return
     for name, loader in loaders.items():
-        setattr(parts.datamodule, f"{name}_dataloader", partial(_itself, loader))
-    yield {"datamodule": parts.datamodule}
+        setattr(splits.datamodule, f"{name}_dataloader", partial(_itself, loader))
+    yield {"datamodule": splits.datamodule}
 
 
 def _itself(loader: Any) -> Any:

@@ -1,1 +1,1 @@
-"""What a run shows and records of its progress: display, throughput, metrics.csv."""
+"""Progress of a run: its display, its training speed and metrics.csv."""

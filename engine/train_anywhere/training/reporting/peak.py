@@ -1,4 +1,4 @@
-"""How fast a chip can multiply matrices at most, and so how long it needs for a training at the least."""
+"""Peak speed of chips at matrix multiplication, which gives a lower bound on training time."""
 
 from typing import Literal
 
@@ -19,29 +19,31 @@ TFLOPS: dict[str, dict[Precision, float]] = {
     "V100": {"float32": 15.7, "16": 125},
     "V100 PCIe": {"float32": 14, "16": 112},
 }
-"""Dense peaks in 10^12 operations per second, as NVIDIA's data sheets give them for each chip (https://resources.nvidia.com, "data sheet"):
-theirs with sparsity, marked by a star, are halved. bfloat16 and float16 have the same; of V100 and T4 only float16."""
+"""Dense peaks in 10^12 operations per second from NVIDIA's data sheet of each chip (https://resources.nvidia.com, "data sheet").
+
+Values that a data sheet marks with a star include sparsity and are halved here. "16" is bfloat16 and float16; on V100 and T4 only float16.
+"""
 
 NO_BFLOAT16 = ("V100", "V100 PCIe", "T4")
 
 
-def peak(chip: str, precision: str, tf32: bool = False) -> float | None:
-    """Operations per second, of multiplications and additions each; None for a chip that is not in the table.
+def peak_flops(chip: str, precision: str, tf32: bool = False) -> float | None:
+    """Return the peak in operations per second, counting multiplications and additions separately; None for an unknown chip.
 
     Args:
-        chip: as its driver names it, "NVIDIA A100-SXM4-80GB"; a slice of one (MIG) has no peak of its own.
+        chip: name given by the driver, such as "NVIDIA A100-SXM4-80GB"; a MIG slice of a chip has no known peak.
         precision: `trainer.precision`.
-        tf32: matrices in float32 are multiplied with its 19 bits.
+        tf32: whether float32 matrices are multiplied in TF32, a format of 19 bits.
     """
-    name = _known(chip)
+    name = _find_in_table(chip)
     if name is None or (precision == "bf16-mixed" and name in NO_BFLOAT16):
         return None
     kind: Precision = "16" if precision != "32" else "tf32" if tf32 and "tf32" in TFLOPS[name] else "float32"
     return TFLOPS[name][kind] * 1e12
 
 
-def _known(chip: str) -> str | None:
-    """The name in the table of what may be written "NVIDIA H100 80GB HBM3" or "Tesla V100-PCIE-16GB"."""
+def _find_in_table(chip: str) -> str | None:
+    """Return the key in `TFLOPS` for a driver's name such as "NVIDIA H100 80GB HBM3" or "Tesla V100-PCIE-16GB"."""
     words = chip.upper().replace("-", " ").split()
     if "MIG" in words:
         return None

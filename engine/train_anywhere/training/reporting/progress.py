@@ -1,4 +1,4 @@
-"""The display of a run: a bar on a terminal, plain lines in a log file; and what `monitor/live.py` writes of it."""
+"""The display of a run: a bar on a terminal or plain lines in a log file, and the values that `monitor/live.py` writes."""
 
 import sys
 import time
@@ -8,31 +8,32 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.throughput import Throughput
 
 LINE_EVERY_S = 10.0
-"""Seconds between two plain lines within an epoch."""
+"""Seconds between plain lines within an epoch."""
 DRAW_EVERY_S = 0.25
-"""Seconds between two redraws of the bar."""
+"""Seconds between redraws of the bar."""
 
 
 class Progress:
-    """The display of one run; use it as a context manager. Only rank 0 shows one, the others take `none`.
+    """The display of one run, a context manager. Rank 0 shows it; other ranks use the kind `none`.
 
     Args:
         kind: auto: a bar if the output is a terminal, else plain lines.
         plan: the size of the run.
         world_size: devices that share the global batch, for the speed.
-        unit: what a row of a batch is, in the plural.
-        counted: rows hold several of them, and each report of metrics says how many there were.
-        least: seconds that a device needs for one of them at its peak; None: nobody knows.
-        live: folder of the run in which to keep monitor/live.json, whatever is shown; None: nobody reads it.
+        unit: plural name of what is counted in a batch, such as "samples".
+        counts_units: whether a row holds several units; each report of metrics then gives their number.
+        min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
+        live: run folder in which monitor/live.json is updated, whatever `kind` is; None to write none.
+        heartbeat: state of this rank, for its waits for data and its efficiency.
 
     Attributes:
-        newest: the newest checkpoint in the run folder.
+        newest: returns the newest checkpoint in the run folder.
     """
 
     def __init__(
@@ -41,18 +42,20 @@ class Progress:
         plan: Plan,
         world_size: int = 1,
         unit: str = "samples",
-        counted: bool = False,
-        least: float | None = None,
+        counts_units: bool = False,
+        min_seconds: float | None = None,
         live: Path | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         if kind == "auto":
             kind = "bar" if sys.stdout.isatty() else "plain"
         self.kind, self.plan = kind, plan
+        self.heartbeat = heartbeat or Heartbeat()
         self.unit = unit
         # per batch, over all ranks; 0: not known yet
-        self.rows = 0.0 if counted else plan.batch_per_rank * world_size
+        self.rows = 0.0 if counts_units else plan.batch_per_rank * world_size
         self._unreported = 0
-        self.throughput = Throughput(self.rows, world_size, unit, least)
+        self.throughput = Throughput(self.rows, world_size, unit, min_seconds)
         self.metrics: dict[str, float] = {}
         self.bar = _Bar(plan) if kind == "bar" else None
         self.newest: Callable[[], SavedCheckpoint | None] = lambda: None
@@ -63,7 +66,7 @@ class Progress:
         self._began = self._last = self._waited_before = 0.0
         self._restart_clock()
         self._shown = self._began
-        self.live = Live(live, self.state, lambda: heartbeat.beat) if live else None
+        self.live = Live(live, self.state, lambda: self.heartbeat.beat) if live else None
         self._idle = kind == "none" and not live
 
     def __enter__(self) -> Self:
@@ -82,9 +85,9 @@ class Progress:
             self.live.close()
         rates = self.throughput.summary() if kind is None else None
         if rates:
-            self.note(f"training speed: {rates}{_efficiency()}")
+            self.note(f"training speed: {rates}{_efficiency_phrase(self.heartbeat.efficiency.value)}")
 
-    def batch(
+    def add_batches(
         self,
         epoch: int,
         batch: int,
@@ -92,12 +95,14 @@ class Progress:
         units: float | None = None,
         count: int = 1,
     ) -> None:
-        """A training batch is done; both numbers count from 0. Costs next to nothing between two displays.
+        """Count finished training batches, and update the display if it is due; else the call costs next to nothing.
 
         Args:
-            metrics: where they are reported.
-            units: over all ranks since the last report; None: each is a row.
-            count: batches that are done since the last call, of which this is the last one.
+            epoch: number of the epoch, from 0.
+            batch: number of the last finished batch in the epoch, from 0.
+            metrics: the metrics, if they are reported now.
+            units: number of units over all ranks since the last report; None if a unit is a row.
+            count: batches finished since the last call.
         """
         if self._idle:
             return
@@ -106,7 +111,7 @@ class Progress:
             self.rows = self.throughput.rows = units / self._unreported
         self._unreported = 0 if metrics else self._unreported
         self.metrics.update(metrics or {})
-        self.throughput.batch(waited=bool(metrics), count=count)
+        self.throughput.add_batches(synchronized=bool(metrics), count=count)
         self._batches += count
         self._last = time.monotonic()
         self._at = (epoch, batch)
@@ -115,8 +120,8 @@ class Progress:
             self._shown = self._last
             self._show(epoch, batch)
 
-    def validated(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """The end of an epoch, which counts from 0, with its metrics, those of the validation included."""
+    def end_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Show the end of an epoch, which counts from 0, with its metrics including those of the validation."""
         if self._idle:
             return
         self.metrics.update(metrics)
@@ -128,16 +133,16 @@ class Progress:
         self.throughput.pause()
         self._shown = self._began
 
-    def begin(self) -> None:
-        """The first batch is next: what came before was no training."""
+    def start_training(self) -> None:
+        """Start the clock before the first batch; the time before it was not training."""
         self._restart_clock()
 
     def state(self) -> dict[str, Any]:
-        """What live.json says; called by another thread."""
+        """Return the content of live.json; another thread calls it."""
         epoch, batch = self._at or (0, -1)
         step, newest = self._steps(epoch, batch), self.newest()
         return {
-            "section": heartbeat.name,
+            "section": self.heartbeat.name,
             "epoch": epoch + 1,
             "epochs": self.plan.max_epochs,
             "step": step if self._at else None,
@@ -146,26 +151,26 @@ class Progress:
             "unit": self.unit,
             "seconds_left": self._seconds_left(step),
             "metrics": {name: float(value) for name, value in dict(self.metrics).items()},
-            "checkpoint": {"step": newest.step, "time": _written(newest)} if newest else None,
+            "checkpoint": {"step": newest.step, "time": _publication_time(newest)} if newest else None,
             "data_wait": self._data_wait(),
-            "efficiency": heartbeat.efficiency.value,
+            "efficiency": self.heartbeat.efficiency.value,
         }
 
     def note(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line of text, above the bar if there is one."""
         if self.bar:
             self.bar.display.console.print(text, highlight=False, markup=False)
         elif self.kind == "plain":
             print(text, flush=True)
 
     def line(self, epoch: int, batch: int) -> str:
-        """`epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 samples/s`"""
+        """Return a line such as `epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 samples/s`."""
         step = f"step {self._steps(epoch, batch)}/{self.plan.total_steps}"
         parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", step]
         parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
         if self._last > self._began and self.rows:
             rate = self._batches * self.rows / (self._last - self._began)
-            parts.append(f"{rate:.0f} {self.unit}/s{self.throughput.share(rate)}")
+            parts.append(f"{rate:.0f} {self.unit}/s{self.throughput.peak_share(rate)}")
         return "  ".join(parts)
 
     def _show(self, epoch: int, batch: int) -> None:
@@ -175,39 +180,39 @@ class Progress:
             print(self.line(epoch, batch), flush=True)
 
     def _steps(self, epoch: int, batch: int) -> int:
-        """Optimizer steps done after a batch."""
+        """Return the number of optimizer steps done after a batch."""
         return min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
 
     def _speed(self) -> float | None:
-        """Rows per second since the clock was started; before there are any, the last one known."""
+        """Return the units per second since the clock was restarted; the last known value if there are none yet."""
         batches, seconds = self._batches, self._last - self._began
         if batches and seconds > 0 and self.rows:
             self._rate = round(batches * self.rows / seconds, 3)
         return self._rate
 
     def _seconds_left(self, step: int) -> float | None:
-        """At the pace of this attempt so far, its validations and checkpoints included."""
+        """Return the estimated seconds to the end of the run, at the pace of this attempt including validations and checkpoints."""
         if self._first is None or step <= self._first[1]:
             return None
-        each = (max(self._last, heartbeat.beat) - self._first[0]) / (step - self._first[1])
+        each = (max(self._last, self.heartbeat.beat) - self._first[0]) / (step - self._first[1])
         return round(each * (self.plan.total_steps - step), 1)
 
     def _data_wait(self) -> float | None:
-        """Share of the time since the clock was started; before there is any, the last one known."""
+        """Return the share of time spent waiting for data since the clock was restarted; the last known value if it just was."""
         seconds = self._last - self._began
         if seconds > 0:
-            self._waits = round(min(1.0, max(0.0, heartbeat.data - self._waited_before) / seconds), 4)
+            self._waits = round(min(1.0, max(0.0, self.heartbeat.data - self._waited_before) / seconds), 4)
         return self._waits
 
     def _restart_clock(self) -> None:
-        """The speed is that of training alone, without validation and checkpoints at an epoch's end."""
+        """Restart the clock, so that the speed excludes the validation and checkpoint at the end of an epoch."""
         self._batches = 0
-        self._waited_before = heartbeat.data
+        self._waited_before = self.heartbeat.data
         self._began = self._last = time.monotonic()
 
 
 class _Bar:
-    """A rich bar over all batches of the run, redrawn by the training thread itself."""
+    """A progress bar of the package rich over all batches of the run; the training thread redraws it."""
 
     def __init__(self, plan: Plan) -> None:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -222,21 +227,20 @@ class _Bar:
         self.task = self.display.add_task("", total=plan.total_steps * plan.accumulate)
 
     def draw(self, batches: int, text: str) -> None:
-        """Show `batches` done of the whole run, and a line of text."""
+        """Show the number of `batches` done in the whole run, and a line of text."""
         self.display.update(self.task, completed=batches, description=text, refresh=True)
 
 
-def _written(checkpoint: SavedCheckpoint) -> float | None:
-    """When it was published, in seconds since 1970."""
+def _publication_time(checkpoint: SavedCheckpoint) -> float | None:
+    """Return the Unix time at which a checkpoint was published; None if it no longer exists."""
     try:
         return round(checkpoint.path.stat().st_mtime, 1)
     except OSError:
         return None
 
 
-def _efficiency() -> str:
-    """Of several ranks: how much of a step they do not wait for each other."""
-    known = heartbeat.efficiency.value
+def _efficiency_phrase(known: float | None) -> str:
+    """Return the share of a step in which several ranks don't wait for each other as a phrase; empty if it was not measured."""
     return "" if known is None else f", efficiency {known:.0%}"
 
 

@@ -1,4 +1,4 @@
-"""Whether the package of a tracker is there: the functions that `_check_` names in configs/loggers. They import none of them."""
+"""Check that the package of a tracker is installed, without importing it; `_check_` in configs/loggers names these functions."""
 
 from importlib.util import find_spec
 
@@ -11,17 +11,17 @@ def wandb() -> None:
 
 
 def mlflow() -> None:
-    """Raise ConfigError unless MLflow is installed; its small package is enough."""
+    """Raise ConfigError unless MLflow is installed; its small distribution mlflow-skinny is enough."""
     require("mlflow", "mlflow", "mlflow-skinny")
 
 
 def require(name: str, package: str, distribution: str) -> None:
-    """Raise ConfigError unless this Python has the package.
+    """Raise ConfigError unless a package is installed in this Python.
 
     Args:
         name: choice of `loggers`.
-        package: as it is imported.
-        distribution: as it is installed.
+        package: name to import.
+        distribution: name to install.
     """
     if find_spec(package) is None:
         raise ConfigError(

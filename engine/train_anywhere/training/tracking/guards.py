@@ -1,4 +1,4 @@
-"""Between training and a logger that may fail, be slow or never answer: one line says what failed, and training goes on."""
+"""Protect training from loggers that fail, are slow or never answer: the failure is reported, and training continues."""
 
 import sys
 import threading
@@ -6,46 +6,44 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from train_anywhere.training.tracking.once import Once
+from train_anywhere.training.tracking.sent_metrics import SentMetrics
 
 RETRY_S = 60.0
-"""Seconds until a row that was refused is offered again."""
+"""Seconds until a rejected row is sent again."""
 
 TRIES = 5
-"""How often a row is offered; one that is always refused must not hold up the others."""
+"""Number of attempts to send a row; a row that is always rejected must not block the others."""
 
 CLOSE_S = 45.0
-"""Seconds that the end of training waits for what is not sent yet; a job that is being stopped has about two minutes."""
+"""Seconds that the end of training waits for unsent rows; a job that is being stopped has about two minutes."""
 
 
-def say(name: str, error: object, then: str) -> None:
-    """One line to the log: which logger failed, why, and what becomes of it."""
+def report_failure(name: str, error: object, consequence: str) -> None:
+    """Print one line on standard error: which logger failed, why, and what happens next."""
     why = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
-    print(f"loggers.{name} failed ({why}); {then}.", file=sys.stderr, flush=True)
+    print(f"loggers.{name} failed ({why}); {consequence}.", file=sys.stderr, flush=True)
 
 
 class Guard:
-    """Calls a logger in the training thread; one that fails is not called any more.
+    """A logger that is called in the training thread until it fails.
 
     Args:
-        name: of the logger in the configuration.
-        once: which metrics it was given by earlier attempts.
-
-    Attributes:
-        logger: the object that the configuration named.
+        name: name of the logger in the configuration.
+        logger: the object made from the configuration, also an attribute.
+        sent: metrics that earlier attempts gave it.
     """
 
-    def __init__(self, name: str, logger: Any, once: Once) -> None:
-        self.name, self.logger, self.once = name, logger, once
+    def __init__(self, name: str, logger: Any, sent: SentMetrics) -> None:
+        self.name, self.logger, self.sent = name, logger, sent
         self.failed = False
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log what no earlier attempt has logged for this number of optimizer steps."""
-        if fresh := self.once.fresh(metrics, step):
-            self._try(lambda: self.logger.log_metrics(fresh, step))
+        """Log the metrics that no earlier attempt has logged for this number of optimizer steps."""
+        if unsent := self.sent.unsent(metrics, step):
+            self._try(lambda: self.logger.log_metrics(unsent, step))
 
     def finalize(self, status: str) -> None:
-        """The attempt has ended: completed, preempted or failed."""
+        """Close the logger at the end of an attempt; `status` is completed, preempted or failed."""
         if hasattr(self.logger, "finalize"):
             self._try(lambda: self.logger.finalize(status))
 
@@ -56,17 +54,15 @@ class Guard:
             call()
         except Exception as error:
             self.failed = True
-            say(self.name, error, "training goes on without it")
+            report_failure(self.name, error, "training continues without it")
 
 
 class Sender:
-    """Calls a logger in a thread of its own: a server that does not answer holds up nobody. A row that is refused is offered again.
+    """A logger that is called in its own thread, so that a slow server does not delay training. A rejected row is sent again.
 
     Args:
-        name: of the logger in the configuration.
-
-    Attributes:
-        logger: the object that the configuration named.
+        name: name of the logger in the configuration.
+        logger: the object made from the configuration, also an attribute.
     """
 
     def __init__(self, name: str, logger: Any) -> None:
@@ -74,20 +70,20 @@ class Sender:
         self.lost = 0
         self._rows: deque[tuple[dict[str, float], int]] = deque()
         self._status: str | None = None
-        self._refused = 0  # times that the first row was
-        self._said = False
+        self._rejections = 0  # of the first row
+        self._reported = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"loggers.{name}", daemon=True)
         self._thread.start()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Send the metrics some time later; returns at once."""
+        """Queue the metrics for sending, and return at once."""
         with self._changed:
             self._rows.append((dict(metrics), step))
             self._changed.notify()
 
     def finalize(self, status: str) -> None:
-        """The attempt has ended: send what is left and close, within `CLOSE_S` seconds. A second call does nothing."""
+        """Send the remaining rows and close the logger, within `CLOSE_S` seconds; a second call does nothing."""
         if self._status is not None:
             return
         with self._changed:
@@ -95,7 +91,7 @@ class Sender:
             self._changed.notify()
         self._thread.join(CLOSE_S)
         if lost := self.lost + len(self._rows):
-            say(self.name, f"{lost} rows were not taken", "metrics.csv has them")
+            report_failure(self.name, f"{lost} rows were not sent", "metrics.csv has them")
 
     def _work(self) -> None:
         closing = False
@@ -111,23 +107,23 @@ class Sender:
         self._try(lambda: self.logger.finalize(self._status))
 
     def _send(self) -> bool:
-        """Offer the first row; it stays the first where it is refused, unless that is over."""
+        """Send the first row and return whether it was accepted; a rejected row stays first until no try is left."""
         metrics, step = self._rows[0]
-        taken = self._try(lambda: self.logger.log_metrics(metrics, step))
-        self._refused = 0 if taken else self._refused + 1
-        lost = not taken and (self._refused >= TRIES or self._status is not None)
-        if taken or lost:
+        accepted = self._try(lambda: self.logger.log_metrics(metrics, step))
+        self._rejections = 0 if accepted else self._rejections + 1
+        lost = not accepted and (self._rejections >= TRIES or self._status is not None)
+        if accepted or lost:
             self.lost += lost
-            self._refused = 0
+            self._rejections = 0
             self._rows.popleft()
-        return taken
+        return accepted
 
     def _try(self, call: Callable[[], object]) -> bool:
         try:
             call()
         except Exception as error:
-            if not self._said:
-                self._said = True
-                say(self.name, error, "training goes on, and the metrics are offered again")
+            if not self._reported:
+                self._reported = True
+                report_failure(self.name, error, "training continues, and the metrics will be sent again")
             return False
         return True

@@ -1,51 +1,58 @@
-"""Make the loggers of a configuration for one rank."""
+"""Create the loggers of a configuration for one rank."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from train_anywhere.config.choices import Logger
 from train_anywhere.config.flat import flatten
 from train_anywhere.config.instantiate import instantiate
-from train_anywhere.config.load import as_tree
+from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.tracking.guards import Guard, Sender, say
-from train_anywhere.training.tracking.once import Once, Pair
+from train_anywhere.training.tracking.guards import Guard, Sender, report_failure
+from train_anywhere.training.tracking.sent_metrics import MetricPoint, SentMetrics
 
-Tracked = Guard | Sender
-"""A logger of the configuration, `log_metrics(metrics, step)` and `finalize(status)`: neither raises. `.logger` is the object itself."""
+GuardedLogger = Guard | Sender
+"""A logger whose `log_metrics(metrics, step)` and `finalize(status)` never raise; `.logger` is the object made from the configuration."""
 
 
 def open_loggers(
-    config: Config, run: RunDir, first: bool, step: int = 0, seen: Iterable[Pair] = ()
-) -> list[Tracked]:
-    """The loggers that `loggers` names; none on other ranks than the first, and none with `trainer.fast_dev_run`.
+    config: Config, run: RunDir, first: bool, step: int = 0, seen: Iterable[MetricPoint] = ()
+) -> list[GuardedLogger]:
+    """Return the loggers of the `loggers` section; none on other ranks than 0, and none with `trainer.fast_dev_run`.
 
     Args:
+        config: the configuration.
+        run: the run folder.
         first: whether this is rank 0.
         step: optimizer steps done by earlier attempts, at the checkpoint that training starts from.
-        seen: what metrics.csv held before it was cut back to that step (`CsvLog.held`), for loggers that do not know
-            themselves what they were given.
+        seen: content of metrics.csv before it was cut back to that step (`CsvLog.logged_points`), for loggers that don't remember what
+            they were given.
 
     Raises:
-        ConfigError: a target does not take its arguments, or its package is not installed.
+        ConfigError: a target does not accept its arguments, or its package is not installed.
     """
     if not first or config.trainer.fast_dev_run:
         return []
     seen = frozenset(seen)
-    opened = (_open(name, section, config, run, step, seen) for name, section in config.loggers.items())
+    makers = {
+        name: partial(make_logger, name, section, config, run, step, seen)
+        for name, section in config.loggers.items()
+    }
+    opened = (_open_guarded(name, make, seen) for name, make in makers.items())
     return [logger for logger in opened if logger is not None]
 
 
 def make_logger(
-    name: str, section: Logger, config: Config, run: RunDir, step: int = 0, seen: Iterable[Pair] = ()
+    name: str, section: Logger, config: Config, run: RunDir, step: int = 0, seen: Iterable[MetricPoint] = ()
 ) -> Any:
-    """The object that a section of `loggers` names, given what it takes of all that is known of the run; nothing guards it.
+    """Return the unguarded object that a section of `loggers` names; it gets those facts about the run that it has arguments for.
 
     Raises:
-        ConfigError: the target does not take its arguments.
-        Exception: whatever it raises itself.
+        ConfigError: the target does not accept its arguments.
+        Exception: anything that the target raises.
     """
     return instantiate(
         section,
@@ -54,33 +61,28 @@ def make_logger(
         folder=str(run.path),
         save_dir=str(run.path),
         dir=str(run.path),
-        run_id=tracked_id(run),
+        run_id=tracker_run_id(run),
         internet=config.cluster.site.internet,
-        parameters=flatten(as_tree(config)),  # `${oc.env:TOKEN}` as it was typed: the value may be a secret
+        parameters=flatten(to_tree(config)),  # keeps `${oc.env:TOKEN}` unresolved: the value may be a secret
         first_step=max(0, step - 1),  # a framework may count the steps of a module's own metrics from 0
         seen=seen,
     )
 
 
-def tracked_id(run: RunDir) -> str:
-    """The name of the run folder; what `from_scratch=true` trains there is another run for a tracker, so that one gets a number."""
+def tracker_run_id(run: RunDir) -> str:
+    """Return the id of the tracked run: the name of the run folder, plus a number after `from_scratch=true`, which starts a new run."""
     before = sum(1 for _ in run.path.glob("before-*"))
     return f"{run.id}-{before + 1}" if before else run.id
 
 
-def _open(
-    name: str, section: Logger, config: Config, run: RunDir, step: int, seen: frozenset[Pair]
-) -> Tracked | None:
+def _open_guarded(name: str, make: Callable[[], Any], seen: frozenset[MetricPoint]) -> GuardedLogger | None:
     try:
-        logger = make_logger(name, section, config, run, step, seen)
+        logger = make()
     except ProjectError:
-        raise  # the user can mend it, and nothing has been trained yet
+        raise  # the user can fix it, and nothing has been trained yet
     except Exception as error:
-        say(name, error, "training goes on without it")
+        report_failure(name, error, "training continues without it")
         return None
-    # ours may be called from any thread, and know themselves what they hold
-    return Sender(name, logger) if _is_ours(logger) else Guard(name, logger, Once(seen))
-
-
-def _is_ours(logger: object) -> bool:
-    return type(logger).__module__.startswith(f"{__package__}.")
+    # the engine's own loggers may be called from any thread, and remember what they were given
+    is_own = type(logger).__module__.startswith(f"{__package__}.")
+    return Sender(name, logger) if is_own else Guard(name, logger, SentMetrics(seen))

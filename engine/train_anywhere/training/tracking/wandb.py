@@ -9,8 +9,8 @@ from typing import Any
 
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.training.tracking import checks
-from train_anywhere.training.tracking.once import Once, Pair
-from train_anywhere.training.tracking.wandb_log import STEP, held
+from train_anywhere.training.tracking.sent_metrics import MetricPoint, SentMetrics
+from train_anywhere.training.tracking.wandb_log import STEP, logged_points
 
 QUIET = {
     "console": "off",
@@ -25,32 +25,39 @@ QUIET = {
     "init_timeout": 30.0,
     "finish_timeout": 30.0,
 }
-"""Settings unless `settings` says otherwise, those that the installed version knows. The run folder has output, commit and speed of the
-GPUs; a row is on the disk within a second, or a killed job would lose those of the last 15; nothing waits long for a server."""
+"""Default settings, as far as the installed version knows them.
+
+What W&B would collect (output, commit, GPU use) is in the run folder already. Rows are flushed each second: by default a killed job loses
+those of the last 15 seconds. The timeouts keep training from waiting long for a server.
+"""
 
 ENVIRONMENT = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-"""Of this process, unless the user's says otherwise. Only silent W&B asks no questions where a key is missing."""
+"""Default environment of this process. W&B prompts for a missing key unless it is silent."""
 
 EXIT_CODES = {"failed": 1, "preempted": 75}
-"""Of a run that did not get to its end; W&B shows it as failed or preempted."""
+"""Exit codes for attempts that did not complete; W&B shows them as failed or preempted."""
 
 
 class Wandb:
-    """One run of Weights & Biases, through all attempts.
+    """A run of Weights & Biases that all attempts share.
 
-    Without internet, and where the server can't be reached or no key is there, an attempt is written into the run folder:
-    `wandb sync RUN/wandb/offline-run-*` brings all attempts into the one run, in their order.
+    Without internet, a reachable server or an API key, an attempt is written into the run folder, and
+    `wandb sync RUN/wandb/offline-run-*` uploads all attempts into the one run, in their order.
 
     Args:
-        project, name, entity, group, tags: of the run at W&B; its name is `run_id` by default.
-        offline: whether to write files only; None: where the site has no internet.
-        settings: more of `wandb.Settings`.
+        project: project of the run at W&B.
+        name: name of the run; `run_id` by default.
+        entity: user or team at W&B.
+        group: group of runs.
+        tags: tags of the run.
+        offline: whether to write files only; None: if the site has no internet.
+        settings: further `wandb.Settings`.
         folder: run folder; everything is written below it.
-        run_id: the id of the run at W&B.
-        internet: whether the site has it.
-        parameters: the configuration, dotted keys.
+        run_id: id of the run at W&B.
+        internet: whether the site has internet.
+        parameters: the configuration with dotted keys.
         first_step: optimizer steps done by earlier attempts.
-        seen: metrics that earlier attempts have logged, in case that W&B's own files can't be read.
+        seen: metrics that earlier attempts have logged, in case W&B's own files can't be read.
     """
 
     def __init__(
@@ -68,29 +75,29 @@ class Wandb:
         internet: bool = True,
         parameters: Mapping[str, Any] | None = None,
         first_step: int = 0,
-        seen: Collection[Pair] = (),
+        seen: Collection[MetricPoint] = (),
     ) -> None:
         checks.wandb()
-        cache = str(Path(folder, "wandb", "cache"))  # else files in the home
+        cache = str(Path(folder, "wandb", "cache"))  # by default in the home folder
         for variable, value in {**ENVIRONMENT, "WANDB_CACHE_DIR": cache, "WANDB_DATA_DIR": cache}.items():
             os.environ.setdefault(variable, value)
-        make_folder(Path(folder, "wandb"))  # W&B would go elsewhere if it could not
+        make_folder(Path(folder, "wandb"))  # raises if it can't: W&B would silently write elsewhere
         self.about: dict[str, Any] = {"project": project, "entity": entity, "group": group, "tags": tags}
         self.about |= {"id": run_id, "name": name or run_id, "dir": folder, "config": dict(parameters or {})}
         self.settings = {**QUIET, **(settings or {})}
         self.run = self._start(offline=not internet if offline is None else offline)
         rows_there = None if self.offline else self.run.starting_step
-        self.once = Once(_held(Path(folder), run_id, first_step, rows_there, seen))
+        self.sent = SentMetrics(_logged_before(Path(folder), run_id, first_step, rows_there, seen))
         self.run.define_metric(STEP, hidden=True)
         self.run.define_metric("*", step_metric=STEP)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log what no earlier attempt has logged for this number of optimizer steps."""
-        if fresh := self.once.fresh(metrics, step):
-            self.run.log({**fresh, STEP: step})
+        """Log the metrics that no earlier attempt has logged for this number of optimizer steps."""
+        if unsent := self.sent.unsent(metrics, step):
+            self.run.log({**unsent, STEP: step})
 
     def finalize(self, status: str) -> None:
-        """The attempt has ended: completed, preempted or failed."""
+        """Finish the run at the end of an attempt; `status` is completed, preempted or failed."""
         if status == "preempted":
             self.run.mark_preempting()
         try:
@@ -99,7 +106,7 @@ class Wandb:
             self._stop_service()
 
     def _start(self, offline: bool) -> Any:
-        """The run, and one without a server if that can't be had."""
+        """Start the run, offline if the server can't be reached."""
         mode = "offline" if offline else os.environ.get("WANDB_MODE", "online")
         try:
             return self._init(mode)
@@ -109,7 +116,7 @@ class Wandb:
             why = " ".join(str(error).split())[:200].rstrip(".")
             line = f"W&B can't be reached ({why}): this attempt is tracked offline; `wandb sync {self.about['dir']}/wandb/offline-run-*`"
             print(line, file=sys.stderr, flush=True)
-            self._stop_service()  # it has a run of this id
+            self._stop_service()  # it already has a run with this id
             return self._init("offline")
 
     def _init(self, mode: str) -> Any:
@@ -118,21 +125,21 @@ class Wandb:
         self.offline = mode != "online"
         known = {k: v for k, v in self.settings.items() if k not in QUIET or k in wandb.Settings.model_fields}
         settings = wandb.Settings(**known)
-        # a run without a server can't be asked about: its files carry the id, and `wandb sync` appends them
+        # "allow" also works offline: the files carry the id, and `wandb sync` appends them to the run
         return wandb.init(**self.about, mode=mode, resume="allow", settings=settings)
 
     def _stop_service(self) -> None:
-        """End W&B's process; at the end of Python it would complain if it had died."""
+        """Stop W&B's service process, which would print errors at the exit of Python if it had died."""
         import wandb
 
         with suppress(Exception):
             wandb.teardown()
 
 
-def _held(
-    folder: Path, run_id: str, since: int, rows_there: int | None, seen: Collection[Pair]
-) -> Collection[Pair]:
+def _logged_before(
+    folder: Path, run_id: str, since: int, rows_there: int | None, seen: Collection[MetricPoint]
+) -> Collection[MetricPoint]:
     try:
-        return held(folder, run_id, since, rows_there)
-    except Exception:  # the format of the files is W&B's own affair
+        return logged_points(folder, run_id, since, rows_there)
+    except Exception:  # W&B may change the format of its files
         return seen

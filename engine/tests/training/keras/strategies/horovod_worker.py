@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from src.tasks.keras.classification import Classification
 from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.horovod.initialize import explaining_lost_ranks
-from train_anywhere.training.keras.dropin.gradients import average_inside
+from train_anywhere.distributed.horovod.initialize import explain_lost_ranks
+from train_anywhere.training.keras.dropin.gradients import average_in_apply
 from train_anywhere.training.keras.module import TaskModule
 from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
 
@@ -70,12 +70,12 @@ def run(case: str, folder: Path) -> None:
         keras.optimizers.LossScaleOptimizer(optimizer, 16.0) if half else optimizer, jit_compile=False
     )
     model.optimizer.build(model.trainable_variables)
-    average_inside(model.optimizer, strategy)
+    average_in_apply(model.optimizer, strategy)
     module = TaskModule(model, Classification(), strategy, 2 if case == "accumulate" else 1)
-    strategy.from_rank_0([*model.variables, *model.optimizer.variables])
+    strategy.broadcast_variables([*model.variables, *model.optimizer.variables])
 
     data = batches(case, topology.rank, topology.world_size)
-    with explaining_lost_ranks(topology):
+    with explain_lost_ranks(topology):
         iterator = iter(data)
         for step in range(len(data)):
             if case == "die" and topology.rank == 1 and step == 2:

@@ -13,18 +13,19 @@ import numpy as np
 sys.path[:1] = [str(Path(__file__).resolve().parents[5]), str(Path(__file__).resolve().parents[5] / "engine")]
 
 from train_anywhere.distributed.discover import discover  # noqa: E402
-from train_anywhere.launch.rank import frozen  # noqa: E402
+from train_anywhere.launch.rank import load_frozen  # noqa: E402
 from train_anywhere.runs.folder import open_run  # noqa: E402
+from train_anywhere.training.rank_process import RankProcess  # noqa: E402
 from train_anywhere.training.stop import Stop  # noqa: E402
 
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
     """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics, OUT/<rank>.most the steps of the largest call."""
     from train_anywhere.training.keras import run as side
-    from train_anywhere.training.keras.loop import calls
+    from train_anywhere.training.keras.loop import steps_per_call
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
-    calls.LONGEST_S = float(os.environ.get("LONGEST_S", calls.LONGEST_S))
+    steps_per_call.LONGEST_S = float(os.environ.get("LONGEST_S", steps_per_call.LONGEST_S))
     after_step = TrainingCallback.on_train_batch_end
     most = 0
 
@@ -46,7 +47,7 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
 
     TrainingCallback.on_train_batch_end, side.test = on_train_batch_end, write_down
     run, topology = open_run(folder), discover()
-    outcome = side.train(frozen(run), run, topology, Stop().install())
+    outcome = side.train(load_frozen(run), RankProcess(run, topology, Stop().install()))
     print(outcome.state, outcome.step, outcome.epoch)
 
 

@@ -153,26 +153,26 @@ def test_a_signal_to_one_rank_stops_all_and_they_go_on_bit_for_bit(tmp_path: Pat
 
 def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uneven nodes without GPUs, whose names sort otherwise than Slurm lists them."""
-    from train_anywhere.training.keras.strategies.tf_distribute import cluster
+    from train_anywhere.training.keras.strategies.tf_distribute import cluster_resolver
 
     topology = Topology(
         rank=2, world_size=3, local_world_size=1, node_rank=1, nodes=2, coordinator_address="node9",
         coordinator_port=5000, launched_by="srun", node_list="node[9-10]", tasks_per_node="2,1",
     )  # fmt: skip
     monkeypatch.setenv("SLURM_PROCID", "2")
-    resolver = cluster(topology, gpus=0)
+    resolver = cluster_resolver(topology, gpus=0)
     assert resolver.cluster_spec().as_dict() == {"worker": ["node9:5000", "node9:5001", "node10:5000"]}
     assert (resolver.task_type, resolver.task_id) == ("worker", 2)
     assert resolver.num_accelerators() == {"GPU": 0}
 
 
 def test_other_launchers_use_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    from train_anywhere.training.keras.strategies.tf_distribute import cluster
+    from train_anywhere.training.keras.strategies.tf_distribute import cluster_resolver
 
     monkeypatch.setenv("TF_CONFIG", "{}")  # put back afterwards
     topology = Topology(
         rank=1, local_rank=1, world_size=2, local_world_size=2, coordinator_port=5000, launched_by="local"
     )
-    resolver = cluster(topology, gpus=0)
+    resolver = cluster_resolver(topology, gpus=0)
     assert resolver.cluster_spec().as_dict() == {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]}
     assert (resolver.task_type, resolver.task_id) == ("worker", 1)

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.blocks import blocks_of
+from train_anywhere.training.lightning.strategies.blocks import find_blocks
 
 
 class Block(nn.Module):
@@ -25,13 +25,13 @@ class Transformer(nn.Module):
 
 def test_a_list_is_split_block_by_block_and_shared_weights_stay_together() -> None:
     network = Transformer()
-    assert blocks_of(network) == list(network.blocks)
+    assert find_blocks(network) == list(network.blocks)
 
 
 def test_blocks_by_the_name_of_their_class() -> None:
     network = Transformer()
-    assert blocks_of(network, ["Linear"]) == [block.inner for block in network.blocks]
+    assert find_blocks(network, ["Linear"]) == [block.inner for block in network.blocks]
     with pytest.raises(
-        ConfigError, match=r"no layer of the network is of such a class\. Did you mean 'Block'\?"
+        ConfigError, match=r"no layer of the network has such a class\. Did you mean 'Block'\?"
     ):
-        blocks_of(network, ["Blok"])
+        find_blocks(network, ["Blok"])

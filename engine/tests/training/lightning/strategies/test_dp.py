@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.dp import Shared, devices_of
+from train_anywhere.training.lightning.strategies.dp import SplitNetwork, list_devices
 
 
 def test_without_gpus_the_cpu_stands_for_each_device() -> None:
-    assert devices_of(torch.device("cpu"), 3) == [torch.device("cpu")] * 3
+    assert list_devices(torch.device("cpu"), 3) == [torch.device("cpu")] * 3
 
 
 def test_more_gpus_than_there_are() -> None:
     there = torch.cuda.device_count()
     with pytest.raises(ConfigError, match=f"this process sees {there}; use trainer.devices={there}"):
-        devices_of(torch.device("cuda", 0), there + 1)
+        list_devices(torch.device("cuda", 0), there + 1)
 
 
 class Network(nn.Module):
@@ -33,7 +33,7 @@ class Network(nn.Module):
 
 def test_a_batch_of_any_structure_is_shared_by_the_devices() -> None:
     network = Network()
-    shared = Shared(network, devices_of(torch.device("cpu"), 2))
+    shared = SplitNetwork(network, list_devices(torch.device("cpu"), 2))
     x, first = torch.arange(5.0), torch.arange(10).reshape(5, 2)
     found = shared({"x": x, "pair": [first, "same for all"]}, 2.0, shift=torch.ones(5))
     assert torch.equal(found["out"][0], 2 * x + 1) and torch.equal(found["out"][1], first)

@@ -196,7 +196,7 @@ def test_sync_batchnorm_of_torch_is_refused(require):
     from train_anywhere.errors import ConfigError
     from train_anywhere.training.lightning.strategies.horovod import refuse_torch_sync_batchnorm
 
-    refuse_torch_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(3)), asked=False)
+    refuse_torch_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(3)), requested=False)
     for model, asked in ((nn.Sequential(nn.SyncBatchNorm(3)), False), (nn.Linear(1, 1), True)):
         with pytest.raises(ConfigError, match=r"horovod\.torch\.SyncBatchNorm .* strategy=ddp"):
             refuse_torch_sync_batchnorm(model, asked)

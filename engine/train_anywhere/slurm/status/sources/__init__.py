@@ -1,1 +1,1 @@
-"""Where a status comes from: files of the run folder, the scheduler, samples of the nodes."""
+"""Sources of a run's report: files of the run folder, the scheduler, samples of the nodes."""

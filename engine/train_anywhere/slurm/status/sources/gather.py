@@ -1,4 +1,4 @@
-"""Reports of runs: one question to the scheduler for all of them, then the files of each."""
+"""Gather the reports of runs: query the scheduler once for all of them, then read the files of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from train_anywhere.runs.attempts import lost_steps, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status import find_runs, local_runs, next_commands
-from train_anywhere.slurm.status.find_runs import Submitted
+from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.run_status import Report, may_train
-from train_anywhere.slurm.status.sources import ended, run_files
-from train_anywhere.slurm.status.sources.ended import Ended
-from train_anywhere.slurm.status.sources.pending import WAITING, Pending, pending
+from train_anywhere.slurm.status.sources import job_end, run_files
+from train_anywhere.slurm.status.sources.job_end import JobEnd
+from train_anywhere.slurm.status.sources.pending import WAITING, PendingJob, query_pending
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """What is known of several runs.
+class RunReports:
+    """The reports of several runs.
 
     Attributes:
-        reports: one for each, in their order.
-        next: commands for all of them, where they are the members of a sweep.
-        notes: what could not be learnt, and matters little.
-        trouble: what could not be learnt: the scheduler's states, a run as a whole.
-        code: the exit code that this means.
+        reports: one report for each run, in the same order.
+        next: suggested commands for all runs, if they are the members of one sweep.
+        notes: minor failures, such as an accounting that does not answer.
+        trouble: failures: the scheduler does not answer, or a run can't be read.
+        code: exit code of the command that shows the reports.
     """
 
     reports: list[Report]
@@ -38,60 +38,52 @@ class Gathered:
     code: int = 0
 
 
-def gather(found: Sequence[Submitted], ended_too: bool = True) -> Gathered:
-    """Reports of runs.
-
-    Args:
-        ended_too: ask the scheduler also for runs that have recorded their end: it may know of a newer job.
-    """
-    asked = [run for run in found if ended_too or _open(run)]
+def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
+    """Return the reports of runs. `ended_too` queries the scheduler also for ended runs, because it may know a newer job."""
+    queried = [run for run in found if ended_too or _may_continue(run)]
     known: JobStates | None = None
-    waiting: dict[str, Pending] = {}
-    ends: dict[str, Ended] = {}
+    waiting: dict[str, PendingJob] = {}
+    ends: dict[str, JobEnd] = {}
     trouble, code = [], 0
     try:
-        with_jobs, known = find_runs.ask(asked)
+        with_jobs, known = find_runs.query_scheduler(queried)
         newer = {run.folder.path: run for run in with_jobs}
         found = [newer.get(run.folder.path, run) for run in found]
-        waiting, ends = _waiting(asked, known), ended.newest(asked, known)
+        waiting, ends = _query_pending(queried, known), job_end.query_newest_ends(queried, known)
     except SchedulerError as error:
-        trouble, code = [f"where jobs stand is not known: {error}"], error.exit_code
+        trouble, code = [f"the states of jobs are not known: {error}"], error.exit_code
     reports = []
     for run in found:
         try:
-            reports.append(report(run, known, waiting, ends, len(found) == 1))
+            reports.append(make_report(run, known, waiting, ends, len(found) == 1))
         except ProjectError as error:
             reports.append(Report(run.folder.id, run.folder.path, trouble=str(error)))
             trouble, code = [*trouble, f"{run.folder.id}: {error}"], error.exit_code
-    gap = f"how jobs ended that left the queue is not known: {known.gap}" if known and known.gap else ""
+    gap = f"the end of jobs that left the queue is not known: {known.gap}" if known and known.gap else ""
     sweep = sweep_of(found)
-    next_ = next_commands.of_sweep(sweep, reports) if sweep else ()
-    return Gathered(reports, next_, (gap,) if gap else (), tuple(trouble), code)
+    next_ = next_commands.sweep_commands(sweep, reports) if sweep else ()
+    return RunReports(reports, next_, (gap,) if gap else (), tuple(trouble), code)
 
 
-def sweep_of(found: Sequence[Submitted]) -> str | None:
-    """The id of the sweep of which all these runs are members; None for one run, or for runs of several."""
+def sweep_of(found: Sequence[RunEntry]) -> str | None:
+    """Return the id of the sweep whose members these runs are; None for one run, or for runs of several submissions."""
     bases = {run.folder.id.rpartition("-")[0] for run in found}
     return bases.pop() if len(found) > 1 and len(bases) == 1 and found[0].member is not None else None
 
 
-def report(
-    run: Submitted,
+def make_report(
+    run: RunEntry,
     known: JobStates | None,
-    waiting: Mapping[str, Pending],
-    ends: Mapping[str, Ended],
-    alone: bool = True,
+    waiting: Mapping[str, PendingJob],
+    ends: Mapping[str, JobEnd],
+    in_full: bool = True,
 ) -> Report:
-    """What is known of one run.
+    """Return the report of one run; `in_full` reads all its files.
 
-    Args:
-        known: the states of jobs; None if the scheduler can't be asked.
-        waiting: why jobs wait.
-        ends: how jobs ended that ended badly.
-        alone: it is the only one that was asked for, so all its files are read.
+    `known` has the states of jobs, or is None if the scheduler does not answer; `waiting` and `ends` are by job id.
 
     Raises:
-        SubmitError, CheckpointError: the files that name its jobs and its state are not what this project writes.
+        SubmitError, CheckpointError: jobs.txt or run.json is damaged.
     """
     if run.trouble:
         raise SubmitError(run.trouble)
@@ -114,50 +106,50 @@ def report(
         cluster=info.get("cluster"),
         world_size=info.get("world_size"),
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
-        progress=run_files.progress(run.folder, info),
-        nodes=run_files.nodes(run.folder, info) if alive else {},
-        verdicts=tuple(verdicts(read_facts(run.folder))) if alone else (),
-        checkpoint=run_files.checkpoint(run.folder),
+        progress=run_files.read_progress(run.folder, info),
+        nodes=run_files.read_nodes(run.folder, info) if alive else {},
+        verdicts=tuple(verdicts(read_facts(run.folder))) if in_full else (),
+        checkpoint=run_files.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),
         resumed=resume_summary(info),
         logs=tuple(run.logs()),
-        rows=features.rows(run.folder, info) if alone else {},
-        tensorboard=_served(info, "tensorboard") if alive else None,
-        dashboard=_served(info, "dashboard") if alive else None,
-        overrides=run_files.overrides(run.folder),
-        next=next_commands.of_run(run, state, alive, waits),
-        why="" if alive else features.why(run, state, info) or ended.why(run, end),
+        rows=features.rows(run.folder, info) if in_full else {},
+        tensorboard=_service_urls(info, "tensorboard") if alive else None,
+        dashboard=_service_urls(info, "dashboard") if alive else None,
+        overrides=run_files.read_overrides(run.folder),
+        next=next_commands.run_commands(run, state, alive, waits),
+        why="" if alive else features.exit_reason(run, state, info) or job_end.explain(run, end),
     )
 
 
-def _state(run: Submitted, known: JobStates | None) -> tuple[str, str, dict[str, Any]]:
-    """One word (empty: not known), where the run is, and its run.json."""
+def _state(run: RunEntry, known: JobStates | None) -> tuple[str, str, dict[str, Any]]:
+    """Return the state in one word (empty if not known), the jobs or process of the run, and its run.json."""
     if run.scheduler is None:
-        state, where, info = local_runs.state(run)
+        state, where, info = local_runs.read_state(run)
         return state, where or "on this machine", info
-    state, info = find_runs.state(run, known) if known else ("", run.folder.info())
+    state, info = find_runs.read_state(run, known) if known else ("", run.folder.read_info())
     jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
     return state, f"job {' -> '.join(jobs)} on {info.get('cluster')}", info
 
 
-def _open(run: Submitted) -> bool:
-    """Whether the run has not recorded its end, or one after which its job may train again."""
+def _may_continue(run: RunEntry) -> bool:
+    """Return whether the run has not recorded its end, or its job may train again."""
     try:
-        return run.folder.info().get("state") in ("queued", "running", "preempted")
+        return run.folder.read_info().get("state") in ("queued", "running", "preempted")
     except ProjectError:
         return False
 
 
-def _waiting(found: Sequence[Submitted], known: JobStates) -> dict[str, Pending]:
-    said: dict[str, Pending] = {}
+def _query_pending(found: Sequence[RunEntry], known: JobStates) -> dict[str, PendingJob]:
+    waiting: dict[str, PendingJob] = {}
     for kind in {run.scheduler for run in found if run.scheduler}:
         jobs = [i for run in found if run.scheduler == kind for i in run.job_ids]
-        said |= pending(kind, [i for i in jobs if known.of([i]).get(i, "").lower() in WAITING])
-    return said
+        waiting |= query_pending(kind, [i for i in jobs if known.select([i]).get(i, "").lower() in WAITING])
+    return waiting
 
 
-def _served(info: Mapping[str, Any], kind: str) -> dict[str, str] | None:
-    said = info.get(kind)
-    texts = {k: v for k, v in said.items() if isinstance(v, str)} if isinstance(said, dict) else {}
-    return texts or None
+def _service_urls(info: Mapping[str, Any], kind: str) -> dict[str, str] | None:
+    served = info.get(kind)
+    urls = {k: v for k, v in served.items() if isinstance(v, str)} if isinstance(served, dict) else {}
+    return urls or None

@@ -1,4 +1,4 @@
-"""What a node has measured last (`features/sampler/sampler.py`), in a line."""
+"""Format the newest sample of a node (`features/sampler/sampler.py`) as a line."""
 
 import re
 import time
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
 SHOWN = 8
-"""GPUs of a node that are listed one by one; of more there is the mean."""
+"""Largest number of GPUs of a node that are listed one by one; of more, the mean is shown."""
 
 
 def line(content: Mapping[str, Any]) -> str:
-    """`GPU 0 91 %, 34 of 80 GiB; GPU 1 ...; CPUs 45 %`; empty if the file says nothing of that."""
+    """Return a line such as `GPU 0 91 %, 34 of 80 GiB; GPU 1 ...; CPUs 45 %`; empty if the file has no such values."""
     sample = content.get("sample")
     known = {k: float(v) for k, v in sample.items() if _is_number(v)} if isinstance(sample, dict) else {}
     gpus = [*_gpus(known, content)]
@@ -37,7 +37,7 @@ def _mean(sample: Mapping[str, float], count: int) -> str:
 
 
 def _old(sample: Mapping[str, float], content: Mapping[str, Any]) -> list[str]:
-    """A node that has been silent for some samples."""
+    """Return the age of a sample that is overdue, else nothing."""
     every = content.get("every_seconds")
     age = content.get("age_seconds", time.time() - sample.get("time", 0.0))
     if not (_is_number(every) and _is_number(age) and every):

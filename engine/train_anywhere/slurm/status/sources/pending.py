@@ -1,4 +1,4 @@
-"""Why a job waits, and when the scheduler expects to start it."""
+"""Query why a job waits, and when the scheduler expects to start it."""
 
 import re
 from collections.abc import Sequence
@@ -9,57 +9,51 @@ from train_anywhere.errors import SchedulerError
 from train_anywhere.slurm.scheduler import queue
 
 WAITING = ("pending", "requeue_hold", "special_exit")
-"""States of a job that waits; in the last two until it is released."""
+"""States of a waiting job; in the last two it waits until it is released."""
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingJob:
     """A waiting job.
 
     Attributes:
-        reason: in the scheduler's words; empty if it gives none.
-        start: when it is expected to start, as the scheduler writes it; empty if not known.
+        reason: the scheduler's reason; empty if it gives none.
+        start: the expected start in the scheduler's format; empty if not known.
     """
 
     reason: str = ""
     start: str = ""
 
     @property
-    def held(self) -> bool:
-        """Whether it waits until someone releases it: Slurm's JobHeldUser, JobHeldAdmin, `job requeued in held state`."""
+    def is_held(self) -> bool:
+        """True if the job waits for a release: Slurm's JobHeldUser, JobHeldAdmin, `job requeued in held state`."""
         return bool(re.search(r"JobHeld|\bheld\b", self.reason))
 
 
-def pending(scheduler: str, job_ids: Sequence[str]) -> dict[str, Pending]:
-    """What the scheduler says of those of these jobs that wait; nothing if it does not answer."""
+def query_pending(scheduler: str, job_ids: Sequence[str]) -> dict[str, PendingJob]:
+    """Return the waiting ones of these jobs, by id; nothing if the scheduler does not answer."""
     try:
-        return {"slurm": _by_squeue, "pbs": _by_qstat}[scheduler](job_ids) if job_ids else {}
+        return {"slurm": _query_squeue, "pbs": _query_qstat}[scheduler](job_ids) if job_ids else {}
     except SchedulerError:
-        return {}  # whoever asks for the states says so
+        return {}  # the query of the states reports it
 
 
-def _by_squeue(job_ids: Sequence[str]) -> dict[str, Pending]:
-    command = [
-        "squeue",
-        "--noheader",
-        "--array",
-        "--format=%i|%r|%S",
-        "--states=all",
-        queue.jobs(job_ids),
-    ]
-    rows = [row.strip().split("|") for row in programs.ask(command, queue.UNKNOWN["squeue"]).splitlines()]
-    return {row[0]: Pending(_said(row[1]), _said(row[2])) for row in rows if len(row) == 3}
+def _query_squeue(job_ids: Sequence[str]) -> dict[str, PendingJob]:
+    options = ["--noheader", "--array", "--format=%i|%r|%S", "--states=all"]
+    command = ["squeue", *options, queue.jobs_option(job_ids)]
+    rows = [row.strip().split("|") for row in programs.query(command, queue.UNKNOWN["squeue"]).splitlines()]
+    return {row[0]: PendingJob(_clean(row[1]), _clean(row[2])) for row in rows if len(row) == 3}
 
 
-def _said(word: str) -> str:
+def _clean(word: str) -> str:
     return "" if word in ("N/A", "None", "(null)") else word
 
 
-def _by_qstat(job_ids: Sequence[str]) -> dict[str, Pending]:
+def _query_qstat(job_ids: Sequence[str]) -> dict[str, PendingJob]:
     found = {}
     for job_id in job_ids:
-        answer = programs.ask(["qstat", "-f", queue.name_of(job_id)], queue.UNKNOWN["qstat"])
+        answer = programs.query(["qstat", "-f", queue.native_id(job_id)], queue.UNKNOWN["qstat"])
         facts = dict(re.findall(r"^    ([\w.]+) = (.*)$", answer.replace("\n\t", ""), re.M))
-        if queue.PBS.get(facts.get("job_state", "")) == "PENDING":
-            found[job_id] = Pending(facts.get("comment", ""), facts.get("estimated.start_time", ""))
+        if queue.PBS_STATES.get(facts.get("job_state", "")) == "PENDING":
+            found[job_id] = PendingJob(facts.get("comment", ""), facts.get("estimated.start_time", ""))
     return found

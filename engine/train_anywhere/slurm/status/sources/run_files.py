@@ -1,4 +1,4 @@
-"""The small files of a run folder. They may be half-written, or of another version of this project: what can't be read is left out."""
+"""Read the small files of a run folder. They may be incomplete or of another version of this project; unreadable values are skipped."""
 
 import csv
 import math
@@ -20,11 +20,11 @@ from train_anywhere.slurm.status.run_status import Checkpoint, Progress
 DAY_S = 86400.0
 
 NOT_HOSTS = ("live", "watch")
-"""Files of RUN/monitor/ that are of no host; nor are those that begin with `ranks-`."""
+"""Names of files in RUN/monitor/ that do not belong to a host; those that begin with `ranks-` do not either."""
 
 
-def live(run: RunDir, info: Mapping[str, Any]) -> dict[str, Any]:
-    """monitor/live.json, if it is of the newest attempt and knows more than run.json; else empty."""
+def read_live(run: RunDir, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return monitor/live.json if it belongs to the newest attempt and is newer than run.json; else empty."""
     attempts = info.get(ATTEMPTS) or [{}]
     content = read_json(run.path / "monitor" / "live.json")
     written, began = _number(content.get("time")), _moment(attempts[-1].get("started"))
@@ -32,9 +32,9 @@ def live(run: RunDir, info: Mapping[str, Any]) -> dict[str, Any]:
     return {} if written is None or began is None or ended or written < began - 1 else content
 
 
-def progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
-    """From live.json while the run trains, or if its end was not recorded; else from run.json."""
-    now = live(run, info)
+def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
+    """Read the progress, from live.json while the run trains or if its end was not recorded, else from run.json."""
+    now = read_live(run, info)
     if not now:
         return Progress(
             epoch=_whole(info.get("epoch")),
@@ -60,8 +60,8 @@ def progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
     )
 
 
-def checkpoint(run: RunDir) -> Checkpoint | None:
-    """The newest one. Its folder has its name when it is complete, and not before."""
+def find_checkpoint(run: RunDir) -> Checkpoint | None:
+    """Return the newest checkpoint, or None. A folder is named after its step only when the checkpoint is complete."""
     try:
         steps = {int(p.name): p for p in run.checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()}
         newest = max(steps)
@@ -71,21 +71,20 @@ def checkpoint(run: RunDir) -> Checkpoint | None:
     return Checkpoint(newest, steps[newest], max(0.0, disk_time(run.path) - saved))
 
 
-def age(path: Path, told: float) -> float:
-    """Return the seconds since a file was written, by the clock of its disk: the node that wrote it may have another time than we.
+def age(path: Path, recorded: float) -> float:
+    """Return the seconds since a file was written, by the clock of its disk, because the writing node's clock may differ.
 
-    Args:
-        told: the time in the file, by the clock of that node. It counts for a file that was copied, so that it is days older.
+    The time recorded in the file counts instead if the two differ by more than a day, as for a copied file.
     """
     try:
         written, now = path.stat().st_mtime, disk_time(path.parent)
     except OSError:
-        written, now = told, time.time()
-    return max(0.0, now - written if abs(written - told) < DAY_S else time.time() - told)
+        written, now = recorded, time.time()
+    return max(0.0, now - written if abs(written - recorded) < DAY_S else time.time() - recorded)
 
 
-def nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the side processes of the newest attempt's nodes have written last, by host."""
+def read_nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the newest file of each node's monitor process in the newest attempt, by host."""
     hosts = info.get("hosts")
     known = hosts if isinstance(hosts, list) else []
     named = {h: run.path / "monitor" / f"{h}.json" for h in known if _is_name(h)}
@@ -94,14 +93,14 @@ def nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _age(path: Path, content: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds since a node's newest sample, by the key `age_seconds`; nothing if it has none."""
+    """Return the seconds since a node's newest sample under the key `age_seconds`; nothing if it has no sample."""
     sample = content.get("sample")
-    told = _number(sample.get("time")) if isinstance(sample, dict) else None
-    return {} if told is None else {"age_seconds": age(path, told)}
+    recorded = _number(sample.get("time")) if isinstance(sample, dict) else None
+    return {} if recorded is None else {"age_seconds": age(path, recorded)}
 
 
-def overrides(run: RunDir) -> dict[str, str]:
-    """What was typed for the run, by key."""
+def read_overrides(run: RunDir) -> dict[str, str]:
+    """Return the overrides of the run, by key."""
     try:
         lines = read_text(run.overrides).splitlines()
     except (OSError, ValueError):
@@ -109,8 +108,8 @@ def overrides(run: RunDir) -> dict[str, str]:
     return {key.lstrip("+~"): value for key, sign, value in (line.partition("=") for line in lines) if sign}
 
 
-def config(run: RunDir) -> dict[str, Any]:
-    """config.yaml as it is written; empty if it can't be read."""
+def read_config(run: RunDir) -> dict[str, Any]:
+    """Return config.yaml as it is written; empty if it can't be read."""
     try:
         content = yaml.safe_load(read_text(run.config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -118,8 +117,8 @@ def config(run: RunDir) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def curve(run: RunDir, metric: str) -> list[tuple[int, float]]:
-    """Step and value of each row of metrics.csv that has the metric."""
+def read_curve(run: RunDir, metric: str) -> list[tuple[int, float]]:
+    """Return step and value of each row of metrics.csv that has the metric."""
     try:
         rows = [*csv.DictReader(read_text(run.metrics_csv).splitlines())]
         return [(int(row["step"]), float(row[metric])) for row in rows if row.get(metric)]

@@ -1,5 +1,5 @@
-# Sourced by login.sh: the database behind `sacct`. An empty folder with --skip-grant-tables is enough for MariaDB, and starts
-# at once; the port is inside the login node's network and can't clash with another one.
+# Sourced by login.sh: starts the database of `sacct`. MariaDB needs only an empty folder and --skip-grant-tables, and starts
+# at once. The port is in the login node's network namespace, so it can't collide with another one.
 listening() { (: < "/dev/tcp/127.0.0.1/$1") 2> /dev/null; }
 
 mkdir -p "$dir/mysql"

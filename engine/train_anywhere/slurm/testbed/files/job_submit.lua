@@ -1,4 +1,4 @@
--- Rules that a site's administrators enforce at submission. Filled in by config.py from sites.py.
+-- Checks of a site's administrators at submission. Filled in by testbed_config.py from sites.py.
 local needs_account, needs_comment, refuses_memory = ${needs_account}, ${needs_comment}, ${refuses_memory}
 
 local function refuse(why)

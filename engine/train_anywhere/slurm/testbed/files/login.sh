@@ -1,4 +1,4 @@
-# Process 1 of the login node: holds the network bridge, munge, the accounting daemons if wanted, and slurmctld.
+# Process 1 of the login node: starts the network bridge, munge, slurmctld, and accounting and ssh if requested.
 # Usage: login.sh DIR GATEWAY SSH ACCOUNTING [ROOT PATH...]     (SSH and ACCOUNTING: 1 or 0; ROOT PATH: see root.sh)
 set -e
 umask 022
@@ -13,7 +13,7 @@ ip link set br0 up
 
 for file in hosts passwd group nsswitch.conf; do mount --bind "$dir/etc/$file" "/etc/$file"; done
 mount --bind "$dir/etc/slurm" /etc/slurm
-mount -t tmpfs -o mode=755 run /run # what the daemons leave in /run ends with the testbed
+mount -t tmpfs -o mode=755 run /run # files of the daemons in /run vanish with the testbed
 mkdir -p /run/munge /run/lock /run/sshd
 
 munged --force --key-file="$dir/etc/munge.key" --socket=/run/munge/munge.socket.2 --pid-file="$dir/run/munged.pid" \

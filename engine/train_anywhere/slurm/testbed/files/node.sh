@@ -1,4 +1,4 @@
-# Process 1 of a compute node: its own address, /tmp and /dev/shm, then slurmd.
+# Process 1 of a compute node: sets up its address, /tmp and /dev/shm, then runs slurmd.
 # Usage: node.sh DIR NAME ADDRESS GATEWAY SSH [SHARED FOLDER BELOW /tmp]...
 set -e
 umask 022
@@ -6,15 +6,14 @@ dir=$1 name=$2 address=$3 gateway=$4 ssh=$5
 shift 5
 
 hostname "$name"
-while ! ip link show eth0 > /dev/null 2>&1; do sleep 0.01; done # plugged in from outside, see Testbed.boot_node
+while ! ip link show eth0 > /dev/null 2>&1; do sleep 0.01; done # connected from outside, see Machines.boot
 ip link set lo up
 ip addr add "$address/24" dev eth0
 ip link set eth0 up
 ip route add default via "$gateway"
 
 mount -t tmpfs -o mode=1777 shm /dev/shm
-# A private /tmp, another disk than the shared one and empty after each start; the folders below it that all nodes share
-# are put back into it.
+# A private /tmp, like a node's own disk, empty after each start. Shared folders below /tmp are mounted into it again.
 mkdir -p /run/outer_tmp
 mount --bind /tmp /run/outer_tmp
 mount -t tmpfs -o mode=1777,size=4g tmp /tmp

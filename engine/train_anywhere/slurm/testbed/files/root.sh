@@ -1,5 +1,5 @@
-# Puts a folder's /usr and /etc in place of this machine's, in this mount namespace; all other folders stay.
-# Usage: . root.sh ROOT PATH...     (PATH: what stays of this machine's /usr, its Python)
+# Mounts a folder's /usr and /etc over this machine's, in this mount namespace; all other folders stay.
+# Usage: . root.sh ROOT PATH...     (PATH: paths of this machine's /usr that stay, such as its Python)
 root=$1
 shift
 mkdir -p "$root/etc/slurm"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run by Slurm before every task and batch script; what it prints as `export NAME=value` is set in their environment.
-if [ "$(id -u)" = 0 ]; then # here root is a user like any other; Open MPI asks for both
+# Slurm runs this before every task and batch script, and sets the variables that it prints as `export NAME=value`.
+if [ "$(id -u)" = 0 ]; then # users of the testbed may be root; Open MPI needs both variables for that
   echo "export OMPI_ALLOW_RUN_AS_ROOT=1"
   echo "export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
 fi

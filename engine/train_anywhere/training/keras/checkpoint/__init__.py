@@ -1,6 +1,8 @@
-"""What a checkpoint holds, and how it is saved and restored.
+"""The content of a checkpoint, and how it is saved and restored.
 
-state             every variable, bit for bit, and where the run stands
-buffers           host copies, written while training continues
-position          where training resumes; `random_state`, and the state of callbacks in `callback_state`
+state             every variable, bit for bit, and the state of the run
+buffers           host copies of variables, written to disk while training continues
+position          progress of the run: where training resumes
+random_state      seeds of the run and of each device
+callback_state    attributes of Keras callbacks
 """

@@ -1,4 +1,4 @@
-"""Host copies of variables, in memory that is kept from one checkpoint to the next."""
+"""Host copies of variables, in memory that is reused for each checkpoint."""
 
 import io
 import zipfile
@@ -11,30 +11,30 @@ import numpy as np
 
 
 class Buffers:
-    """Memory for one copy of some variables: made at the first checkpoint, and filled again at each of the next.
+    """Memory for one copy of some variables, allocated at the first checkpoint and reused by the next ones.
 
-    New memory would cost more than the copy: the system must provide each of its pages first.
+    New memory would cost more than the copy itself, since the system must map each of its pages first.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
 
     def fill(self, values: Mapping[str, Any]) -> None:
-        """Copy the values of variables, or arrays, by name; the same ones each time."""
+        """Copy the values of variables or arrays, by name; each call must pass the same names and shapes."""
         for name, variable in values.items():
             value = np.asarray(variable) if isinstance(variable, np.ndarray) else host_value(variable)
             if name not in self._arrays:
                 self._arrays[name] = np.empty(value.shape, value.dtype)
             np.copyto(self._arrays[name], value)
 
-    def same(self, other: "Buffers") -> bool:
+    def equals(self, other: "Buffers") -> bool:
         """Return whether both hold the same bits."""
         return all(array.tobytes() == other._arrays[name].tobytes() for name, array in self._arrays.items())
 
     def write(self, file: Path) -> None:
-        """Save the copies by their names, as `np.load` reads them. Any thread may call it.
+        """Save the copies by name in a file for `np.load`; any thread may call this. Raises OSError if the disk fails.
 
-        np.savez would copy each array once more, in small parts. Raises OSError if the disk fails.
+        Unlike np.savez, this does not copy each array again in small chunks.
         """
         with zipfile.ZipFile(file, "w") as archive:
             for name, array in self._arrays.items():
@@ -46,9 +46,10 @@ class Buffers:
 
 
 def host_value(variable: keras.Variable) -> np.ndarray:
-    """The value of a variable on the host; on a CPU without a copy, so it holds only until the next step."""
+    """Return the value of a variable on the host; on a CPU it is not copied, so it is valid only until the next step."""
     value = variable.value.read_value()
     try:
         return np.asarray(memoryview(value))
-    except (ValueError, TypeError, BufferError):  # a type that Python's buffers don't know, such as bfloat16
+    except (ValueError, TypeError, BufferError):
+        # a type that Python's buffers don't support, such as bfloat16
         return np.asarray(value)

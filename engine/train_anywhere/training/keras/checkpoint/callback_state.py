@@ -1,4 +1,4 @@
-"""State of callbacks: those of their attributes that change and are plain data, saved with each checkpoint and restored at a resume."""
+"""Save and restore the state of Keras callbacks: their attributes that change and are plain data."""
 
 import json
 import types
@@ -16,15 +16,15 @@ from train_anywhere.training.keras.strategies.base import Strategy
 
 SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set}
 
-MADE_ANEW = (
+NOT_SAVED = (
     str, PurePath, type, partial, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
     keras.losses.Loss, keras.optimizers.schedules.LearningRateSchedule,
 )  # fmt: skip
-"""What a callback may have besides plain data: it does not change, or is plain data."""
+"""Types of attributes that need not be saved: they do not change, or other attributes determine them."""
 
 
 def encode(value: Any) -> Any:
-    """Return plain data for JSON; no path, since a file of someone else may not change what is written. Raises TypeError with the rest."""
+    """Return plain data for JSON. Raises TypeError with any other value; also with a path: a checkpoint must not choose files to write."""
     if value is None or type(value) in (bool, int, float) or (type(value) is str and "/" not in value):
         return value
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
@@ -38,7 +38,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Return what `encode` was called with."""
+    """Return the value that `encode` was called with."""
     if not isinstance(value, dict):
         encode(value)
         return value
@@ -52,10 +52,10 @@ def decode(value: Any) -> Any:
 
 
 class CallbackStates:
-    """The state of a run's callbacks: attributes that are no longer what their constructors made of them.
+    """The state of a run's callbacks: the attributes that changed after their construction.
 
     Args:
-        callbacks: just made, by names that a resumed run finds again; the same ones on all ranks.
+        callbacks: new callbacks by name, the same ones on all ranks and in a resumed run.
     """
 
     def __init__(self, callbacks: Mapping[str, keras.callbacks.Callback]) -> None:
@@ -63,40 +63,40 @@ class CallbackStates:
         self._first = {key: hash(value) for key, value in self._attributes() if isinstance(value, str)}
 
     def save(self) -> dict[str, dict[str, str]]:
-        """Return the state of this moment: JSON by attribute, by callback."""
-        kept: dict[str, dict[str, str]] = {name: {} for name in self.callbacks}
+        """Return the current state: the JSON of each changed attribute, by callback and attribute."""
+        saved: dict[str, dict[str, str]] = {name: {} for name in self.callbacks}
         for key, value in self._attributes():
             if isinstance(value, str) and self._first.get(key) != hash(value):
-                self._first.pop(key, None)  # has changed once: what it was made of counts no more
-                kept[key[0]][key[1]] = value
-        return kept
+                self._first.pop(key, None)  # once changed, it is always saved, even if it changes back
+                saved[key[0]][key[1]] = value
+        return saved
 
-    def restore(self, kept: Mapping[str, Mapping[str, str]], strategy: Strategy) -> None:
-        """Restore a saved state after `on_train_begin`; what each rank sets by itself there it keeps. Raises CheckpointError."""
+    def restore(self, saved: Mapping[str, Mapping[str, str]], strategy: Strategy) -> None:
+        """Restore a saved state after `on_train_begin`; attributes that differ between ranks then are kept. Raises CheckpointError."""
         here = self.save()
-        first = strategy.shared(here)
+        first = strategy.broadcast_json(here)
         try:
             for name, callback in self.callbacks.items():
-                for attribute, text in kept.get(name, {}).items():
+                for attribute, text in saved.get(name, {}).items():
                     if here[name].get(attribute) == first[name].get(attribute):
                         vars(callback)[attribute] = decode(json.loads(text))
                         self._first.pop((name, attribute), None)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"the checkpoint's state of callbacks can't be read: {error!r}.") from error
 
-    def lost(self) -> list[str]:
-        """Return a line for each attribute that checkpoints can't hold."""
+    def unsaved_notes(self) -> list[str]:
+        """Return a note for each attribute that checkpoints can't hold."""
         return [
             f"callbacks.{name.split()[0]}.{attribute} is a {type(error.args[0]).__name__}, which checkpoints can't hold: a resumed run "
-            "makes it anew, and may differ from one that never stopped; keep numbers, strings, arrays, lists and dicts."
+            "creates it again, and may differ from one that never stopped; use numbers, strings, arrays, lists and dicts."
             for (name, attribute), error in self._attributes()
-            if isinstance(error, Exception) and not isinstance(error.args[0], MADE_ANEW)
+            if isinstance(error, Exception) and not isinstance(error.args[0], NOT_SAVED)
         ]
 
     def _attributes(self) -> Iterator[tuple[tuple[str, str], str | Exception]]:
-        """Yield the JSON of each attribute, or an error with the object in it that can't be saved."""
+        """Yield the JSON of each attribute, or an error with the object that can't be saved."""
         for name, callback in self.callbacks.items():
-            # Keras flips the sign of min_delta once, where it also sets a function that is not saved
+            # Keras changes the sign of min_delta once, together with a function that is not saved
             left_out = {"params", "_model", "min_delta" if hasattr(callback, "_set_monitor_op") else ""}
             for attribute in vars(callback).keys() - left_out:
                 try:

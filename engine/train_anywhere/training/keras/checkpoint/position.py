@@ -1,4 +1,4 @@
-"""Where a run stands: position, newest metrics, early stopping; what a checkpoint holds besides variables."""
+"""The progress of a run: epoch, step, newest metrics and early stopping."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,16 +10,17 @@ from train_anywhere.training.plan import Plan
 
 @dataclass
 class Position:
-    """Changes while training.
+    """The progress of a run, updated while it trains.
 
     Attributes:
-        epoch, batch: the next batch to train is number `batch` of epoch `epoch`, both from 0.
+        epoch: epoch of the next batch, from 0.
+        batch: number of the next batch in its epoch, from 0.
         step: optimizer steps done.
         metrics: the newest value of each metric.
-        pending: all batches of the epoch are done, but not yet what belongs to its end, such as the validation.
-        patience: what early stopping has seen.
-        ended: a callback has set `stop_training`: the run is over.
-        preempted: a signal asked to stop.
+        pending: all batches of the epoch are done, but the end of the epoch, such as its validation, is still to be run.
+        patience: state of early stopping.
+        ended: a callback has set `stop_training`: the run is complete.
+        preempted: a signal requested a stop.
     """
 
     epoch: int = 0
@@ -32,30 +33,30 @@ class Position:
     preempted: bool = False
 
     def numbers(self) -> list[float]:
-        """All that ranks must agree on; `from_numbers` reverses it."""
+        """Return the values that all ranks must share; `from_numbers` reverses this."""
         best = math.nan if self.patience.best is None else self.patience.best
         return [self.epoch, self.batch, self.step, self.pending, best, self.patience.waited, self.ended]
 
     @classmethod
     def from_numbers(cls, numbers: list[float], metrics: dict[str, float]) -> "Position":
-        """The position that `numbers` was called on, with other metrics."""
+        """Return the position whose `numbers` these are, with the given metrics."""
         epoch, batch, step, pending, best, waited, ended = numbers
         patience = Patience(None if math.isnan(best) else best, int(waited))
         return cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience, bool(ended))
 
     def advance(self, plan: Plan, steps: int = 1) -> None:
-        """So many optimizer steps of an epoch are done; `max_steps` may end the last epoch early."""
+        """Count optimizer steps of an epoch as done; `max_steps` may end the last epoch early."""
         self.step += steps
         self.batch += steps * plan.accumulate
         self.pending = self.batch >= plan.train_batches or self.step >= plan.total_steps
 
     def close_epoch(self, plan: Plan) -> None:
-        """What belongs to the end of the epoch is done."""
+        """Move to the next epoch, after the work at the end of this one is done."""
         self.pending = False
         if self.batch >= plan.train_batches:
             self.epoch, self.batch = self.epoch + 1, 0
 
-    def over(self, plan: Plan, rule: EarlyStopping) -> bool:
-        """Whether training is complete, by its length or by early stopping."""
-        done = self.ended or self.patience.over(rule) or self.step >= plan.total_steps
+    def is_complete(self, plan: Plan, rule: EarlyStopping) -> bool:
+        """Return whether training is complete: by its length, by early stopping or by a callback."""
+        done = self.ended or self.patience.should_stop(rule) or self.step >= plan.total_steps
         return done and not self.pending

@@ -1,4 +1,4 @@
-"""Random numbers: one seed for the run, different dropout on each device. Their states are variables, saved as such."""
+"""Random numbers: one seed for the run, different dropout on each device. Their states are variables, so checkpoints hold them."""
 
 import keras
 import tensorflow as tf
@@ -9,24 +9,24 @@ from train_anywhere.training.keras.module import Module
 def seed_everything(seed: int) -> None:
     """Seed Python, numpy and TensorFlow.
 
-    tf.config.experimental.enable_op_determinism() stays off: a CPU repeats its bits without it, and with it the
-    threads that read data would take turns. It is what to add on GPUs if every bit counts.
+    tf.config.experimental.enable_op_determinism() stays off: results on a CPU are reproducible bit for bit without it, and it would
+    serialize the threads that read data. Enable it for exact reproducibility on GPUs.
     """
     keras.utils.set_random_seed(seed)
 
 
-def leave_graphs_as_written() -> None:
-    """On CPUs, keep TensorFlow's graph optimizer (Grappler) from steps that return their logs, so that they repeat their bits.
+def disable_graph_optimizer() -> None:
+    """Turn off TensorFlow's graph optimizer (Grappler) on CPUs, so that steps that return logs are reproducible bit for bit.
 
-    Measured with TensorFlow 2.21 and a ResNet-50 in batches of 8, with two threads for operations: with the optimizer, runs ended
-    with other weights, also under enable_op_determinism(); without it all were the same, and a step took as long. On GPUs it stays on.
+    Measured with TensorFlow 2.21 and a ResNet-50 in batches of 8, with two threads for operations: with the optimizer, runs ended with
+    different weights, also under enable_op_determinism(); without it, all were equal and a step took as long. On GPUs it stays on.
     """
     if not tf.config.get_visible_devices("GPU"):
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-def part_seeds(module: Module) -> None:
-    """Give each device dropout seeds of its own, after all had rank 0's."""
+def split_seeds(module: Module) -> None:
+    """Give each device different dropout seeds, after all received those of rank 0."""
     strategy = module.strategy
     for seed in (v for v in module.model.variables if v.name == "seed_generator_state"):
         local = strategy.local_values(seed)

@@ -1,4 +1,4 @@
-"""Checkpoints of a Keras run: every variable bit for bit, and where the run stands."""
+"""Checkpoints of a Keras run: every variable, bit for bit, and the state of the run."""
 
 import json
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.checkpoint.buffers import Buffers
 from train_anywhere.training.keras.checkpoint.position import Position
-from train_anywhere.training.keras.module import Module, Saved
+from train_anywhere.training.keras.module import Module, NamedVariables
 
-COUNTED = "metrics.npz"
-"""File of a checkpoint with what metrics have counted in an epoch; a native task has none."""
+METRICS_FILE = "metrics.npz"
+"""File of a checkpoint with the metric states of an unfinished epoch; a native task has none."""
 
-RAW = "raw.npz"
-"""File of a checkpoint with the weights that training continues from, if they are not those that were validated."""
+RAW_WEIGHTS = "raw.npz"
+"""File of a checkpoint with the weights that training continues from, if they differ from the validated ones."""
 
-REST: dict[str, tuple[type, ...]] = {
+STATE_TYPES: dict[str, tuple[type, ...]] = {
     "pending": (bool,),
     "best": (int, float, type(None)),
     "bad": (int,),
@@ -32,22 +32,22 @@ REST: dict[str, tuple[type, ...]] = {
     "built": (list,),
     "callbacks": (dict,),
 }
-"""What state.json holds, by type."""
+"""Keys of state.json and the types of their values."""
 
-LATER: dict[str, Any] = {"ended": False, "flags": [], "built": [], "callbacks": {}}
-"""What earlier versions did not write."""
+STATE_DEFAULTS: dict[str, Any] = {"ended": False, "flags": [], "built": [], "callbacks": {}}
+"""Values of keys that earlier versions did not write."""
 
 
 class StateWriter:
-    """What is saved: copies of model, optimizer and position, which the checkpointer writes while training continues."""
+    """Saves checkpoints: copies model, optimizer and position, which the checkpointer then writes while training continues."""
 
     def __init__(self, checkpointer: AsyncCheckpointer) -> None:
         self.checkpointer = checkpointer
-        self.weights, self.optimizer, self.counted, self.raw = Buffers(), Buffers(), Buffers(), Buffers()
+        self.weights, self.optimizer, self.metrics, self.raw = Buffers(), Buffers(), Buffers(), Buffers()
         self._validated, self._measured = -1, Buffers()
 
-    def validated(self, module: Module, position: Position) -> None:
-        """The weights of this moment were measured: a checkpoint of this step holds them as those of the model."""
+    def keep_validated(self, module: Module, position: Position) -> None:
+        """Keep the current weights, which were validated: a checkpoint of this step holds them as the model's weights."""
         self._measured.fill(module.weights())
         self._validated = position.step
 
@@ -55,16 +55,18 @@ class StateWriter:
         self,
         module: Module,
         position: Position,
-        counted: Mapping[str, Any],
+        metric_state: Mapping[str, Any],
         callbacks: Mapping[str, Any],
         value: float | None,
     ) -> None:
-        """Make a checkpoint of this moment.
+        """Save a checkpoint of the current state.
 
         Args:
-            counted: by the module, over all ranks.
-            callbacks: their state.
-            value: of `checkpoint.monitor`; None if it was not measured at this step.
+            module: the model and its optimizers.
+            position: the progress of the run.
+            metric_state: `Module.metric_state`, over all ranks.
+            callbacks: state of the callbacks.
+            value: value of `checkpoint.monitor`; None if it was not measured at this step.
         """
         self.checkpointer.wait()
         if others := self._validated == position.step:
@@ -75,96 +77,92 @@ class StateWriter:
             module.swap_averages()
         if others:
             self.raw.fill(module.weights())
-        raw = self.raw if others and not self.raw.same(self.weights) else None
+        raw = self.raw if others and not self.raw.equals(self.weights) else None
         self.optimizer.fill(module.optimizer_state())
-        self.counted.fill(counted)
-        kept = {
+        self.metrics.fill(metric_state)
+        state = {
             "pending": position.pending,
             "best": position.patience.best,
             "bad": position.patience.waited,
             "devices": module.strategy.replicas,
             "ended": position.ended,
-            **module.trained(),
+            **module.trainable_state(),
             "callbacks": callbacks,
         }
-        rest = json.dumps(kept)
+        text = json.dumps(state)
 
         def write(folder: Path) -> None:
             self.weights.write(folder / "weights.npz")
             if raw:
-                raw.write(folder / RAW)
+                raw.write(folder / RAW_WEIGHTS)
             self.optimizer.write(folder / "optimizer.npz")
-            if counted:
-                self.counted.write(folder / COUNTED)
-            (folder / "state.json").write_text(rest)
+            if metric_state:
+                self.metrics.write(folder / METRICS_FILE)
+            (folder / "state.json").write_text(text)
 
         metrics = dict(position.metrics)
         info = CheckpointInfo(position.step, position.epoch, position.batch, metrics, value, "keras")
         self.checkpointer.save(write, info)
 
 
-def restore(saved: SavedCheckpoint, module: Module, rest: Mapping[str, Any]) -> Position:
-    """Put the variables of a checkpoint into model and optimizers; returns where the run stood.
+def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) -> Position:
+    """Restore the variables of model and optimizers from a checkpoint, and return the position of the run.
 
-    Args:
-        rest: what `read_rest` read.
+    `state` is the result of `read_state`.
 
     Raises:
         CheckpointError: the checkpoint is of another model, optimizer or precision.
     """
-    raw = saved.path / RAW
+    raw = saved.path / RAW_WEIGHTS
     _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
     _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
-    if (saved.path / COUNTED).exists():
-        module.restore_counted(_read(saved.path / COUNTED))
-    patience = Patience(rest["best"], rest["bad"])
+    if (saved.path / METRICS_FILE).exists():
+        module.restore_metric_state(_read(saved.path / METRICS_FILE))
+    patience = Patience(state["best"], state["bad"])
     metrics = dict(saved.metrics)
-    return Position(saved.epoch, saved.batch, saved.step, metrics, rest["pending"], patience, rest["ended"])
+    return Position(saved.epoch, saved.batch, saved.step, metrics, state["pending"], patience, state["ended"])
 
 
-def read_rest(file: Path) -> dict[str, Any]:
-    """What a checkpoint holds besides variables and position: `REST`.
+def read_state(file: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint's state.json, with defaults for keys that earlier versions did not write.
 
     Raises:
-        CheckpointError: the file does not hold exactly these.
+        CheckpointError: the file can't be read, or does not hold exactly the keys and types of `STATE_TYPES`.
     """
     try:
-        rest = json.loads(file.read_text())
+        state = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} can't be read: {error}.") from error
-    if isinstance(rest, dict):
-        rest = {**LATER, **rest}
-    wrong = [k for k in REST if not isinstance(rest, dict) or k not in rest or type(rest[k]) not in REST[k]]
+    state = {**STATE_DEFAULTS, **state} if isinstance(state, dict) else {}
+    wrong = [key for key, types in STATE_TYPES.items() if key not in state or type(state[key]) not in types]
     if not wrong:
-        wrong = [f for f in rest["flags"] if type(f) is not bool] + [
-            b for b in rest["built"] if type(b) is not list or {*map(type, b)} - {int}
+        wrong = [f for f in state["flags"] if type(f) is not bool] + [
+            b for b in state["built"] if type(b) is not list or {*map(type, b)} - {int}
         ]
-    if wrong or rest.keys() != REST.keys() or rest["bad"] < 0 or rest["devices"] < 1:
-        raise CheckpointError(f"{file} does not hold {', '.join(REST)}, and nothing else.")
-    return dict(rest)
+    if wrong or state.keys() != STATE_TYPES.keys() or state["bad"] < 0 or state["devices"] < 1:
+        raise CheckpointError(f"{file} does not hold {', '.join(STATE_TYPES)}, and nothing else.")
+    return state
 
 
-def restore_weights(folder: Path, weights: Saved) -> None:
-    """Put the weights of the checkpoint in `folder` into those of the same model. Raises CheckpointError."""
+def restore_weights(folder: Path, weights: NamedVariables) -> None:
+    """Assign the weights of the checkpoint in `folder` to `weights` of the same model. Raises CheckpointError."""
     _assign(weights, folder / "weights.npz", "model")
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """The weights of the checkpoint in `folder`, by name. Raises CheckpointError."""
+    """Return the weights of the checkpoint in `folder`, by name. Raises CheckpointError."""
     return _read(folder / "weights.npz")
 
 
-def _assign(variables: Saved, file: Path, what: str) -> None:
+def _assign(variables: NamedVariables, file: Path, what: str) -> None:
     stored = _read(file)
+    # a learning rate that callbacks may set is a variable, that of a schedule is not: either may be missing
     rates = {name for name in stored.keys() ^ variables.keys() if name.endswith("/learning_rate")}
     stored, variables = (
         {name: v for name, v in values.items() if name not in rates} for values in (stored, variables)
-    )  # a rate that callbacks may set is a variable, and that of a schedule is not
-    if {name: tuple(v.shape) for name, v in variables.items()} != {
-        name: a.shape
-        for name, a in stored.items()
-        if a.dtype.kind in "biufV"  # bfloat16 is V
-    }:
+    )
+    shapes = {name: a.shape for name, a in stored.items() if a.dtype.kind in "biufV"}  # V: bfloat16
+    if {name: tuple(v.shape) for name, v in variables.items()} != shapes:
         raise CheckpointError(
             f"{file} was written with another {what}; use the configuration that the run was started with."
         )
@@ -173,12 +171,12 @@ def _assign(variables: Saved, file: Path, what: str) -> None:
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
-    """All arrays by name, never an object: unpickling one can run code."""
+    """Return all arrays by name, but no pickled objects: unpickling can run code."""
     refuse_compressed(file)
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except Exception as error:  # a damaged file can make numpy raise nearly anything
+    except Exception as error:  # numpy raises many types for damaged files
         raise CheckpointError(
             f"{file} is damaged, or holds more than numbers ({error}). "
             "Move its folder away to resume from the checkpoint before it."

@@ -1,1 +1,1 @@
-"""Models, callbacks and loggers that the user wrote for the framework, used unchanged."""
+"""Users' own Keras models and callbacks, used unchanged."""

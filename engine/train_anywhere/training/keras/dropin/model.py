@@ -1,4 +1,4 @@
-"""The drop-in door: a `keras.Model` that works with `fit`, unchanged, with its own steps, losses, metrics and optimizers."""
+"""Train a user's `keras.Model` that works with `fit`, unchanged, with its own steps, losses, metrics and optimizers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,32 +7,34 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.data.dataset import Splits
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.batches import DropInLoader
-from train_anywhere.training.keras.checkpoint.random_state import leave_graphs_as_written
-from train_anywhere.training.keras.dropin.building import build, look
-from train_anywhere.training.keras.dropin.counting import Logged, Metrics, counted_step
-from train_anywhere.training.keras.dropin.gradients import AveragedApply, average_inside
-from train_anywhere.training.keras.dropin.norm_layers import batch_norms, over_all_replicas
-from train_anywhere.training.keras.module import Module, Saved, float_statistics
+from train_anywhere.training.keras.checkpoint.random_state import disable_graph_optimizer
+from train_anywhere.training.keras.dropin.gradients import AveragingApply, average_in_apply
+from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs, return_logs_and_rows
+from train_anywhere.training.keras.dropin.norm_layers import find_batch_norms, synchronize_batch_norms
+from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
+from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
-from train_anywhere.training.keras.optim import make_optimizer, rate_of, unscheduled
+from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan, make_plan
 
-UNCOMPILED = "trainer.compile=true compiles the network of a task; this model makes its own steps, and trains without XLA."
+NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
 
 
 class DropIn(Module):
-    """A model with steps of its own, or compiled ones.
+    """A user's model with its own steps, or with those of Keras for its compiled loss.
 
-    Metrics are those of an epoch so far, as Keras has them, under the names that the steps return.
+    As in Keras, metrics cover the epoch so far, and have the names that the steps return.
 
     Args:
-        model: its variables exist, and those of its metrics and optimizers.
-        applies: of its optimizers.
+        model: the model; its variables and those of its metrics and optimizers exist.
+        strategy: the strategy.
+        extra: variables that the steps use and the model does not track.
+        applies: the `apply` methods of its optimizers.
         spec: types and shapes of a replica's batch.
     """
 
@@ -40,155 +42,154 @@ class DropIn(Module):
         self,
         model: keras.Model,
         strategy: Strategy,
-        extra: Saved,
-        applies: Sequence[AveragedApply],
+        extra: NamedVariables,
+        applies: Sequence[AveragingApply],
         spec: Any,
     ) -> None:
         super().__init__(model, strategy)
         self.extra, self.applies, self.spec = extra, applies, spec
         self.metrics = Metrics(model, strategy)
-        self.logged = Logged()
+        self.step_logs = StepLogs()
         self.trace()
 
     def trace(self) -> None:
-        """Make the functions that train and test."""
+        """Create the functions that train and test."""
         model = self.model
         eager = bool(model.run_eagerly) and self.strategy.replicas == 1
-        train, test = counted_step(model.train_step), counted_step(model.test_step)
-        self._train = (lambda i: train(next(i))) if eager else self.function(train)
-        self._test = (lambda i: test(next(i))) if eager else self.function(test)
-        self.train_function = lambda iterator, count: self._counted(self._train, iterator)
-        self.test_function = lambda iterator: self._counted(self._test, iterator)
+        train, test = return_logs_and_rows(model.train_step), return_logs_and_rows(model.test_step)
+        self._train = (lambda i: train(next(i))) if eager else self.make_step_function(train)
+        self._test = (lambda i: test(next(i))) if eager else self.make_step_function(test)
+        self.train_function = lambda iterator, count: self._run_and_count(self._train, iterator)
+        self.test_function = lambda iterator: self._run_and_count(self._test, iterator)
         last = (
             test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
         )
-        self.test_last = lambda data: self._counted(last, data)
+        self.test_last = lambda data: self._run_and_count(last, data)
 
-    def applied(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-        """Look at a step that is traced and not run."""
+    def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+        """Return the optimizers and variables of a step, which is traced but not run."""
         for apply in self.applies:
-            apply.seen = []
-        look(self.model.train_step, self.spec, self.applies)
-        return [(apply.optimizer, apply.seen) for apply in self.applies if apply.seen]
+            apply.variables = []
+        trace_step(self.model.train_step, self.spec, self.applies)
+        return [(apply.optimizer, apply.variables) for apply in self.applies if apply.variables]
 
-    def begin(self, part: str) -> None:
-        """Metrics count from here on."""
+    def reset_metrics(self) -> None:
+        """Reset the model's metrics."""
         self.model.reset_metrics()
-        self.logged.reset()
+        self.step_logs.reset()
 
     def take(self) -> list[float]:
-        """The states of the metrics of this process, then the sums of what steps returned."""
-        return [*self.metrics.take(), *self.logged.take()]
+        """Return the states of this process's metrics, then the sums of other numbers that steps returned."""
+        return [*self.metrics.take(), *self.step_logs.take()]
 
-    def report(self, part: str, sums: list[float]) -> dict[str, float]:
-        """All that the steps return; all metrics, if they return nothing."""
-        split = len(sums) - 2 * len(self.logged.totals)
-        found = self.logged.means(sums[split:]) | {
-            k: v for k, v in self.metrics.results(sums[:split]).items() if self._wanted(k)
+    def report(self, split: str, sums: list[float]) -> dict[str, float]:
+        """Return the values that the steps return, or all metrics if the steps return nothing."""
+        end = len(sums) - 2 * len(self.step_logs.totals)
+        values = self.step_logs.means(sums[end:]) | {
+            k: v for k, v in self.metrics.results(sums[:end]).items() if self._is_reported(k)
         }
-        return {f"{part}/{name}": value for name, value in found.items()}
+        return {f"{split}/{name}": value for name, value in values.items()}
 
-    def _wanted(self, name: str) -> bool:
-        names = self.logged.names
+    def _is_reported(self, name: str) -> bool:
+        names = self.step_logs.names
         return not names or name in names or name.rpartition("_")[0] in names
 
-    def weights(self) -> Saved:
-        """Those of the model, and what else its steps read or write."""
+    def weights(self) -> NamedVariables:
+        """Return the variables of the model, and others that its steps use."""
         return {**super().weights(), **self.extra}
 
-    def counted(self) -> Mapping[str, Any]:
-        """States of the metrics, and sums, over all ranks."""
+    def metric_state(self) -> Mapping[str, Any]:
+        """Return the states of the metrics, and the sums of other numbers, over all ranks."""
         totals = self.strategy.sum(self.take())
-        split = len(totals) - 2 * len(self.logged.totals)
-        states = {f"state/{n}": a for n, a in enumerate(self.metrics.arrays(totals[:split]))}
+        end = len(totals) - 2 * len(self.step_logs.totals)
+        states = {f"state/{n}": a for n, a in enumerate(self.metrics.arrays(totals[:end]))}
         pairs = {
-            f"logged/{name}": np.array(totals[split + 2 * n : split + 2 * n + 2])
-            for n, name in enumerate(sorted(self.logged.totals))
+            f"logged/{name}": np.array(totals[end + 2 * n : end + 2 * n + 2])
+            for n, name in enumerate(sorted(self.step_logs.totals))
         }
         return states | pairs
 
-    def restore_counted(self, arrays: Mapping[str, Any]) -> None:
-        """On the rank that reads the checkpoint; the others begin at zero."""
+    def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
+        """Continue from these states on the rank that reads the checkpoint; the other ranks start at zero."""
         self.metrics.restore([arrays[f"state/{n}"] for n in range(len(self.metrics.variables))])
         for key, pair in arrays.items():
             if key.startswith("logged/"):
-                self.logged.totals[key.removeprefix("logged/")] = [float(v) for v in pair]
+                self.step_logs.totals[key.removeprefix("logged/")] = [float(v) for v in pair]
 
     def moving_statistics(self) -> list[keras.Variable]:
-        """Those of batch normalisation; what else a model changes is not averaged, but must be the same everywhere."""
-        return float_statistics(batch_norms(self.model))
+        """Return those of batch normalization; other variables that a model changes are not averaged, but must be equal on all ranks."""
+        return float_statistics(find_batch_norms(self.model))
 
-    def _counted(self, run: Any, batches: Any) -> None:
+    def _run_and_count(self, run: Any, batches: Any) -> None:
         logs, rows = run(batches)
         local = self.distribution.experimental_local_results
         counts = local(rows)
         values = {name: local(value) for name, value in logs.items()}
-        self.logged.add(({k: v[n] for k, v in values.items()}, rows) for n, rows in enumerate(counts))
+        self.step_logs.add(({k: v[n] for k, v in values.items()}, rows) for n, rows in enumerate(counts))
 
 
 def open_dropin(
     config: Config, strategy: Strategy, splits: Splits, model: keras.Model
 ) -> tuple[DropIn, DropInLoader, Plan]:
-    """All variables are created, and the same on all ranks.
+    """Return the module, batches and plan of a user's model; all variables are created.
 
     Raises:
         ConfigError, DataError: model, data and configuration do not fit together.
     """
-    refuse_accumulation(config)
-    leave_graphs_as_written()
+    target = config.task.target["keras"]
+    refuse_accumulation(config.trainer, target)
+    disable_graph_optimizer()
     loader = DropInLoader(config, strategy, splits)
-    train, val, test = (loader.batches(part) for part in ("train", "val", "test"))
+    train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
         ours = None
         if not model.compiled or model.optimizer is None:
             ours = make_optimizer(config, plan, strategy.replicas)
-            compile_with(config, model, ours)
-        refuse_sums(model, strategy)
-        applies = {id(o): average_inside(o, strategy, n) for n, o in enumerate(optimizers_of(model))}
-        evaluated = next(
-            (part for part, count in (("val", plan.val_batches), ("test", plan.test_batches)) if count), None
-        )
-        extra, notes = build(
-            config,
+            compile_model(model, ours, target)
+        refuse_sum_losses(model, strategy)
+        applies = {id(o): average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))}
+        evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
+        extra, notes = build_variables(
             model,
-            strategy,
+            target,
+            config.optimizer.no_decay,
             list(applies.values()),
             spec := loader.spec("train"),
             loader.spec(evaluated) if evaluated else None,
         )
         if config.trainer.sync_batchnorm:
-            over_all_replicas(model, strategy)
+            synchronize_batch_norms(model, strategy)
         module = DropIn(model, strategy, extra, list(applies.values()), spec)
-    module.optimizers, module.no_decay = optimizers_of(model), config.optimizer.no_decay
-    module.notes = loader.notes + notes + ([UNCOMPILED] if config.trainer.compile else [])
-    used = [o for o in module.optimizers if applies[id(o)].seen]
-    judge_optimizers(config, plan, module, ours, used)
+    module.optimizers, module.no_decay = find_optimizers(model), config.optimizer.no_decay
+    module.notes = loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else [])
+    used = [o for o in module.optimizers if applies[id(o)].variables]
+    check_optimizers(config, module, ours, used)
     return module, loader, plan
 
 
-def refuse_accumulation(config: Config) -> None:
-    """Raise ConfigError: a step of the model's own is an optimizer step."""
-    count = config.trainer.accumulate_grad_batches
-    if count > 1 and not config.trainer.fast_dev_run:
+def refuse_accumulation(trainer: Trainer, target: str) -> None:
+    """Raise ConfigError if gradients are to be accumulated, since each step of the model itself is an optimizer step."""
+    count = trainer.accumulate_grad_batches
+    if count > 1 and not trainer.fast_dev_run:
         raise ConfigError(
-            f"trainer.accumulate_grad_batches={count}, but task._target_={config.task.target['keras']} makes an optimizer step for each "
-            "batch by itself; use a larger data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
+            f"trainer.accumulate_grad_batches={count}, but task._target_={target} makes an optimizer step for each batch; use a larger "
+            "data.batch_size, or gradient_accumulation_steps of an optimizer that the model brings."
         )
 
 
-def refuse_sums(model: keras.Model, strategy: Strategy) -> None:
-    """Raise ConfigError for a compiled loss that is a sum over rows: the average over replicas would not be that of all rows."""
+def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
+    """Raise ConfigError for a compiled loss that is a sum over rows: averaging it over replicas would change the loss."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
     if strategy.replicas > 1 and any(getattr(loss, "reduction", None) == "sum" for loss in losses):
         raise ConfigError(
             f"the model is compiled with a loss of reduction='sum', and the gradients of {strategy.replicas} ranks or devices are "
-            "averaged: they would be those of another loss; use reduction='sum_over_batch_size', or trainer.devices=1."
+            "averaged, which would change the loss; use reduction='sum_over_batch_size', or trainer.devices=1."
         )
 
 
-def compile_with(config: Config, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-    """Give the model this run's optimizer. Raises ConfigError: its `compile` needs more than that."""
+def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, target: str) -> None:
+    """Compile the model with this run's optimizer. Raises ConfigError if its own `compile` needs other arguments."""
     if model.compiled:
         model.optimizer = optimizer
         return
@@ -196,18 +197,18 @@ def compile_with(config: Config, model: keras.Model, optimizer: keras.optimizers
         model.compile(optimizer=optimizer, jit_compile=False)
     except TypeError as error:
         raise ConfigError(
-            f"task._target_={config.task.target['keras']} has a compile() of its own that does not take optimizer alone ({error}); call it "
-            "in the constructor, where the model has its arguments."
+            f"task._target_={target} has its own compile(), which needs more arguments than optimizer ({error}); call it in the "
+            "constructor, which has the arguments."
         ) from error
 
 
-def judge_optimizers(
-    config: Config, plan: Plan, module: DropIn, ours: keras.optimizers.Optimizer | None, used: list[Any]
+def check_optimizers(
+    config: Config, module: DropIn, ours: keras.optimizers.Optimizer | None, used: list[Any]
 ) -> None:
-    """Say which optimizer trains, and where its learning rate is read.
+    """Set the reader of the learning rate, and add notes about settings without effect; `used` are the optimizers that a step calls.
 
     Raises:
-        ConfigError: none does and there are several replicas, or settings of the configuration would have no effect.
+        ConfigError: a step calls no optimizer and there are several replicas, or settings of the configuration would have no effect.
     """
     target = config.task.target["keras"]
     if not used and module.strategy.replicas > 1:
@@ -216,8 +217,8 @@ def judge_optimizers(
             "would not be averaged; use optimizer.apply in it, or trainer.devices=1."
         )
     if ours is not None and any(o is ours for o in used):
-        module.rate = rate_of(ours, config, plan, module.strategy.replicas)
-        module.notes += unscheduled(config)
+        module.learning_rate = make_rate_reader(ours)
+        module.notes += ignored_rate_notes(config.optimizer, config.schedule)
         return
     if config.trainer.gradient_clip_val is not None:
         raise ConfigError(
@@ -225,18 +226,16 @@ def judge_optimizers(
             "optimizer; give that one global_clipnorm."
         )
     if used:
-        module.rate = rate_of(used[0], config, plan, module.strategy.replicas)
-        module.notes.append(
-            "the model brings its own optimizer: what optimizer and schedule say has no effect."
-        )
+        module.learning_rate = make_rate_reader(used[0])
+        module.notes.append("the model brings its own optimizer: optimizer and schedule have no effect.")
 
 
-def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """All that the model or a model in it has as an attribute, in a list or in a dict."""
+def find_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Return all optimizers among the attributes of the model and of models in it, also those in lists and dicts."""
     found: dict[int, keras.optimizers.Optimizer] = {}
     seen: set[int] = set()
 
-    def look(value: Any) -> None:
+    def search(value: Any) -> None:
         if id(value) in seen:
             return
         seen.add(id(value))
@@ -245,15 +244,15 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
         elif isinstance(value, keras.Model):
             for name, attribute in vars(value).items():
                 if not name.startswith("_"):
-                    look(attribute)
+                    search(attribute)
         elif isinstance(value, dict):
             for inner in value.values():
-                look(inner)
+                search(inner)
         elif isinstance(value, list | tuple):
             for inner in value:
-                look(inner)
+                search(inner)
 
-    look(model)
+    search(model)
     if isinstance(model.optimizer, keras.optimizers.Optimizer):
-        look(model.optimizer)
+        search(model.optimizer)
     return list(found.values())

@@ -1,22 +1,22 @@
-"""Batch normalisation: which layers of a model do it, and over whose rows."""
+"""Find batch normalization layers, and synchronize them over replicas."""
 
 import keras
 
 from train_anywhere.training.keras.strategies.base import Strategy
 
 
-def batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Those of the model and of all that is in it."""
-    layers = model._flatten_layers()  # `layers` has the outermost ones only
+def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return all batch normalization layers of a model, also nested ones."""
+    layers = model._flatten_layers()  # `layers` has only the outermost ones
     return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
-def over_all_replicas(model: keras.Model, strategy: Strategy) -> None:
-    """From now on each layer normalises by the mean and variance of the whole global batch; before a step is traced.
+def synchronize_batch_norms(model: keras.Model, strategy: Strategy) -> None:
+    """Make each layer normalize by the mean and variance of the whole global batch; call this before a step is traced.
 
-    Keras sums the rows, their squares and their number over the replicas, and backwards again: five small reductions in a step for each
-    layer. One replica has the whole batch anyway. Rows under a mask stay those of the replica alone: Keras' layer has no other way.
+    Keras sums the rows, their squares and their number over the replicas, also in the backward pass: five small reductions per layer and
+    step. With a mask, Keras still normalizes by the rows of each replica only.
     """
     if strategy.replicas > 1:
-        for layer in batch_norms(model):
+        for layer in find_batch_norms(model):
             layer.synchronized = True

@@ -1,4 +1,4 @@
-"""Which layers and variables of a model are trained: user code may change it, checkpoints hold it, and the step is traced for it."""
+"""Read and set which layers and variables of a model are trainable: user code may change this, and checkpoints hold it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,15 +17,15 @@ def read_flags(model: keras.Model) -> list[bool]:
 
 
 def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
-    """Set what `read_flags` returned, unless it is of another model, or of a checkpoint that does not hold it."""
+    """Set the flags that `read_flags` returned; flags of another number, as from an old checkpoint without them, are ignored."""
     parts = trainable_parts(model)
     if len(flags) == len(parts):
         for part, flag in zip(parts, flags, strict=True):
-            # a layer's public setter would set the layers and variables below it too
+            # a layer's public setter would also change its sublayers and variables
             setattr(part, "_trainable" if isinstance(part, keras.layers.Layer) else "trainable", flag)
 
 
 def read_built(model: keras.Model, optimizers: Sequence[keras.optimizers.Optimizer]) -> list[list[int]]:
-    """Return, for each optimizer, the numbers of the model's variables that it has a state for."""
+    """Return, for each optimizer, the indices of the model's variables that it has a state for."""
     numbers = {id(v): number for number, v in enumerate(model.variables)}
     return [[numbers[id(v)] for v in o._trainable_variables if id(v) in numbers] for o in optimizers]

@@ -1,55 +1,57 @@
-"""What `callbacks` names, as objects of Keras that the loop calls."""
+"""Create the Keras callbacks of the configuration, which the loop calls."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
-from train_anywhere.config.instantiate import instantiate, refusals
+from train_anywhere.config.choices import Callback
+from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.open_groups import TARGET
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
 from train_anywhere.training.keras.checkpoint.position import Position
-from train_anywhere.training.keras.dropin.gradients import averaging
+from train_anywhere.training.keras.dropin.gradients import averaging_optimizers
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.plan import Plan
 
 SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
-"""Keras' callbacks that write files or send: on rank 0 alone."""
+"""Keras callbacks that write files or send data: only rank 0 has them."""
 
 
 def make_callbacks(
-    config: Config, module: Module, plan: Plan, position: Position
+    sections: Mapping[str, Callback], module: Module, plan: Plan, position: Position
 ) -> tuple[keras.callbacks.CallbackList, CallbackStates]:
-    """All that `callbacks` names, and their states; each rank has its own, apart from those that write.
+    """Return the callbacks of the configuration and their states; each rank has its own, except those that write.
 
     Raises:
-        ConfigError: one is no callback of Keras', or writes checkpoints of its own.
+        ConfigError: an object is not a Keras callback, or writes its own checkpoints.
     """
-    made, kept = [], {}
-    for name, section in config.callbacks.items():
+    callbacks, saved = [], {}
+    for name, section in sections.items():
         where, dotted = f"callbacks.{name}", section.target["keras"]
-        with refusals(f"{where}.{TARGET}={dotted}"):
+        with explain_target_errors(f"{where}.{TARGET}={dotted}"):
             callback = instantiate(section, where, "keras")
         refuse_callback(where, dotted, callback)
-        if isinstance(callback, keras.callbacks.SwapEMAWeights):  # the loop swaps, also for each checkpoint
-            if not averaging(module.optimizers):
+        if isinstance(callback, keras.callbacks.SwapEMAWeights):
+            # disabled: the loop swaps the averages itself, also for checkpoints
+            if not averaging_optimizers(module.optimizers):
                 raise ConfigError(
-                    f"{where} swaps averages that no optimizer keeps; add optimizer.use_ema=true, or leave it out."
+                    f"{where} swaps moving averages, and no optimizer has them; add optimizer.use_ema=true, or leave it out."
                 )
             module.averages_always = True
             callback._swap_variables = callback._finalize_ema_values = lambda: None
         writes = _is_one_of(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:
-            made.append(callback)
+            callbacks.append(callback)
         if not writes:
-            kept[f"{name} {type(callback).__module__}.{type(callback).__qualname__}"] = callback
+            saved[f"{name} {type(callback).__module__}.{type(callback).__qualname__}"] = callback
         if position.step and _is_one_of(callback, ("CSVLogger",)):
             callback.append = True
     module.model.stop_training = False
-    called = keras.callbacks.CallbackList(
-        made,
+    callback_list = keras.callbacks.CallbackList(
+        callbacks,
         add_history=False,
         add_progbar=False,
         model=module.model,
@@ -57,18 +59,18 @@ def make_callbacks(
         epochs=plan.max_epochs,
         steps=plan.steps_per_epoch,
     )
-    return called, CallbackStates(kept)
+    return callback_list, CallbackStates(saved)
 
 
 def refuse_callback(key: str, dotted: str, callback: Any) -> None:
-    """Raise ConfigError for what the loop can't call, and for what would write a second kind of checkpoints."""
+    """Raise ConfigError for an object that is not a Keras callback, or that saves checkpoints."""
     if not isinstance(callback, keras.callbacks.Callback):
         raise ConfigError(
-            f"{key}._target_={dotted} makes a {type(callback).__name__}, which is no keras.callbacks.Callback."
+            f"{key}._target_={dotted} returns a {type(callback).__name__}, not a keras.callbacks.Callback."
         )
     if _is_one_of(callback, SAVERS):
         raise ConfigError(
-            f"{key} is a {type(callback).__name__}, and this project writes the checkpoints, which a run resumes from; leave it out, and "
+            f"{key} is a {type(callback).__name__}, and this project writes the checkpoints from which a run resumes; leave it out, and "
             "use checkpoint.every_n_epochs, checkpoint.monitor and checkpoint.keep_last."
         )
 

@@ -1,1 +1,1 @@
-"""The loop over the steps, and what happens around a step."""
+"""The training loop: epochs, steps and the work between them."""

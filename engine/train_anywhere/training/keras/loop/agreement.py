@@ -1,4 +1,4 @@
-"""Whether all ranks and devices have the same weights: those that have parted have trained something else."""
+"""Check that all ranks and devices have the same weights and train the same layers."""
 
 import hashlib
 
@@ -7,14 +7,14 @@ from train_anywhere.training.keras.dropin.trainable import read_flags, trainable
 from train_anywhere.training.keras.module import Module
 
 PARTS = 4
-"""A checksum travels as so many numbers of 16 bits, which any float holds exactly."""
+"""Number of 16-bit integers that a checksum is sent as; any float type holds them exactly."""
 
 
 def refuse_different_weights(module: Module) -> None:
-    """Compare the weights of all replicas of all ranks; all processes call it.
+    """Compare the weights of all replicas of all ranks; all processes call this.
 
     Raises:
-        RanksDifferError: they are not the same everywhere; it names those that differ from the first.
+        RanksDifferError: weights differ; the message names the replicas that differ from the first.
     """
     strategy = module.strategy
     if strategy.replicas == 1:
@@ -36,33 +36,32 @@ def refuse_different_weights(module: Module) -> None:
 
 
 def refuse_different_layers(module: Module) -> None:
-    """Compare what is trainable on each rank; all processes call it. Raises RanksDifferError."""
+    """Compare which layers are trainable on each rank; all processes call this. Raises RanksDifferError."""
     count = module.strategy.processes
     if count == 1:
         return
     agreed = module.strategy.sum([float(flag) for flag in read_flags(module.model)])
     names = (part.name for part in trainable_parts(module.model))
-    if parted := [
+    if different := [
         f"{name} on {ranks:.0f}" for name, ranks in zip(names, agreed, strict=True) if 0 < ranks < count
     ]:
         raise RanksDifferError(
-            f"the {count} ranks train different layers ({', '.join(parted[:3])} of them): a callback sets `trainable` on some ranks only; "
-            "let it do so on all of them."
+            f"the {count} ranks train different layers ({', '.join(different[:3])} of them): a callback sets `trainable` on some ranks "
+            "only; let it do so on all of them."
         )
 
 
 def checksum(digest: bytes) -> list[float]:
-    """The first bytes of a digest as numbers."""
+    """Return the first bytes of a digest as `PARTS` numbers."""
     return [float(int.from_bytes(digest[2 * n : 2 * n + 2], "big")) for n in range(PARTS)]
 
 
 def refuse_difference(sums: list[tuple[float, ...]], what: str) -> None:
-    """Raise RanksDifferError for checksums that are not all the same."""
+    """Raise RanksDifferError if the checksums are not all equal; `what` is "rank" or "device"."""
     others = [str(n) for n, one in enumerate(sums) if one != sums[0]]
     if others:
         raise RanksDifferError(
             f"the weights of {what}{'s' if len(others) > 1 else ''} {', '.join(others)} of {len(sums)} are not those of {what} 0: "
-            "something that each does by itself changes them (weights that are changed without an "
-            "optimizer, or a state that depends on the rows); the "
-            f"checkpoints hold those of {what} 0."
+            f"the model changes them separately on each {what} (weights that are changed without an optimizer, or a state that depends "
+            f"on the rows); the checkpoints hold those of {what} 0."
         )

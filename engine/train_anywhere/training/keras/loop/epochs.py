@@ -1,29 +1,28 @@
-"""The loop around the steps: epochs, and the events that Keras' own callbacks expect."""
+"""The loop over epochs and steps, which calls the hooks of Keras callbacks."""
 
 import time
 from collections.abc import Iterator
 
 import tensorflow as tf
 
-from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.plan import Plan
 
 
 def fit(callback: TrainingCallback) -> None:
-    """Train from the callback's position to the end or to a signal, which leaves a checkpoint."""
+    """Train from the callback's position to the end of the run, or until a signal, and then save a checkpoint."""
     position, plan, module = callback.position, callback.plan, callback.module
-    callback.metrics.progress.begin()
+    callback.metrics.progress.start_training()
     callback.on_train_begin()
-    heartbeat.enter("step", "data")
+    callback.heartbeat.enter("step", "data")
     if position.pending:
         callback.end_epoch()
     batches = None
-    while not (position.preempted or position.over(plan, callback.config.trainer.early_stopping)):
+    while not (position.preempted or position.is_complete(plan, callback.config.trainer.early_stopping)):
         batches = batches or iter(callback.loader.training(plan, position))
         if position.batch == 0:
-            module.begin("train")
+            module.reset_metrics()
         train_epoch(callback, batches)
     if position.preempted or (position.ended and position.batch):
         callback.save()
@@ -31,40 +30,40 @@ def fit(callback: TrainingCallback) -> None:
 
 
 def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
-    """The rest of an epoch, or of the run."""
-    epoch, others = callback.position.epoch, callback.others
-    if callback.position.batch == 0:  # a run that resumes within the epoch has seen it begin
-        others.on_epoch_begin(epoch)
-    callback.follow()
+    """Train the rest of an epoch, or of the run."""
+    epoch, user_callbacks = callback.position.epoch, callback.user_callbacks
+    if callback.position.batch == 0:  # not if the run resumes within the epoch
+        user_callbacks.on_epoch_begin(epoch)
+    callback.update_trainable()
     pace = callback.module.strategy.pace
-    pace.begin()
-    number, end = remaining(callback.position, callback.plan)
+    pace.start()
+    number, end = remaining_steps(callback.position, callback.plan)
     while number < end:
-        count = callback.calls.next(callback.position.step, end - number)
-        if callback.calls.each:  # else nobody listens, and Keras would start a thread to tell nobody
-            others.on_train_batch_begin(number)
-            if callback.hooked:
+        count = callback.calls.next_count(callback.position.step, end - number)
+        if callback.calls.each:  # else no callback has this hook, and Keras would start a thread for nothing
+            user_callbacks.on_train_batch_begin(number)
+            if callback.has_shared_hooks:
                 with pace.agreement():
-                    callback.follow()
+                    callback.update_trainable()
         pace.ask()
-        began = time.monotonic()
+        start = time.monotonic()
         callback.module.train_function(batches, tf.constant(count))
-        callback.calls.took(time.monotonic() - began, count)
-        heartbeat.computed(pace.seconds(count))
+        callback.calls.add_call(time.monotonic() - start, count)
+        callback.heartbeat.computed(pace.seconds(callback.heartbeat, count))
         number += count
         callback.on_train_batch_end(number - 1, count)
-        heartbeat.trained_batch(callback.position.step, count)
-        pace.begin()
+        callback.heartbeat.trained_batch(callback.position.step, count)
+        pace.start()
         if callback.calls.each:
-            for other in others.callbacks:  # the list itself would read the logs
-                other.on_train_batch_end(number - 1, callback.batch_logs)
-        callback.look_at_others()
+            for one in user_callbacks.callbacks:  # CallbackList's own hook would read the logs
+                one.on_train_batch_end(number - 1, callback.batch_logs)
+        callback.check_stop_training()
         if callback.position.preempted or callback.position.ended:
             break
     callback.on_epoch_end(epoch)
 
 
-def remaining(position: Position, plan: Plan) -> tuple[int, int]:
-    """Numbers of the first step of the epoch that is left, and of the one after the last."""
+def remaining_steps(position: Position, plan: Plan) -> tuple[int, int]:
+    """Return the range of the steps left in the epoch: the number of the first, and of the one after the last."""
     first = position.batch // plan.accumulate
     return first, min(plan.steps_per_epoch, first + plan.total_steps - position.step)

@@ -1,6 +1,6 @@
-"""Where the time of a step goes: waiting for the batch, the rank's own work until its gradients are there, waiting for their average.
+"""Measure the parts of a step: waiting for the batch, computing the gradients, waiting for their average over the ranks.
 
-A step is one compiled function, so the moments are taken within it, by operations that come after the batch, the gradients and the average.
+A step is one compiled function, so timestamps are taken by operations in it that depend on the batch, the gradients and the average.
 """
 
 import time
@@ -10,17 +10,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.monitor.heartbeat import Heartbeat
 
 EVERY_S = 0.1
-"""Seconds between two steps whose wait for the batch is read: it stands for those between them."""
+"""Seconds between steps whose wait for the batch is read; the steps between count with the same wait."""
 
 
 class Pace:
-    """Measures it; what concerns other ranks, in processes that are one of several.
+    """Times of the parts of a step; those that depend on other ranks are measured only with several processes.
 
-    A GPU is only given its work by then: there it tells a rank whose data or program is slow, not a slow GPU, and nothing of the wait
-    for others (see `monitor/efficiency.py`).
+    On a GPU the operations are only queued at that time: the times then reveal a rank with slow data or a slow program, but not a slow GPU,
+    nor the wait for other ranks (see `monitor/efficiency.py`).
     """
 
     def __init__(self, processes: int) -> None:
@@ -33,14 +33,14 @@ class Pace:
             self._there = _Moment()
             self._average = None if tf.config.list_physical_devices("GPU") else _Moment()
 
-    def begin(self) -> None:
-        """The last call is done."""
+    def start(self) -> None:
+        """Note the time at which the work for the next call starts."""
         self._began = time.time()  # the clock of `tf.timestamp`
         self._agreeing = 0.0
 
     @contextmanager
     def agreement(self) -> Iterator[None]:
-        """Count the time within as waiting for other ranks: all of them exchange numbers before the call."""
+        """Count the time of the block as waiting for other ranks, with which numbers are exchanged before the call."""
         start = time.monotonic()
         try:
             yield
@@ -48,53 +48,52 @@ class Pace:
             self._agreeing += time.monotonic() - start
 
     def ask(self) -> None:
-        """The next call comes: from here on its batch is waited for."""
+        """Note the time of the next call, from which on the step waits for its batch."""
         self._asked = time.time()
 
-    def fetched(self, batch: Any) -> None:
-        """Within the step: the batch is there, of one replica or of several."""
+    def mark_batch(self, batch: Any) -> None:
+        """Mark that the batch, of one replica or several, is ready; called within the step."""
         replicas = tf.distribute.get_strategy().experimental_local_results(batch)
         self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
 
-    def computed(self, gradients: Sequence[Any]) -> None:
-        """Within the step: these are there, and not yet averaged."""
+    def mark_gradients(self, gradients: Sequence[Any]) -> None:
+        """Mark that the gradients are computed, and not yet averaged; called within the step."""
         if self._there:
             self._there.take(gradients)
 
-    def averaged(self, gradients: Sequence[Any]) -> None:
-        """Within the step: the averages are there."""
+    def mark_average(self, gradients: Sequence[Any]) -> None:
+        """Mark that the gradients are averaged; called within the step."""
         if self._average:
             self._average.take(gradients)
 
-    def seconds(self, steps: int = 1) -> float:
-        """A call is done: how long this rank worked by itself; 0 for a single process.
+    def seconds(self, heartbeat: Heartbeat, steps: int = 1) -> float:
+        """Return how many seconds this rank worked in the finished call without waiting for others; 0 for a single process.
 
-        Args:
-            steps: of the call. The moments are those of the last one, which says nothing of several: the last single one stands for them.
+        A call of several `steps` has the timestamps of its last step only, so the work of the last single step is used for each.
         """
         now = time.time()
         self._unread += steps
         if steps > 1:
             return self._own * steps
         if now - self._looked >= EVERY_S:
-            heartbeat.waited_for_data(self._wait_for_data(), self._unread)
+            heartbeat.waited_for_data(self._wait_for_data(heartbeat.trained), self._unread)
             self._unread, self._looked = 0, now
         if not self._there:
             return 0.0
         there = self._there.read()
         if self._average and heartbeat.efficiency.due(heartbeat.trained):
             waited = max(0.0, self._average.read() - there) + self._agreeing
-            heartbeat.efficiency.measured(now - self._began - self._wait_for_data(), waited)
+            heartbeat.efficiency.add_step(now - self._began - self._wait_for_data(heartbeat.trained), waited)
         self._own = max(0.0, there - self._began - self._agreeing)
         return self._own
 
-    def _wait_for_data(self) -> float:
-        """Not of the first step, which is compiled before it asks for its batch."""
-        return max(0.0, self._batch.read() - self._asked) if heartbeat.trained else 0.0
+    def _wait_for_data(self, trained: int) -> float:
+        """Return the wait for the batch; 0 for the first step, which is compiled before it fetches its batch."""
+        return max(0.0, self._batch.read() - self._asked) if trained else 0.0
 
 
 class _Moment:
-    """When something was there in the newest step, in unix seconds. Of several optimizers the first counts: it waits for no other rank."""
+    """The Unix time at which values were ready in the newest step. Of several optimizers the first counts: it waits for no other rank."""
 
     def __init__(self) -> None:
         self._graph: Any = None
@@ -102,7 +101,7 @@ class _Moment:
             self._moment = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     def take(self, values: Sequence[Any]) -> None:
-        """Within the step: when these are there."""
+        """Store the time at which these values are ready; called within the step."""
         graph = tf.compat.v1.get_default_graph()
         if tf.inside_function() and graph is self._graph:
             return
@@ -112,5 +111,5 @@ class _Moment:
             self._moment.assign(tf.timestamp())
 
     def read(self) -> float:
-        """The step is done."""
+        """Return the stored time; called after the step."""
         return float(self._moment.numpy())

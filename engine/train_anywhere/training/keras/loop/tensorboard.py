@@ -1,4 +1,4 @@
-"""TensorBoard files, and the writer that feeds the display, metrics.csv and TensorBoard; only rank 0 shows and writes."""
+"""TensorBoard's event files, and the writer of metrics to metrics.csv, TensorBoard and loggers; only rank 0 writes."""
 
 import os
 import socket
@@ -18,16 +18,15 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.tracking import Tracked, open_loggers
+from train_anywhere.training.tracking import GuardedLogger, open_loggers
 
 
 class TensorBoard:
-    """Event files in one folder.
+    """TensorBoard's event files in one folder.
 
     Args:
-        events: knows the folder, and what to do if its disk fails.
-        step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows
-            one curve.
+        events: the folder, and the handling of disk errors.
+        step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows one curve.
     """
 
     def __init__(self, events: EventFileSync, step: int) -> None:
@@ -35,13 +34,13 @@ class TensorBoard:
         self._file: BinaryIO | None = None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One point of each metric's curve, on the disk when this returns."""
+        """Write one point of each metric's curve; it is in the file when this returns."""
         points = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
-        self.events.attempt(lambda: self._write(event), self._reopen)
+        self.events.try_write(lambda: self._write(event), self._close)
 
     def _write(self, event: Event) -> None:
-        """TensorBoard's own writer of whole files would raise TensorFlow's errors for those of the disk."""
+        """Write an event. TensorBoard's own EventFileWriter would raise TensorFlow's errors instead of OSError."""
         file = self._file = self._file or self._open()
         RecordWriter(file).write(event.SerializeToString())
         file.flush()
@@ -49,7 +48,7 @@ class TensorBoard:
 
     def _open(self) -> BinaryIO:
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        file = open(self.events.open() / name, "xb")  # noqa: SIM115  # as long as the run
+        file = open(self.events.prepare_folder() / name, "xb")  # noqa: SIM115  # stays open during the run
         for first in (
             Event(wall_time=time.time(), file_version="brain.Event:2"),
             Event(step=self.step + 1, session_log=SessionLog(status=SessionLog.START)),
@@ -57,21 +56,23 @@ class TensorBoard:
             RecordWriter(file).write(first.SerializeToString())
         return file
 
-    def _reopen(self) -> None:
+    def _close(self) -> None:
         if self._file:
-            with suppress(OSError):  # it holds bytes that the disk refuses
+            with suppress(OSError):  # closing flushes bytes that can't be written
                 self._file.close()
         self._file = None
 
 
 class MetricsWriter:
-    """The display and the files of one run.
+    """The writer of metrics of one run.
 
     Args:
-        progress: the display; it must be entered and left by the caller.
+        config: the configuration.
+        run: the run folder.
+        progress: the display, which the caller enters and exits.
         step: optimizer steps done in earlier attempts.
-        events: for TensorBoard's files; None: this rank writes no files.
-        known: names of metrics.
+        events: folder of TensorBoard's files; None: this rank writes no files.
+        names: names of the expected metrics.
 
     Raises:
         ConfigError: a logger has no `log_metrics(metrics, step)`.
@@ -84,19 +85,19 @@ class MetricsWriter:
         progress: Progress,
         step: int,
         events: EventFileSync | None,
-        known: Sequence[str] = (),
+        names: Sequence[str] = (),
     ) -> None:
         self.progress = progress
-        self.csv = CsvLog(run.metrics_csv, known) if events and config.monitor.csv else None
+        self.csv = CsvLog(run.metrics_csv, names) if events and config.monitor.csv else None
         self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
-        seen = self.csv.held() if self.csv else ()  # before it is cut back
+        seen = self.csv.logged_points() if self.csv else ()  # before it is cut back
         self.loggers = open_loggers(config, run, events is not None, step, seen)
         refuse_loggers(self.loggers)
         if self.csv:
             self.csv.resume(step)
 
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics to the files; `epoch` counts from 0."""
+        """Write metrics to the files and loggers; `epoch` counts from 0."""
         if self.csv:
             self.csv.write(step, epoch + 1, metrics)
         if self.board:
@@ -105,8 +106,8 @@ class MetricsWriter:
             logger.log_metrics(dict(metrics), step)
 
     @contextmanager
-    def finishing(self, position: Position) -> Iterator[None]:
-        """Within, metrics are written; at its end the further loggers learn how it ended."""
+    def finalize_loggers(self, position: Position) -> Iterator[None]:
+        """Close the loggers at the end of the block, with the status completed, preempted or failed."""
         status = "failed"
         try:
             yield
@@ -116,8 +117,8 @@ class MetricsWriter:
                 logger.finalize(status)
 
 
-def refuse_loggers(loggers: Sequence[Tracked]) -> None:
-    """Raise ConfigError for an object that can't be given metrics."""
+def refuse_loggers(loggers: Sequence[GuardedLogger]) -> None:
+    """Raise ConfigError for a logger without a method `log_metrics`."""
     for tracked in loggers:
         if not callable(getattr(tracked.logger, "log_metrics", None)):
             raise ConfigError(

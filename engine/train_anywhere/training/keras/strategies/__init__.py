@@ -1,4 +1,7 @@
-"""How ranks share the work in Keras: `base` says what a strategy does, `make` turns the name of `strategy=` into one.
+"""Strategies: how ranks and devices share the work in Keras.
 
-`tf_distribute` has mirrored and multiworker_mirrored, on TensorFlow's own strategies; `horovod` sends gradients through Horovod.
+base            the interface, and the strategy of a single device
+choose          creates the strategy that `strategy=` names
+tf_distribute   mirrored and multiworker_mirrored, based on TensorFlow's own strategies
+horovod         gradients are averaged by Horovod
 """

@@ -1,4 +1,4 @@
-"""What a strategy does: how processes and devices share variables, data, gradients and metrics."""
+"""The interface of strategies: how processes and devices share variables, data, gradients and metrics."""
 
 import json
 from collections.abc import Callable
@@ -12,16 +12,17 @@ import tensorflow as tf
 from train_anywhere.training.keras.loop.pace import Pace
 
 MakeDataset = Callable[[int, int], tf.data.Dataset]
-"""(replica, number of replicas) to that replica's batches."""
+"""A function from (replica, number of replicas) to that replica's batches."""
 
 
 class Strategy:
-    """One process, one device; the others change what differs.
+    """The strategy of one process with one device; subclasses override what differs.
 
     Attributes:
-        rank, processes: number of this process, and how many there are; rank 0 writes.
+        rank: number of this process; rank 0 writes files.
+        processes: number of processes.
         replicas: devices that share the global batch, over all processes; each process has the same number.
-        pace: measures how long this process works by itself in a step.
+        pace: measures how long this process works in a step without waiting for others.
     """
 
     def __init__(self, rank: int = 0, processes: int = 1, replicas: int = 1) -> None:
@@ -29,40 +30,38 @@ class Strategy:
         self.pace = Pace(processes)
 
     def scope(self) -> AbstractContextManager[object]:
-        """Variables must be created within."""
+        """Return the context in which variables must be created."""
         return nullcontext()
 
-    def explaining_lost_ranks(self) -> AbstractContextManager[object]:
-        """Within, the error of a broken collective is one sentence."""
+    def explain_lost_ranks(self) -> AbstractContextManager[object]:
+        """Return a context that turns the error of a broken collective into a one-line message."""
         return nullcontext()
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Keep an optimizer from summing the gradients over the replicas, which Keras' own do after clipping: they are averaged before,
-        see `train_anywhere.training.keras.dropin.gradients`.
-        """
+        """Stop an optimizer from summing gradients over the replicas after clipping; `dropin.gradients` averages them before."""
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
 
     def dataset(self, make: MakeDataset) -> tf.data.Dataset:
-        """The batches of this process, for `fit` and `evaluate`."""
+        """Return the batches of this process."""
         return make(self.rank, self.replicas)
 
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
-        """The mean over replicas; called within the step, under a name of its own by each optimizer."""
+        """Return the mean of the gradients over the replicas; called within the step, with a different name for each optimizer."""
         return gradients
 
     def average_variables(self, variables: list[keras.Variable]) -> None:
-        """Give all replicas the mean of their values; called between steps, by all processes."""
+        """Assign the mean over the replicas to each variable; all processes call this between steps."""
 
     def sum(self, values: list[float]) -> list[float]:
-        """The sums over processes of a few numbers; called between steps, by all processes."""
+        """Return the sums of a few numbers over the processes; all processes call this between steps."""
         return values
 
-    def from_rank_0(self, variables: list[keras.Variable]) -> None:
-        """Give all processes rank 0's values; called between steps, by all processes."""
+    def broadcast_variables(self, variables: list[keras.Variable]) -> None:
+        """Assign rank 0's values to the variables of all processes; all processes call this between steps."""
 
-    def shared(self, value: Any) -> Any:
-        """Return rank 0's value, of JSON types; called between steps, by all processes."""
+    def broadcast_json(self, value: Any) -> Any:
+        """Return rank 0's value, of JSON types; all processes call this between steps."""
         if self.processes == 1:
             return value
         text = json.dumps(value).encode() if self.rank == 0 else b""
@@ -70,9 +69,9 @@ class Strategy:
         with self.scope():
             numbers = np.frombuffer(text.ljust(length + -length % 8), np.int64)
             variable = keras.Variable(numbers, dtype="int64", trainable=False)
-        self.from_rank_0([variable])
+        self.broadcast_variables([variable])
         return json.loads(np.array(variable).tobytes())
 
     def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
-        """The variable as each replica of this process has it."""
+        """Return the variable's copy on each replica of this process."""
         return [variable.value]

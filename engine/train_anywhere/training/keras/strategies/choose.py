@@ -1,9 +1,9 @@
-"""From a strategy's name to a `Strategy` on this process's devices."""
+"""Create the strategy with a given name on this process's devices."""
 
 import tensorflow as tf
 
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.devices import no_gpu
+from train_anywhere.distributed.devices import no_gpu_message
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -11,62 +11,44 @@ from train_anywhere.training.keras.strategies.tf_distribute import mirrored, mul
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
-    """The strategy of one rank; made before anything else of TensorFlow, since it chooses devices.
+    """Return the strategy of one rank; call this before any operation of TensorFlow, since it chooses devices.
 
     Args:
-        name: the resolved name, one of `MAKERS`.
-        devices: that share the global batch.
+        name: the resolved name, a Keras strategy of `train_anywhere.config.checks.strategy_table`.
+        config: the configuration.
+        topology: the ranks.
+        devices: number of devices that share the global batch.
     """
-    return MAKERS[name](config, topology, devices)
+    accelerator = config.trainer.accelerator
+    if name == "mirrored":
+        return mirrored(use_devices(accelerator, 0, devices))
+    own = use_devices(accelerator, topology.local_rank, 1)
+    if name == "multiworker_mirrored":
+        return multiworker_mirrored(topology, own)
+    if name == "horovod":
+        # optional: Horovod may not be built
+        from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
 
-
-def _single(config: Config, topology: Topology, devices: int) -> Strategy:
-    use_devices(config, topology.local_rank, 1)
+        assert config.strategy.name == "horovod"
+        return HorovodStrategy(topology, config.strategy.compression)
     return Strategy()
 
 
-def _mirrored(config: Config, topology: Topology, devices: int) -> Strategy:
-    return mirrored(use_devices(config, 0, devices))
+def use_devices(accelerator: str, first: int, count: int) -> list[str]:
+    """Choose this process's devices among the visible ones, and return their names, such as ["GPU:0"].
 
-
-def _multiworker_mirrored(config: Config, topology: Topology, devices: int) -> Strategy:
-    return multiworker_mirrored(topology, use_devices(config, topology.local_rank, 1))
-
-
-def _horovod(config: Config, topology: Topology, devices: int) -> Strategy:
-    from train_anywhere.training.keras.strategies.horovod import (
-        HorovodStrategy,  # optional: it may not be built
-    )
-
-    use_devices(config, topology.local_rank, 1)
-    assert config.strategy.name == "horovod"
-    return HorovodStrategy(topology, config.strategy.compression)
-
-
-MAKERS = {
-    "single": _single,
-    "mirrored": _mirrored,
-    "multiworker_mirrored": _multiworker_mirrored,
-    "horovod": _horovod,
-}
-"""By the names of `train_anywhere.config.checks.strategy_table`."""
-
-
-def use_devices(config: Config, first: int, count: int) -> list[str]:
-    """Choose this process's devices among those it can see; returns their names, such as ["GPU:0"].
-
-    With GPUs, `count` of them from number `first` on (or those that it sees, if a task sees only its own), and memory
-    is taken as needed. Without, `count` logical CPUs, which stand for several GPUs on any machine.
+    With GPUs, use `count` of them from number `first` on (all of them, if a task sees only its own), and allocate memory as needed.
+    Without, create `count` logical CPUs, which stand for several GPUs on any machine.
 
     Raises:
-        ConfigError: a GPU is requested and there is none.
+        ConfigError: `trainer.accelerator` requests a GPU and there is none.
     """
-    gpus = [] if config.trainer.accelerator == "cpu" else tf.config.list_physical_devices("GPU")
-    if config.trainer.accelerator == "gpu" and not gpus:
-        raise ConfigError(no_gpu("TensorFlow"))
+    gpus = [] if accelerator == "cpu" else tf.config.list_physical_devices("GPU")
+    if accelerator == "gpu" and not gpus:
+        raise ConfigError(no_gpu_message("TensorFlow"))
     if len(gpus) > count:
         gpus = gpus[first : first + count]
-    if gpus != tf.config.get_visible_devices("GPU"):  # may be changed before the first operation only
+    if gpus != tf.config.get_visible_devices("GPU"):  # changes are allowed only before the first operation
         tf.config.set_visible_devices(gpus, "GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)

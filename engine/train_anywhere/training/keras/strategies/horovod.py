@@ -1,8 +1,7 @@
-"""Horovod under Keras' `fit`: any number of processes with one device each, started by any launcher.
+"""The strategy for Horovod: any number of processes with one device each, started by any launcher.
 
-Horovod 0.28.1 has its own optimizer for Keras, which silently does nothing under Keras 3: it overrides a method
-that Keras 3 never calls. Here `optimizer.apply` averages the gradients before it clips them or checks them for overflow, so
-all ranks decide alike.
+Horovod 0.28.1 has an optimizer for Keras, which silently does nothing under Keras 3: it overrides a method that Keras 3 never calls.
+Here `optimizer.apply` averages the gradients before it clips them or checks them for overflow, so all ranks take the same decision.
 """
 
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from contextlib import AbstractContextManager
 import keras
 import tensorflow as tf
 
-from train_anywhere.distributed.horovod.initialize import explaining_lost_ranks, import_horovod, start_horovod
+from train_anywhere.distributed.horovod.initialize import explain_lost_ranks, import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.keras.strategies.base import Strategy
 
@@ -20,11 +19,11 @@ SENDABLE = ("float16", "float32", "float64", "int32", "int64")
 
 
 class HorovodStrategy(Strategy):
-    """Data parallelism over ranks that exist already; the devices must be chosen before.
+    """Data parallelism over processes that are already started; the devices must be chosen before.
 
     Args:
-        topology: which rank this process is.
-        compression: "none", or "fp16" to send gradients with 16 bits; those above 65504 become infinite.
+        topology: rank of this process.
+        compression: "none", or "fp16" to send gradients with 16 bits; values above 65504 become infinite.
     """
 
     def __init__(self, topology: Topology, compression: str = "none") -> None:
@@ -33,12 +32,12 @@ class HorovodStrategy(Strategy):
         self.topology = topology
         self.compression = getattr(hvd.Compression, compression)
 
-    def explaining_lost_ranks(self) -> AbstractContextManager[object]:
-        """Horovod's error of a broken collective becomes one sentence."""
-        return explaining_lost_ranks(self.topology)
+    def explain_lost_ranks(self) -> AbstractContextManager[object]:
+        """Return a context that turns Horovod's error for a broken collective into a one-line message."""
+        return explain_lost_ranks(self.topology)
 
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
-        """Dense gradients travel as one group; sparse ones (embeddings) are gathered as such."""
+        """Average dense gradients in one group; sparse ones (of embeddings) are gathered, each in its own collective."""
         averages = list(gradients)
         if self.processes == 1:
             return averages
@@ -55,7 +54,7 @@ class HorovodStrategy(Strategy):
         return averages
 
     def average_variables(self, variables: list[keras.Variable]) -> None:
-        """One grouped all-reduce."""
+        """Average the variables in one grouped all-reduce."""
         if self.processes == 1 or not variables:
             return
         values = [tf.convert_to_tensor(v.value) for v in variables]
@@ -63,18 +62,18 @@ class HorovodStrategy(Strategy):
         for variable, value in zip(variables, averages, strict=True):
             variable.assign(value)
 
-    def from_rank_0(self, variables: list[keras.Variable]) -> None:
-        """One broadcast for each; types that Horovod can't send travel as int64."""
+    def broadcast_variables(self, variables: list[keras.Variable]) -> None:
+        """Broadcast each variable; types that Horovod can't send are sent as int64."""
         if self.processes == 1:
             return
         for number, variable in enumerate(variables):
             value = tf.convert_to_tensor(variable.value)
             packed = value if value.dtype.name in SENDABLE else tf.cast(value, tf.int64)
-            sent = hvd.broadcast(packed, 0, name=f"from_rank_0.{number}")
+            sent = hvd.broadcast(packed, 0, name=f"broadcast_variables.{number}")
             variable.assign(tf.cast(sent, value.dtype))
 
     def sum(self, values: list[float]) -> list[float]:
-        """One all-reduce."""
+        """Sum the numbers in one all-reduce."""
         if self.processes == 1:
             return values
         totals = hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum, name="sum")

@@ -1,11 +1,11 @@
-"""TensorFlow's own data parallelism, tf.distribute, with Keras' models: one process or many.
+"""The strategies of tf.distribute, TensorFlow's own data parallelism, for Keras models: one process or several.
 
-Keras 3.15 leaves four gaps there, and each is avoided here:
-  `fit` reduces its logs over the workers at every step, and wrongly: the loop has its own steps, without logs;
-  `fit` builds the model from a batch, which it fails to reduce: the model is built before;
-  optimizers clip gradients and check them for overflow before they sum them: `average` comes first;
-  Keras' losses are divided by the number of replicas, those that a `train_step` makes itself are not: within a step there is
-  one replica, so every loss is that of the replica's own rows, and gradients are averaged.
+Keras 3.15 has four bugs or gaps there, which are avoided here:
+- `fit` reduces its logs over the workers at every step, and wrongly: the loop has its own steps, without logs.
+- `fit` builds the model from a batch, which it fails to reduce: the model is built before.
+- Optimizers clip gradients and check them for overflow before they sum them: `average` comes first.
+- Keras divides its own losses by the number of replicas, but not those that a `train_step` computes itself. So the number of replicas
+  appears as 1 within a step: each loss is the mean over the replica's own rows, and the gradients are averaged.
 """
 
 import json
@@ -22,12 +22,13 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.keras.strategies.base import MakeDataset, Strategy
 
 
-class Distributed(Strategy):
-    """A strategy of tf.distribute: variables are mirrored on all replicas.
+class TfDistribute(Strategy):
+    """A strategy based on tf.distribute: variables are mirrored on all replicas.
 
     Args:
         inner: TensorFlow's strategy.
-        rank, processes: number of this process, and how many there are.
+        rank: number of this process.
+        processes: number of processes.
     """
 
     def __init__(self, inner: tf.distribute.Strategy, rank: int, processes: int) -> None:
@@ -36,49 +37,49 @@ class Distributed(Strategy):
         self._functions: dict[Any, Callable[..., Any]] = {}
 
     def scope(self) -> AbstractContextManager[object]:
-        """Variables created within are mirrored."""
+        """Return the context in which new variables are mirrored."""
         return self.inner.scope()
 
     def dataset(self, make: MakeDataset) -> tf.distribute.DistributedDataset:
-        """The replicas of this process in turns, each with its own part of the global batch.
+        """Return the batches of this process's replicas in turns, each with its own part of the global batch.
 
-        Declared endless, or the workers would ask one another at every step whether there is another batch.
+        The data set is declared endless; else the workers would ask each other at every step if there is another batch.
         """
         local = self.replicas // self.processes
 
-        def of_process(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def make_process_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
             streams = [make(self.rank * local + n, self.replicas) for n in range(local)]
             turns = tf.data.Dataset.choose_from_datasets(streams, tf.data.Dataset.range(local).repeat())
             merged = turns if local > 1 else streams[0]
             return merged.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
-        return self.inner.distribute_datasets_from_function(of_process)
+        return self.inner.distribute_datasets_from_function(make_process_dataset)
 
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
-        """One all-reduce within the step."""
+        """Average the gradients in one all-reduce within the step."""
         return _all_reduce("MEAN", gradients)
 
     def average_variables(self, variables: list[keras.Variable]) -> None:
-        """One all-reduce of all of them."""
+        """Average all variables in one all-reduce."""
         self._reassign(variables, self.average)
 
-    def from_rank_0(self, variables: list[keras.Variable]) -> None:
-        """By a sum to which the others contribute zeros."""
+    def broadcast_variables(self, variables: list[keras.Variable]) -> None:
+        """Broadcast by a sum to which the other ranks contribute zeros."""
         if self.processes > 1:
             for dtype in sorted({v.dtype for v in variables}):  # a reduction takes one type at a time
-                self._reassign([v for v in variables if v.dtype == dtype], self._of_first)
+                self._reassign([v for v in variables if v.dtype == dtype], self._sum_first_replica)
 
     def sum(self, values: list[float]) -> list[float]:
-        """By an all-reduce of the replicas' shares."""
+        """Sum the numbers by an all-reduce, in which each replica of a process contributes an equal share."""
         if self.processes == 1:
             return values
-        local = self.replicas // self.processes  # each replica of this process counts, with its share
+        local = self.replicas // self.processes
         share = tf.constant(values, tf.float64) / local
         totals = self._graph("sum", _sum_of_shares)(share)
         return [float(v) for v in self.inner.experimental_local_results(totals)[0]]
 
     def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
-        """One per replica of this process."""
+        """Return the variable's copy on each replica of this process."""
         return list(self.inner.experimental_local_results(variable.value))
 
     def _reassign(
@@ -95,12 +96,12 @@ class Distributed(Strategy):
             self._graph((change.__name__, *map(id, variables)), on_replica)()
 
     def _graph(self, key: object, on_replica: Callable[..., Any]) -> Callable[..., Any]:
-        """`on_replica`, run on each replica as a graph, which is made at the first call for `key`."""
+        """Return a function that runs `on_replica` on each replica as a graph; the graph is cached by `key`."""
         if key not in self._functions:
             self._functions[key] = tf.function(lambda *a: self.inner.run(on_replica, a), autograph=False)
         return self._functions[key]
 
-    def _of_first(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _sum_first_replica(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
         return _all_reduce("SUM", [tf.where(first, v, tf.zeros_like(v)) for v in values])
 
@@ -110,12 +111,12 @@ def _sum_of_shares(share: tf.Tensor) -> tf.Tensor:
 
 
 def _all_reduce(operation: str, values: list[tf.Tensor]) -> list[tf.Tensor]:
-    on_device = [tf.identity(v) for v in values]  # all_reduce fails for a value without a device
+    on_device = [tf.identity(v) for v in values]  # all_reduce fails for values without a device
     return tf.distribute.get_replica_context().all_reduce(operation, on_device)
 
 
-class OneInStep:
-    """A strategy of tf.distribute that says within a step that there is one replica."""
+class OneReplicaInStep:
+    """A strategy of tf.distribute whose number of replicas appears as 1 within a step."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -125,21 +126,21 @@ class OneInStep:
         return 1 if within else replicas
 
 
-class Mirrored(OneInStep, tf.distribute.MirroredStrategy):
-    """All devices of this process."""
+class Mirrored(OneReplicaInStep, tf.distribute.MirroredStrategy):
+    """TensorFlow's strategy for all devices of this process."""
 
 
-class MultiWorkerMirrored(OneInStep, tf.distribute.MultiWorkerMirroredStrategy):
-    """One device of each process."""
+class MultiWorkerMirrored(OneReplicaInStep, tf.distribute.MultiWorkerMirroredStrategy):
+    """TensorFlow's strategy for one device of each process."""
 
 
-def mirrored(devices: list[str]) -> Distributed:
-    """One process for several devices, by their names."""
-    return Distributed(Mirrored(devices), 0, 1)
+def mirrored(devices: list[str]) -> TfDistribute:
+    """Return the strategy of one process with several devices, by their names."""
+    return TfDistribute(Mirrored(devices), 0, 1)
 
 
-def multiworker_mirrored(topology: Topology, devices: list[str]) -> Distributed:
-    """One process per rank, one device each. TensorFlow's server starts here, before any of its operations.
+def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute:
+    """Return the strategy of one process per rank with one device each; TensorFlow's server starts here, before any of its operations.
 
     Raises:
         TopologyError: the addresses of the ranks are not known.
@@ -147,17 +148,13 @@ def multiworker_mirrored(topology: Topology, devices: list[str]) -> Distributed:
     gpu = devices[0].startswith("GPU")
     how = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=how.NCCL if gpu else how.RING)
-    resolver = cluster(topology, gpus=int(gpu)) if topology.world_size > 1 else None
+    resolver = cluster_resolver(topology, gpus=int(gpu)) if topology.world_size > 1 else None
     inner = MultiWorkerMirrored(resolver, communication_options=options)
-    return Distributed(inner, topology.rank, topology.world_size)
+    return TfDistribute(inner, topology.rank, topology.world_size)
 
 
-def cluster(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Where all workers are: under srun from Slurm, under other launchers by TF_CONFIG.
-
-    Args:
-        gpus: devices of this process.
-    """
+def cluster_resolver(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """Return the addresses of all workers: from Slurm under srun, else from TF_CONFIG; `gpus` is the number of this process's devices."""
     if topology.launched_by == "srun":
         return SlurmCluster(topology, gpus)
     os.environ["TF_CONFIG"] = tf_config(topology)
@@ -165,13 +162,14 @@ def cluster(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.Clu
 
 
 class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
-    """TensorFlow's resolver with the addresses that the topology knows.
+    """TensorFlow's resolver for Slurm, with the addresses of the topology.
 
-    By itself it calls nvidia-smi, even if there is none, needs GPUs, and sorts the hosts by name, while Slurm numbers
-    the tasks in the order of its own list (node9 before node10).
+    TensorFlow's own calls nvidia-smi even if it is not installed, needs GPUs, and sorts the hosts by name, while Slurm numbers the tasks in
+    the order of its own list (node9 before node10).
 
     Args:
-        gpus: devices of this process.
+        topology: the ranks and their hosts.
+        gpus: number of this process's devices.
     """
 
     def __init__(self, topology: Topology, gpus: int) -> None:
@@ -187,11 +185,11 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
         self._gpus = gpus
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """Addresses of all workers, in the order of the ranks."""
+        """Return the addresses of all workers, in the order of the ranks."""
         return tf.train.ClusterSpec(self._cluster["cluster"])
 
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: object = None
     ) -> dict[str, int]:
-        """Devices of this process."""
+        """Return the number of this process's devices."""
         return {"GPU": self._gpus}

@@ -1,8 +1,11 @@
-"""What a checkpoint holds, and how it is saved and restored.
+"""Save and restore checkpoints.
 
-state                   when a checkpoint is saved, and what is in it; `plain` says what may be
-buffers                 host copies, written while training continues
-position                where training resumes; `random_state` and `rank_state` of each rank
-restoring               reads a checkpoint, numbers only; `read_weights` for one process
-shards, shard_*         sharded training: each rank writes its part
+state                       when a checkpoint is saved, and what it holds
+plain_values                the values that a checkpoint may hold
+buffers                     copies of the state on the host, written while training continues
+position                    where training resumes
+random_state, rank_state    state of each rank: random numbers, and metrics within an epoch
+restorer                    reads a checkpoint for training or a test
+stored_weights              reads the weights of a checkpoint in one process
+shards, shard_*             sharded training: each rank writes its part
 """

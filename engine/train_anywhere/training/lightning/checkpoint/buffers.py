@@ -1,4 +1,4 @@
-"""Host copies of a training state, in memory that is kept from one checkpoint to the next."""
+"""Copies of the training state in host memory, which is reused for each checkpoint."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,35 +12,35 @@ from torch import Tensor
 from train_anywhere.checkpoints.disk.writes import CHUNK, write_all
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
-"""Address, shape, strides and type of a tensor: two with the same are one, such as tied weights."""
+"""Address, shape, strides and type of a tensor. Tensors with the same key, such as tied weights, share one copy."""
 
 
 class Buffers:
-    """Memory for one copy of the state: made at the first checkpoint, and filled again at each of the next.
+    """Memory for one copy of the state, allocated at the first checkpoint and reused for the others.
 
-    New memory would cost more than the copy: the system must provide each of its pages first.
+    Allocating new memory would cost more than the copy itself, because the system must first provide each page.
     """
 
     def __init__(self) -> None:
-        self._kept: list[Tensor] = []
+        self._buffers: list[Tensor] = []
         self._state: Any = None
         self._copied: torch.cuda.Event | None = None
 
     def fill(self, state: Any) -> None:
-        """Copy all tensors of a tree of dicts, lists and tuples; other leaves must not change later.
+        """Copy all tensors in a tree of dicts, lists and tuples; other leaves must not change later.
 
-        From a GPU the copies are queued behind the present step and before the next; the host does not wait for them.
+        Copies from a GPU are queued after the current step and before the next one. The host does not wait for them.
         """
         used: dict[Key, Tensor] = {}
-        buffers = iter(self._kept)
+        buffers = iter(self._buffers)
         self._state = _map(state, lambda tensor: self._copy(tensor, used, buffers))
-        self._kept = list(used.values())
+        self._buffers = list(used.values())
         if torch.cuda.is_initialized():
             self._copied = torch.cuda.Event()
             self._copied.record()
 
     def write(self, file: Path) -> None:
-        """Save the copy, as `torch.load` reads it. Any thread may call it until `fill` is called again.
+        """Save the copy in the format of `torch.load`. Any thread may call this until `fill` is called again.
 
         Raises:
             OSError: the disk fails.
@@ -49,8 +49,8 @@ class Buffers:
             self._copied.synchronize()
         try:
             torch.save(self._state, file)
-        except RuntimeError as error:  # what torch makes of a full disk
-            raise OSError(f"{file} can't be written: {why(file, error)}") from error
+        except RuntimeError as error:  # torch raises it for a full disk
+            raise OSError(f"{file} can't be written: {find_disk_error(file, error)}") from error
 
     def _copy(self, tensor: Tensor, used: dict[Key, Tensor], buffers: Iterator[Tensor]) -> Tensor:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
@@ -62,8 +62,8 @@ class Buffers:
         return used[key]
 
 
-def why(file: Path, error: RuntimeError) -> str:
-    """Return why a disk took no more of a file: torch's error does not say it, so one more megabyte is written."""
+def find_disk_error(file: Path, error: RuntimeError) -> str:
+    """Return why a file can't be written, found by appending one more chunk: torch's error does not contain the reason."""
     try:
         with open(file, "ab", buffering=0) as probe:
             write_all(probe.fileno(), memoryview(bytes(CHUNK)))
@@ -74,11 +74,11 @@ def why(file: Path, error: RuntimeError) -> str:
 
 
 def _map(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same tree with new containers, and `function` applied to its tensors."""
+    """Return the tree with new containers and with `function` applied to its tensors."""
     if isinstance(tree, Tensor):
         return function(tree.detach())
     if isinstance(tree, dict):
-        copied = copy(tree)  # keeps the type, and the versions of layers that torch hangs on a state dict
+        copied = copy(tree)  # keeps the type, and the layer versions that torch attaches to a state dict
         copied.update({key: _map(value, function) for key, value in tree.items()})
         return copied
     if isinstance(tree, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Where in the run training resumes, and Lightning's loop counters for that place."""
+"""The position where training resumes, and Lightning's loop counters for it."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from train_anywhere.training.plan import Plan, validation_due
 
 
 def steps_done(trainer: pl.Trainer) -> int:
-    """Optimizer steps of the run, as `train_anywhere.training.lightning.trainer.Trainer` counts them."""
+    """Return the optimizer steps of the run, as `train_anywhere.training.lightning.trainer.Trainer` counts them."""
     steps: int = trainer.steps_done  # type: ignore[attr-defined]
     return steps
 
 
 def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
-    """Epoch and batch to resume at, both from 0; batch `plan.train_batches` is the validation of the epoch.
+    """Return the epoch and batch to resume at, both from 0; batch `plan.train_batches` is the validation of the epoch.
 
-    The plan may have changed since the checkpoint was written (`resume=RUN trainer.limit_train_batches=10`):
-    an epoch that is over by the new plan is not resumed, nor is a finished run.
+    The plan may have changed since the checkpoint was written (`resume=RUN trainer.limit_train_batches=10`).
+    An epoch or a run that is already complete by the new plan is not resumed.
     """
     if saved is None:
         return 0, 0
@@ -30,22 +30,22 @@ def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) 
     return (plan.max_epochs, 0) if over else (epoch, batch)
 
 
-def set_loops(state: dict[str, Any], epoch: int, batch: int, train_batches: int, steps: int) -> None:
-    """Set the saved state of the fit loop to `epoch` epochs done, and `batch` batches of the next one.
+def set_loop_counters(state: dict[str, Any], epoch: int, batch: int, train_batches: int, steps: int) -> None:
+    """Set the saved state of the fit loop to `epoch` complete epochs and `batch` batches of the next one.
 
-    Lightning saves its counters as they stand in the middle of a hook and guesses on loading which hook it
-    was; here they are set to what they are between two batches, between two epochs, or before a validation.
+    Lightning saves its counters in the middle of a hook and guesses at loading which hook it was.
+    Here they get the values that they have between two batches, between two epochs, or before a validation.
 
-    Args:
-        state: `checkpoint["loops"]["fit_loop"]`; changed in place.
-        batch: `train_batches` if only the validation of the epoch is left.
-        steps: optimizer steps done.
+    The state is `checkpoint["loops"]["fit_loop"]`, changed in place; `steps` optimizer steps are done. With `batch == train_batches`,
+    only the validation of the epoch is left.
     """
-    begun = epoch + 1 if batch else epoch
+    started = epoch + 1 if batch else epoch
     # Lightning adds the last step of an epoch after its validation
     state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - int(batch == train_batches)
-    to_validate = int(batch == train_batches)  # Lightning validates a finished epoch if it had begun to
-    state["epoch_progress"] = _counters(begun, begun, epoch)
+    to_validate = int(
+        batch == train_batches
+    )  # Lightning validates a complete epoch if its validation had started
+    state["epoch_progress"] = _counters(started, started, epoch)
     state["epoch_loop.batch_progress"] = _counters(batch, batch, batch) | {"is_last_batch": bool(to_validate)}
     state["epoch_loop.val_loop.batch_progress"] = {
         "total": _counters(to_validate, to_validate, 0)["total"],

@@ -1,4 +1,4 @@
-"""Random states of torch, numpy and Python on each rank, saved and restored with the checkpoint."""
+"""Save and restore the random states of torch, numpy and Python of each rank with the checkpoint."""
 
 import math
 import random
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.lightning.checkpoint.position import steps_done
-from train_anywhere.training.resuming import other_devices
+from train_anywhere.training.resume_messages import device_count_message
 
 TWISTER = 624
-"""Words in the state of a Mersenne twister, which Python, numpy and torch (on the CPU) all use."""
+"""Number of words in the state of a Mersenne twister, which Python, numpy and torch (on the CPU) all use."""
 
 STATE = np.dtype(
     [
         ("python", "<u4", TWISTER + 1),  # the last word is the position
-        ("python_spare", "<f8"),  # the second number of a Gaussian pair; NaN where there is none
+        ("python_spare", "<f8"),  # the second number of a Gaussian pair; NaN without one
         ("numpy", "<u4", TWISTER),
         ("numpy_position", "<u4"),
         ("numpy_has_spare", "<u4"),
@@ -30,7 +30,7 @@ STATE = np.dtype(
         ("cuda", "u1", 16),  # seed and offset
     ]
 )
-"""The states of one rank, numbers only: reading them can't run code."""
+"""The random states of one rank, numbers only: reading them can't run code."""
 
 SIZE = STATE.itemsize
 
@@ -45,30 +45,30 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-REMEDY = "move its folder below checkpoints/ away to resume from the one before it."
+REMEDY = "move its folder out of checkpoints/ to resume from the one before it."
 
 
 class RandomState(pl.Callback):
-    """Seeds each rank for training, and saves and restores the states of all ranks with the checkpoint.
+    """Callback that seeds each rank for training, and saves and restores the random states of all ranks.
 
     Args:
-        seed: of the run. Every rank draws numbers of its own, so that dropout differs between their rows.
-        tell: prints a line.
+        seed: the seed of the run. Each rank derives its own from it, so that dropout differs between the ranks' rows.
+        report: prints a line.
     """
 
-    def __init__(self, seed: int, tell: Callable[[str], None]) -> None:
-        self.seed, self.tell = seed, tell
+    def __init__(self, seed: int, report: Callable[[str], None]) -> None:
+        self.seed, self.report = seed, report
         self.saved: Tensor | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Restore this rank's state, or begin a new stream if there is none for this number of ranks."""
+        """Restore this rank's state, or start a new stream if none was saved for this number of ranks."""
         if self.saved is not None and len(self.saved) == trainer.world_size:
             _restore(self.saved[trainer.global_rank])
         else:
             if self.saved is not None:
-                self.tell(other_devices(len(self.saved), trainer.world_size))
-            begin = np.random.SeedSequence([self.seed, steps_done(trainer), trainer.global_rank])
-            seed_everything(int(begin.generate_state(1)[0]))
+                self.report(device_count_message(len(self.saved), trainer.world_size))
+            sequence = np.random.SeedSequence([self.seed, steps_done(trainer), trainer.global_rank])
+            seed_everything(int(sequence.generate_state(1)[0]))
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -80,24 +80,24 @@ class RandomState(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the states until training starts: setting up draws random numbers too.
+        """Keep the states until training starts, because the setup draws random numbers too.
 
         Raises:
-            CheckpointError: the checkpoint holds anything else.
+            CheckpointError: the entry is not random states.
         """
         saved = checkpoint.get("random_states")
         if isinstance(saved, Tensor) and saved.shape[1:] == (PICKLED,):
-            self.tell(
-                "the random states of this checkpoint are a pickle, as earlier versions wrote it: reading one can run code, "
-                "so random numbers start afresh."
+            self.report(
+                "the random states of this checkpoint are a pickle of an earlier version, and reading it could run code: random numbers "
+                "start anew."
             )
             return
-        _refuse_other_numbers(saved)
+        _check_states(saved)
         self.saved = saved
 
 
 def _state(device: torch.device) -> Tensor:
-    """All states of this process as bytes: uint8 [SIZE]."""
+    """Return all random states of this process as bytes: uint8 [SIZE]."""
     state = np.zeros((), STATE)
     _, state["python"], spare = random.getstate()
     state["python_spare"] = math.nan if spare is None else spare
@@ -115,7 +115,7 @@ def _state(device: torch.device) -> Tensor:
 
 
 def _restore(state: Tensor) -> None:
-    """Set all states of this process; raises CheckpointError if torch refuses one."""
+    """Set all random states of this process. Raises CheckpointError if torch refuses one."""
     s = np.frombuffer(state.numpy().tobytes(), STATE)[0]
     spare = None if math.isnan(s["python_spare"]) else float(s["python_spare"])
     random.setstate((3, tuple(s["python"].tolist()), spare))
@@ -133,8 +133,8 @@ def _restore(state: Tensor) -> None:
         ) from error
 
 
-def _refuse_other_numbers(saved: Any) -> None:
-    """Raise CheckpointError for anything but states: numpy would read memory beyond a wrong position."""
+def _check_states(saved: Any) -> None:
+    """Raise CheckpointError unless these are random states: with a wrong position numpy would read beyond its memory."""
     if (
         not isinstance(saved, Tensor)
         or saved.dtype != torch.uint8

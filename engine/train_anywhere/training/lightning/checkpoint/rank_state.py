@@ -1,4 +1,4 @@
-"""What each rank knows in the middle of an epoch, beside weights and random numbers: metrics so far, and the place in a loader."""
+"""State of each rank within an epoch: metrics so far, and the position in a loader."""
 
 import io
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from torchmetrics import Metric
 from train_anywhere.data.torch.user_loader import Stream
 
 META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
-"""What `self.log` was told of a metric, as Lightning keeps it."""
+"""Attributes in which Lightning keeps the arguments of `self.log`."""
 
 
 class RankState(pl.Callback):
-    """Saves and restores, for each rank, what `self.log` has summed up, the states of torchmetrics, and the position of a loader.
+    """Callback that saves and restores for each rank the sums of `self.log`, the states of torchmetrics and a loader's position.
 
-    So the metrics of an interrupted epoch, and a schedule that watches one of them, are those of an epoch in one piece.
+    With it, the metrics of an interrupted epoch are those of an uninterrupted one, and so is a schedule that watches one of them.
 
     Args:
-        stream: the loader that is trained from, if it is not read in our own order.
-        tell: prints a line.
+        stream: the training loader, if its rows are not read by index.
+        report: prints a line.
     """
 
-    def __init__(self, stream: Stream | None, tell: Callable[[str], None]) -> None:
-        self.stream, self.tell = stream, tell
+    def __init__(self, stream: Stream | None, report: Callable[[str], None]) -> None:
+        self.stream, self.report = stream, report
         self.saved: dict[str, Any] | None = None
 
     def on_save_checkpoint(
@@ -34,7 +34,7 @@ class RankState(pl.Callback):
     ) -> None:
         """Gather the states of all ranks."""
         own = {
-            "logged": _logged(trainer),
+            "logged": _logged_metrics(trainer),
             "metrics": {name: _metric_state(m) for name, m in _metrics(pl_module)},
             "loader": self.stream.position() if self.stream else {},
         }
@@ -43,11 +43,11 @@ class RankState(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep this rank's until training starts; the loader starts before."""
+        """Keep this rank's state until training starts; restore the loader's position now, because the loader starts earlier."""
         saved = checkpoint.get("rank_states", [])
         if len(saved) != trainer.world_size:
-            self.tell(
-                "metrics of the interrupted epoch start afresh: they were counted by another number of ranks."
+            self.report(
+                f"metrics of the interrupted epoch start anew: {len(saved)} ranks counted them, and this run has {trainer.world_size}."
             )
             return
         self.saved = unpack(saved[trainer.global_rank])
@@ -55,7 +55,7 @@ class RankState(pl.Callback):
             self.stream.restore(self.saved["loader"])
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Restore the metrics."""
+        """Restore the metrics of the interrupted epoch."""
         if self.saved is None:
             return
         found = dict(_metrics(pl_module))
@@ -63,7 +63,7 @@ class RankState(pl.Callback):
             if name in found:
                 _restore_metric(found[name], state, pl_module.device)
         for entry in self.saved["logged"]:
-            _log_again(trainer, pl_module, entry)
+            _restore_logged(trainer, pl_module, entry)
         trainer._logger_connector.resumed = bool(self.saved["logged"])  # type: ignore[attr-defined]
         self.saved = None
 
@@ -80,11 +80,11 @@ def _restore_metric(metric: Metric, saved: dict[str, Any], device: torch.device)
     for name, value in saved["state"].items():
         moved = [v.to(device) for v in value] if isinstance(value, list) else value.to(device)
         setattr(metric, name, moved)
-    metric._update_count, metric._computed = saved["updates"], None
+    metric._update_count, metric._mark_computed = saved["updates"], None
 
 
-def _logged(trainer: pl.Trainer) -> list[dict[str, Any]]:
-    """What has been logged in this epoch of the training."""
+def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
+    """Return the values that were logged in this training epoch."""
     entries = []
     for metric in trainer.fit_loop.epoch_loop._results.values():
         meta = metric.meta
@@ -102,7 +102,7 @@ def _logged(trainer: pl.Trainer) -> list[dict[str, Any]]:
     return entries
 
 
-def _log_again(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str, Any]) -> None:
+def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str, Any]) -> None:
     results, fx, name = trainer.fit_loop.epoch_loop._results, entry["fx"], entry["name"]
     attribute = entry["metric_attribute"]
     value = entry["value"].to(module.device) if "value" in entry else module.get_submodule(attribute)
@@ -126,13 +126,13 @@ def _log_again(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str,
 
 
 def unpack(state: Tensor) -> dict[str, Any]:
-    """Return the state of a rank from its bytes."""
+    """Return the state of a rank from its bytes, which `gather` returned."""
     unpacked: dict[str, Any] = torch.load(io.BytesIO(state.numpy().tobytes()), weights_only=True)
     return unpacked
 
 
 def gather(own: dict[str, Any], trainer: pl.Trainer) -> list[Tensor]:
-    """Return the state of each rank as bytes, uint8; all ranks call it."""
+    """Return the state of each rank as bytes (uint8 [n]). All ranks must call it."""
     buffer = io.BytesIO()
     torch.save(own, buffer)
     packed = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)

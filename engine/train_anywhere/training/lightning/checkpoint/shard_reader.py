@@ -1,7 +1,7 @@
-"""Reads the shards of `torch.distributed.checkpoint` without running what they hold.
+"""Read the shards of `torch.distributed.checkpoint` without running code from them.
 
-torch unpickles `.metadata` and entries other than tensors as they are, and a pickle can call any function. Here
-`.metadata` may name only the plain classes below, and the other entries are read with `weights_only=True`.
+torch unpickles `.metadata`, and entries that are not tensors, without a check; a pickle can call any function.
+Here `.metadata` may name only the plain classes in `CLASSES`, and other entries are read with `weights_only=True`.
 """
 
 import io
@@ -39,7 +39,7 @@ CLASSES = {
     ("pathlib", "PosixPath"),
     *(("torch", str(t).removeprefix("torch.")) for t in vars(torch).values() if isinstance(t, torch.dtype)),
 }
-"""All that `.metadata` consists of; calling one of them does nothing else."""
+"""The classes that `.metadata` consists of; calling one has no side effects."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -50,13 +50,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 class ShardReader(FileSystemReader):
-    """Reads the shards in one folder, and nothing outside of it.
+    """Reads the shards in one folder and no file outside of it.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
 
     Raises:
-        CheckpointError: its `.metadata` is damaged, names anything but plain classes, or files that are not its own.
+        CheckpointError: its `.metadata` is damaged, or names other classes or files of another folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ class ShardReader(FileSystemReader):
         self._metadata = _read(folder / ".metadata")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What is in which shard."""
+        """Return which tensor is in which shard."""
         self._metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return self._metadata
 
@@ -73,7 +73,7 @@ class ShardPlanner(DefaultLoadPlanner):
     """Reads entries other than tensors, such as a learning rate, as plain values."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Raises pickle.UnpicklingError for anything else."""
+        """Read an entry. Raises pickle.UnpicklingError if it is not a plain value."""
         plain = torch.load(value, weights_only=True)
         set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], plain)
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> Metadata:
 
 
 def _plain(metadata: object) -> TypeGuard[Metadata]:
-    """Whether all entries are of the types that torch writes, in files of the checkpoint's own folder."""
+    """Return whether all entries have the types that torch writes, and are in files of the checkpoint's own folder."""
     return (
         isinstance(metadata, Metadata)
         and isinstance(metadata.state_dict_metadata, dict)

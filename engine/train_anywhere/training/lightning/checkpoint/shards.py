@@ -1,4 +1,4 @@
-"""Weights and optimizer of sharded training in checkpoints: each rank writes its part in the background."""
+"""Checkpoints of sharded training: each rank writes its part of weights and optimizer in the background."""
 
 import os
 import re
@@ -12,22 +12,21 @@ from torch import distributed
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from train_anywhere.checkpoints.disk.writes import say
+from train_anywhere.checkpoints.disk.writes import print_line
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.marked import MARKER, Place, make
+from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
 from train_anywhere.files.removal import remove
 from train_anywhere.training.lightning.checkpoint.shard_writer import ShardWriter
 
 PREFIX = "shards-"
-"""Of the names of their folders, beside the checkpoints; the step follows."""
+"""Start of the names of the folders with shards, next to the checkpoints; the step follows."""
 
-
-KEEPS = torch.__version__ >= "2.13"
-"""Whether torch's stager can copy a second state, into the memory of the first; those before are used up by one."""
+STAGER_IS_REUSABLE = torch.__version__ >= "2.13"
+"""Whether torch's stager can copy several states into the same memory; before 2.13 a stager works once."""
 
 
 def make_stager() -> DefaultStager:
-    """What copies a state into memory of the host, here and now."""
+    """Return a stager that copies a state into host memory, synchronously."""
     gpu = torch.cuda.is_initialized()
     return DefaultStager(
         StagingOptions(
@@ -39,67 +38,67 @@ def make_stager() -> DefaultStager:
     )
 
 
-LAZY = "TORCH_GLOO_LAZY_INIT"
-"""Torch's variable for it, see https://github.com/pytorch/pytorch/pull/150801; `new_group` has no argument that says it."""
+LAZY_INIT = "TORCH_GLOO_LAZY_INIT"
+"""Environment variable for lazy connections of Gloo, see https://github.com/pytorch/pytorch/pull/150801; `new_group` has no argument."""
 
 
-def group_of_few_connections() -> Any:
-    """A process group of all ranks; two connect when they first have something to say to each other.
+def make_lazy_group() -> Any:
+    """Return a process group of all ranks in which two ranks connect when they first exchange data.
 
-    As it comes, Gloo connects each rank with each other: with thousands of them that takes many minutes. What writes shards gathers to
-    rank 0 and is answered from there.
+    By default Gloo connects each rank with all others, which takes many minutes for thousands of ranks.
+    Writing shards only needs connections with rank 0.
     """
-    said = LAZY in os.environ
-    os.environ.setdefault(LAZY, "1")
+    was_set = LAZY_INIT in os.environ
+    os.environ.setdefault(LAZY_INIT, "1")
     try:
         return distributed.new_group(backend="gloo")
     finally:
-        if not said:
-            del os.environ[LAZY]
+        if not was_set:
+            del os.environ[LAZY_INIT]
 
 
 class Shards:
-    """Writes this rank's part of one checkpoint at a time: to the node's disk, then into the run folder that all ranks see.
+    """Writes this rank's part of a checkpoint, one checkpoint at a time: to the node's disk, then into the shared run folder.
 
-    The state is copied into memory that is kept from one checkpoint to the next. A thread writes it, and agrees with
-    the threads of the other ranks over a process group of their own. All ranks call the constructor together.
+    The state is copied into memory that is reused for each checkpoint. A thread writes it; the threads of all ranks
+    communicate over their own process group. All ranks must call the constructor together.
 
     Args:
-        checkpoints: folder of the run, the same for all ranks.
-        local: a folder of this rank's on the node's disk; None: write straight into the run folder.
+        checkpoints: the checkpoint folder of the run, the same for all ranks.
+        local: this rank's folder on the node's disk; None: write directly into the run folder.
     """
 
-    def __init__(self, checkpoints: Path, local: Place | None = None) -> None:
+    def __init__(self, checkpoints: Path, local: OwnedFolder | None = None) -> None:
         self._stager = make_stager()
-        self._group = group_of_few_connections()
+        self._group = make_lazy_group()
         self._checkpoints, self._folder, self._local = checkpoints, checkpoints, local
         self._written: Future[Any] | None = None
 
     def write(self, state: dict[str, Any], step: int) -> None:
-        """Take weights and optimizer out of the state and begin to write them; all ranks call it, after `wait`."""
+        """Take weights and optimizer out of the state and start writing them. All ranks call this, after `wait`."""
         self._folder = self._checkpoints / f"{PREFIX}{step:08d}"
         if distributed.get_rank() == 0:
-            make(self._place(self._folder))
+            make_owned(self._place(self._folder))
         shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
         written = dcp.async_save(
             shards,
-            storage_writer=ShardWriter(self._folder, self._local, say),
+            storage_writer=ShardWriter(self._folder, self._local, print_line),
             process_group=self._group,
-            async_stager=self._stager if KEEPS else make_stager(),
+            async_stager=self._stager if STAGER_IS_REUSABLE else make_stager(),
         )
         assert isinstance(written, Future)
         self._written = written
 
     @property
-    def writing(self) -> bool:
+    def is_writing(self) -> bool:
         """Whether this rank's thread is still writing."""
         return self._written is not None and not self._written.done()
 
     def wait(self) -> str | None:
-        """Return when all ranks have written their parts: None, or which disk error lost one.
+        """Wait until all ranks have written their parts; return the disk error if one failed, else None.
 
         Raises:
-            CheckpointError: chained to any other error.
+            CheckpointError: writing failed for another reason, which is chained.
         """
         error = self._written.exception() if self._written else None
         if error is None:
@@ -115,18 +114,18 @@ class Shards:
         for shard in (p for p in self._folder.iterdir() if p.name != MARKER):
             try:
                 os.link(shard, folder / shard.name)
-            except OSError:  # a file system without links
+            except OSError:  # the file system has no hard links
                 shutil.copyfile(shard, folder / shard.name)
 
     def clear(self) -> None:
-        """Remove the parts, also those that a killed run left; for one rank, before its own `write`.
+        """Remove all folders with shards, also those of a killed run. One rank calls this, before its own `write`.
 
-        No other rank is ahead: a thread makes its folder, and then waits for those of all ranks.
+        No other rank is ahead of it: each thread creates its folder, then waits for the threads of all ranks.
         """
         for folder in self._checkpoints.glob(f"{PREFIX}*"):
             if re.fullmatch("[0-9]{8,}", folder.name.removeprefix(PREFIX)):
                 remove(self._place(folder))
 
-    def _place(self, folder: Path) -> Place:
+    def _place(self, folder: Path) -> OwnedFolder:
         run = self._checkpoints.parent
-        return Place(run, (self._checkpoints.name, folder.name), f"{folder.name} of run {run.name}")
+        return OwnedFolder(run, (self._checkpoints.name, folder.name), f"{folder.name} of run {run.name}")

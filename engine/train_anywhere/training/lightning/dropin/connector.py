@@ -1,27 +1,27 @@
-"""Where Lightning's metrics leave the loop: shared by all ranks first, and an end of an epoch that comes after everything else."""
+"""Lightning's logger connector, changed to reduce logged values over ranks and to add an `epoch_over` hook."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 
-from train_anywhere.training.lightning.dropin.sharing import share
+from train_anywhere.training.lightning.dropin.logged_values import reduce_logged
 from train_anywhere.training.lightning.loop.private import _LoggerConnector
-from train_anywhere.training.reporting.metrics_csv import renamed
+from train_anywhere.training.reporting.metrics_csv import prefix_reserved_names
 
 
 class Connector(_LoggerConnector):
-    """Lightning's own, with three differences.
+    """Lightning's logger connector with three changes.
 
-    Values that `self.log` was given on one rank become those of all ranks, in one exchange where they are read: a step that is logged,
-    the end of a loop, the end of its hooks. `collected` has every metric of the loop that has just ended, also what was logged for
-    callbacks alone. And `epoch_over` of callbacks comes when an epoch has really ended: after the hooks of the module, the schedules
-    that watch a metric, and the epoch's own metrics; a checkpoint of that moment holds all of them.
+    Values of `self.log` are reduced over all ranks, in one exchange when they are read: at a logged step, at the end of a loop,
+    and at the end of its hooks. `collected` has every metric of the last loop, including those logged only for callbacks.
+    The hook `epoch_over` of callbacks is called when everything else of an epoch is done: the module's hooks, schedules that watch a
+    metric, and the epoch's metrics. So a checkpoint that is saved there holds all of them.
 
     Attributes:
-        collected: metrics by name, of the loop that has ended last.
-        logging: Lightning is just handing metrics to the loggers.
-        resumed: the metrics hold those of an epoch's batches before a resume.
+        collected: metrics by name, of the loop that ended last.
+        logging: whether Lightning is passing metrics to the loggers right now.
+        resumed: whether the metrics include batches of this epoch from before a resume.
     """
 
     def __init__(self, trainer: pl.Trainer) -> None:
@@ -29,56 +29,56 @@ class Connector(_LoggerConnector):
         self.collected: dict[str, Any] = {}
         self.logging = False
         self.resumed = False
-        self._shared: set[str] = set()
+        self._reduced: set[str] = set()
 
     def should_reset_tensors(self, fx: str) -> bool:
-        """At the first batch; but not of an epoch that was begun before a resume."""
+        """Return whether metrics start anew: at the first batch, unless the epoch started before a resume."""
         return False if self.resumed else super().should_reset_tensors(fx)
 
     def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
-        """What is logged from now on is this rank's alone."""
-        self._shared = set()
+        """Treat values that are logged from now on as this rank's own."""
+        self._reduced = set()
         super().on_batch_start(batch, dataloader_idx)
 
     def update_train_step_metrics(self) -> None:
-        """Log a training step, if it is due."""
+        """Log a training step if due."""
         self.resumed = False
         if self.should_update_logs:
-            self._share(on_step=True)
+            self._reduce(on_step=True)
         super().update_train_step_metrics()
 
     def update_eval_step_metrics(self, step: int) -> None:
-        """Log a step of an evaluation."""
-        self._share(on_step=True)
+        """Log an evaluation step."""
+        self._reduce(on_step=True)
         super().update_eval_step_metrics(step)
 
     def epoch_end_reached(self) -> None:
-        """All batches are done; the hooks that may read their metrics follow."""
+        """Reduce the epoch's metrics after its last batch, before the hooks that may read them."""
         super().epoch_end_reached()
         self.resumed = False
         if self.trainer.training:
-            # a resumed epoch ends like any other: Lightning would not ask schedules that watch a metric
+            # in a resumed epoch Lightning would not update schedules that watch a metric
             self.trainer.fit_loop._restarting = False
-        elif not self.trainer._evaluation_loop._logged_outputs:  # of several loaders, the first one ends
+        elif not self.trainer._evaluation_loop._logged_outputs:  # the first of several loaders
             self.collected = {}
-        self._share(on_step=False)
+        self._reduce(on_step=False)
 
     def on_epoch_end(self) -> None:
-        """The hooks are done, and may have logged more."""
-        self._share(on_step=False)
+        """Reduce again after the hooks, which may have logged more."""
+        self._reduce(on_step=False)
         if self.trainer.training:
             self.collected = {}
         super().on_epoch_end()
         self.collected |= self.metrics["callback"]
 
     def update_eval_epoch_metrics(self) -> Any:
-        """The end of an evaluation, or of one of its loaders."""
+        """Collect the metrics at the end of an evaluation or of one of its loaders."""
         logged = super().update_eval_epoch_metrics()
         self.collected |= self.metrics["callback"]
         return logged
 
     def update_train_epoch_metrics(self) -> None:
-        """The last that Lightning does in an epoch."""
+        """Log the epoch's metrics, then call `epoch_over` of the callbacks: this is Lightning's last action in an epoch."""
         super().update_train_epoch_metrics()
         callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
@@ -86,17 +86,16 @@ class Connector(_LoggerConnector):
                 callback.epoch_over(self.trainer, self.trainer.lightning_module)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Hand metrics to all loggers."""
-        axis = (
-            {"step": metrics["step"]} if "step" in metrics else {}
-        )  # Lightning's loggers take it as their step
+        """Pass metrics to all loggers."""
+        # Lightning's loggers use the metric "step" as their step
+        axis = {"step": metrics["step"]} if "step" in metrics else {}
         self.logging = True
         try:
-            super().log_metrics(renamed(metrics, self.trainer.is_global_zero) | axis, step)
+            super().log_metrics(prefix_reserved_names(metrics, self.trainer.is_global_zero) | axis, step)
         finally:
             self.logging = False
 
-    def _share(self, on_step: bool) -> None:
+    def _reduce(self, on_step: bool) -> None:
         results = self.trainer._results
         if self.trainer.world_size > 1 and results is not None:
-            self._shared |= share(results, self.trainer.strategy, on_step, self._shared)
+            self._reduced |= reduce_logged(results, self.trainer.strategy, on_step, self._reduced)

@@ -1,4 +1,4 @@
-"""Loggers: TensorBoard, those of the configuration, and the one through which this project learns what a module logs."""
+"""Adapters between Lightning's loggers and this project's metrics and trackers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
-from train_anywhere.training.reporting.metrics_csv import renamed
-from train_anywhere.training.tracking import Tracked
+from train_anywhere.training.reporting.metrics_csv import prefix_reserved_names
+from train_anywhere.training.tracking import GuardedLogger
 
 Receiver = Callable[[bool, pl.Trainer, Mapping[str, float]], None]
-"""Gets: whether the Trainer's own loop logs, else a callback; the Trainer; values by name."""
+"""Called with: whether the Trainer's loop logs (else a callback), the Trainer, and the values by name."""
 
 
-class Received(Logger):
-    """Hands everything that is logged to `receiver`, on every rank.
+class MetricsReceiver(Logger):
+    """A logger that passes everything to `receiver`, on every rank.
 
     Attributes:
-        trainer: whose metrics they are.
+        trainer: the Trainer whose metrics are received.
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -27,54 +27,54 @@ class Received(Logger):
 
     @property
     def name(self) -> str:
-        """Of no file."""
+        """Name of the logger, which writes no files."""
         return "received"
 
     @property
     def version(self) -> int:
-        """Always the same."""
+        """A constant: this logger writes no files."""
         return 0
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Lightning, and callbacks, call this."""
+        """Pass on metrics of Lightning's loop or of a callback."""
         if self.trainer is None or self.trainer.sanity_checking:
             return
         loop_logs: bool = self.trainer._logger_connector.logging  # type: ignore[attr-defined]
         values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
-        self.receiver(loop_logs, self.trainer, renamed(values, self.trainer.is_global_zero))
+        self.receiver(loop_logs, self.trainer, prefix_reserved_names(values, self.trainer.is_global_zero))
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """The run folder has its config.yaml."""
+        """Do nothing: the run folder has its config.yaml."""
 
 
-class Tracks(Logger):
-    """Hands metrics to a tracker that is no logger of Lightning's, such as those in `training/tracking`.
+class TrackerLogger(Logger):
+    """A logger that passes metrics to a tracker that is not a Lightning logger, such as those in `training/tracking`.
 
-    The Trainer calls `finalize` after fit and again after test; the tracker is told once, by `train_anywhere.training.lightning.run`.
+    The Trainer calls `finalize` after fit and again after test, so `train_anywhere.training.lightning.run` finalizes the tracker, once.
     """
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: GuardedLogger) -> None:
         super().__init__()
         self.tracked = tracked
 
     @property
     def name(self) -> str:
-        """As in the configuration."""
+        """Name in the configuration."""
         return self.tracked.name
 
     @property
     def version(self) -> str:
-        """None of ours."""
+        """An empty string: trackers have no version."""
         return ""
 
     @property
     def experiment(self) -> Any:
-        """The object that the configuration names."""
+        """The tracker object that the configuration names."""
         return self.tracked.logger
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """One point of each metric; the number of the epoch, which Lightning adds, is not one."""
+        """Log one point of each metric, without the epoch number that Lightning adds."""
         self.tracked.log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step or 0)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """A tracker is given the configuration when it is made."""
+        """Do nothing: a tracker gets the configuration when it is created."""

@@ -1,1 +1,1 @@
-"""The loop over the steps, and what happens around a step."""
+"""The loop over training steps, and the callbacks around it."""

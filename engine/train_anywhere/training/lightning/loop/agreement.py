@@ -1,4 +1,4 @@
-"""Whether all ranks have the same weights."""
+"""Check that all ranks have the same weights."""
 
 import hashlib
 
@@ -11,22 +11,22 @@ from train_anywhere.errors import RanksDifferError
 
 
 class CompareWeights(pl.Callback):
-    """Compares the weights of all ranks every few epochs."""
+    """Callback that compares the weights of all ranks every few epochs."""
 
     def __init__(self, every_n_epochs: int) -> None:
         self.every_n_epochs = every_n_epochs
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises RanksDifferError."""
+        """Compare the weights if due. Raises RanksDifferError."""
         if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
             refuse_different_weights(pl_module, trainer.strategy)
 
 
 def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
-    """Compare a checksum of the trained weights; all ranks call it.
+    """Compare a checksum of the weights over the ranks. All ranks must call it.
 
     Raises:
-        RanksDifferError: on all of them, with the ranks that differ from rank 0.
+        RanksDifferError: some ranks differ from rank 0; all ranks raise it.
     """
     ranks = getattr(strategy, "world_size", 1)
     if ranks == 1:
@@ -40,6 +40,6 @@ def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
     if others:
         named = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(others)}"
         raise RanksDifferError(
-            f"the weights of {named} of {ranks} are not those of rank 0: something that each rank does by itself changes them (a step that "
-            "depends on the rank, or weights that are changed without a gradient); the checkpoints hold those of rank 0."
+            f"the weights of {named} of {ranks} are not those of rank 0: each rank changes them in its own way (a step that depends on "
+            "the rank, or weights that change without a gradient); the checkpoints hold those of rank 0."
         )

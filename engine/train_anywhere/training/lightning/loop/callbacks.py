@@ -1,4 +1,4 @@
-"""What happens around the loop: metrics, display, early stopping, and the agreement of all ranks to stop."""
+"""Collect, reduce, show and write metrics around the loop, and let all ranks agree to stop or to save."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,34 +11,33 @@ from lightning.pytorch.trainer.states import TrainerFn
 from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
-from train_anywhere.monitor.heartbeat import own as heartbeat
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.checkpoint.position import steps_done
-from train_anywhere.training.lightning.dropin.loggers import Received
+from train_anywhere.training.lightning.dropin.loggers import MetricsReceiver
 from train_anywhere.training.lightning.loop.clock import Clock
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.monitored import monitored
+from train_anywhere.training.monitored_metric import monitored_value
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.reporting.metrics_csv import CsvLog, renamed
+from train_anywhere.training.reporting.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.schedules import learning_rate
 from train_anywhere.training.stop import Stop
 
 
 class MetricsCallback(pl.Callback):
-    """Collects the metrics, every few steps and at an epoch's end; writes and shows them.
+    """Callback that collects the metrics every few steps and at the end of an epoch, writes and shows them.
 
-    The request of any rank to stop travels in the reduction of the metrics, so all ranks know of it at the same step and no step needs a
-    collective of its own. A single rank looks at its flag after each step. `TaskMetrics` and `ModuleMetrics` say where metrics come from.
+    A rank's request to stop is reduced together with the metrics. So all ranks know of it at the same step, without an extra
+    collective. A single rank checks its stop flag after each step. Subclasses define where the metrics come from.
 
     Attributes:
-        native: a task of this project is trained, whose metrics are reduced here.
-        csv: metrics.csv, on rank 0 of a run that keeps it.
-        metrics: newest value of each metric.
-        of_epoch: metrics at the end of the present epoch: of its last steps, and of the validation if any.
-        stopping: all ranks have agreed to stop.
+        native: whether a task of this project is trained, whose metrics are reduced here.
+        csv: metrics.csv, on rank 0 of a run that writes it.
+        metrics: the newest value of each metric.
+        epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
+        stopping: whether all ranks have agreed to stop.
+        saving: whether all ranks have agreed to save a checkpoint.
         observers: called after steps, validations and checkpoints.
-        saving: all ranks have agreed that it is.
     """
 
     native = False
@@ -47,93 +46,93 @@ class MetricsCallback(pl.Callback):
         self, config: Config, plan: Plan, stop: Stop, progress: Progress, prints: bool = True
     ) -> None:
         self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
+        self.heartbeat = progress.heartbeat
         self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
         self.metrics: dict[str, float] = {}
-        self.of_epoch: dict[str, float] = {}
+        self.epoch_metrics: dict[str, float] = {}
         self.observers, self.writes = Observers(), prints and not config.trainer.fast_dev_run
         self.stopping = self.saving = False
-        self.received = Received(self._logged)
-        self.clock = Clock(plan)
+        self.receiver = MetricsReceiver(self._receive)
+        self.clock = Clock(plan, self.heartbeat)
         self._lr: Any = None
         self._units: float | None = None
-        self._aside: dict[str, float] = {}
+        self._for_next_row: dict[str, float] = {}
         self._unlogged: dict[str, float] = {}
         self._epoch_ending = self._validated = False
 
     def resume(self, metrics: dict[str, float]) -> None:
-        """Begin with the metrics of the checkpoint."""
+        """Start with the metrics of the checkpoint."""
         self.metrics = dict(metrics)
 
     def names(self) -> list[str]:
-        """Return the names of the metrics, as far as they are known before they are measured."""
+        """Return the names of the metrics that are known before training."""
         return []
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """The rate of the last step: an epoch that resumes with its validation is still to be written."""
+        """Save the last learning rate, for an epoch that resumes with its validation and is still to be written."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """See on_save_checkpoint."""
+        """Restore the last learning rate."""
         self._lr = checkpoint.get("lr")
 
     # --- training -------------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """A schedule that watches a metric may ask for one of before the resume."""
+        """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
         trainer.callback_metrics.update(known)
         self.clock.batch_over()
-        heartbeat.enter("step", "data")
-        self.progress.begin()
+        self.heartbeat.enter("step", "data")
+        self.progress.start_training()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Remember the learning rate that this step uses."""
-        if (
-            optimizer is _plain(trainer.optimizers[0]) and optimizer.param_groups
-        ):  # else Lightning's own, for none
+        """Remember the learning rate of this step."""
+        # without an optimizer, Lightning passes one without groups
+        if optimizer is _torch_optimizer(trainer.optimizers[0]) and optimizer.param_groups:
             self._lr = optimizer.param_groups[0].get("lr")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After a batch, and so perhaps after an optimizer step."""
+        """Count a batch, and the optimizer step that it may complete."""
         stepped = (batch_idx + 1) % self.plan.accumulate == 0
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         units, self._units = self._units, None
-        self.progress.batch(trainer.current_epoch, batch_idx, fresh, units)
-        heartbeat.trained_batch(steps_done(trainer))
+        self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, units)
+        self.heartbeat.trained_batch(steps_done(trainer))
         self.clock.batch_over()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """What is logged from here on is of the epoch; of one that resumed with its validation, this comes first."""
+        """Treat values logged from here on as those of the epoch; an epoch that resumes with its validation starts here."""
         self._epoch_ending = True
 
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
     ) -> dict[str, float] | None:
-        """The metrics, if they are due at this step."""
+        """Count an optimizer step; return the metrics if they are due, else None."""
         trainer.steps_done += 1  # type: ignore[attr-defined]
         step = steps_done(trainer)
         if step >= self.plan.total_steps:
-            trainer.should_stop = True  # max_steps may end the run in the middle of an epoch
+            trainer.should_stop = True  # max_steps may end the run within an epoch
         last = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
         if not last and step % self.every:
-            self._look_at_flag(trainer)
+            self._check_stop_flag(trainer)
             return None
         fresh = {**self._reduce(trainer, module, "train"), **self._learning_rate(module, step)}
         if last:
-            self.of_epoch, self._unlogged, self._epoch_ending = fresh, {}, True
-        self._measured(trainer, module, Step(step, trainer.current_epoch, batch_idx + 1, fresh, last=last))
+            self.epoch_metrics, self._unlogged, self._epoch_ending = fresh, {}, True
+        self._use_metrics(trainer, module, Step(step, trainer.current_epoch, batch_idx + 1, fresh, last=last))
         return fresh
 
-    def _measured(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
+    def _use_metrics(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
         """Use the metrics that were reduced at a step."""
 
     def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
@@ -151,77 +150,77 @@ class MetricsCallback(pl.Callback):
         batch_idx: int,
         *_: Any,
     ) -> None:
-        """A validation may be long: the ranks agree as often as in training."""
-        heartbeat.evaluated_batch()
+        """Let the ranks agree to stop as often as in training, because a validation may be long."""
+        self.heartbeat.evaluated_batch()
         if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
             self._agree(trainer.strategy.reduce(self._requests(pl_module), reduce_op="sum").tolist())
-        self._look_at_flag(trainer)
+        self._check_stop_flag(trainer)
 
     on_test_batch_end = on_validation_batch_end
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Training waits."""
-        heartbeat.enter("validation")
+        """Report the start of a validation."""
+        self.heartbeat.enter("validation")
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation."""
         self._validated = True
-        self.of_epoch |= self._reduce(trainer, pl_module, "val")
+        self.epoch_metrics |= self._reduce(trainer, pl_module, "val")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """What a module has logged in it."""
+        """Collect the values that a module has logged during validation."""
         self._collect(trainer)
-        heartbeat.enter("step", "data")
+        self.heartbeat.enter("step", "data")
         self.clock.batch_over()
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch."""
         self._collect(trainer)
-        self.of_epoch = self._learning_rate(pl_module, steps_done(trainer)) | self.of_epoch
+        self.epoch_metrics = self._learning_rate(pl_module, steps_done(trainer)) | self.epoch_metrics
         for name, value in self._unlogged.items():
-            if not {name, f"{name}_step", f"{name}_epoch"} & self.of_epoch.keys():
-                self.of_epoch[name] = value
+            if not {name, f"{name}_step", f"{name}_epoch"} & self.epoch_metrics.keys():
+                self.epoch_metrics[name] = value
         if not self.native:
-            self.metrics |= self.of_epoch
-        self._write(trainer, self.of_epoch)
-        self.progress.validated(min(trainer.current_epoch, self.plan.max_epochs - 1), self.of_epoch)
-        self.observers.after_validation(steps_done(trainer), self.of_epoch)
+            self.metrics |= self.epoch_metrics
+        self._write(trainer, self.epoch_metrics)
+        self.progress.end_epoch(min(trainer.current_epoch, self.plan.max_epochs - 1), self.epoch_metrics)
+        self.observers.after_validation(steps_done(trainer), self.epoch_metrics)
         self._epoch_ending = False
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce and write the metrics of the test."""
         self._collect(trainer)
-        tested = self._tested(trainer, pl_module)
+        tested = self._test_metrics(trainer, pl_module)
         self.metrics |= tested
         self._write(trainer, tested)
 
-    def _tested(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
+    def _test_metrics(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
         """Return the metrics of the test."""
         return dict(self._unlogged)
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Nothing is tested yet."""
+        """Forget values from before the test."""
         self._unlogged = {}
 
-    def judged(self, key: str, monitor: str) -> dict[str, float]:
-        """All that was measured in this epoch, in which `monitor` may be missing if nothing was validated.
+    def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
+        """Return the metrics of this epoch; `monitor` may be missing if there was no validation.
 
         Raises:
-            ConfigError: there is no such metric; `key` is the one of the configuration that names it.
+            ConfigError: there is no metric with the name `monitor`, which is the value of the configuration `key`.
         """
-        return self._unlogged | self.of_epoch
+        return self._unlogged | self.epoch_metrics
 
     # --- from Lightning -------------------------------------------------------------------------------------------------
 
     def _collect(self, trainer: pl.Trainer) -> None:
-        """Collect what was logged in the loop that ends and not handed to the loggers."""
+        """Collect values that were logged in this loop but not passed to the loggers."""
 
-    def _logged(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
-        """What Lightning, or another callback, hands to the loggers."""
+    def _receive(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
+        """Handle values that Lightning or a callback passes to the loggers."""
         if not trainer_logs:
-            self._aside |= values  # such as LearningRateMonitor's: written with the next row
+            self._for_next_row |= values  # such as those of LearningRateMonitor
         elif trainer.validating or self._epoch_ending:
-            self.of_epoch |= values
+            self.epoch_metrics |= values
         elif trainer.training:
             fresh = {**values, **self._learning_rate(trainer.lightning_module, 0)}
             self.metrics |= values
@@ -237,21 +236,21 @@ class MetricsCallback(pl.Callback):
         """Return metrics over all ranks, and agree to stop."""
         if trainer.world_size > 1:
             self._agree(trainer.strategy.reduce(self._requests(module), reduce_op="sum").tolist())
-        self._look_at_flag(trainer)
+        self._check_stop_flag(trainer)
         return {}
 
     def _requests(self, module: pl.LightningModule) -> torch.Tensor:
-        """To stop, and to save; and what was measured of the efficiency."""
+        """Return the numbers that are reduced with the metrics: requests to stop and to save, and the efficiency."""
         requests = [self.stop.requested is not None, self.writes and self.observers.requests_checkpoint()]
-        numbers = [*requests, *heartbeat.efficiency.numbers()]
+        numbers = [*requests, *self.heartbeat.efficiency.numbers()]
         return torch.tensor(numbers, dtype=torch.float64, device=module.device)
 
     def _agree(self, requests: list[float]) -> None:
         self.stopping, self.saving = (request > 0 for request in requests[:2])
-        heartbeat.efficiency.agree(requests[2:])
+        self.heartbeat.efficiency.set_sums(requests[2:])
 
-    def _look_at_flag(self, trainer: pl.Trainer) -> None:
-        """A single rank needs no agreement to stop."""
+    def _check_stop_flag(self, trainer: pl.Trainer) -> None:
+        """Update the stop and save flags of a single rank, which needs no agreement."""
         if trainer.world_size == 1:
             self.stopping = self.stop.requested is not None
             self.saving = self.writes and self.observers.requests_checkpoint()
@@ -260,15 +259,15 @@ class MetricsCallback(pl.Callback):
         step = steps_done(trainer)
         epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
         if self.csv:
-            self.csv.write(step, epoch, self._aside | metrics)
-        self._aside = {}
+            self.csv.write(step, epoch, self._for_next_row | metrics)
+        self._for_next_row = {}
 
 
 class TaskMetrics(MetricsCallback):
-    """Metrics of a task of this project: sums on each rank, reduced here together with the requests to stop.
+    """Metrics of a task of this project: sums on each rank, reduced together with the requests to stop.
 
     Args:
-        task: what is trained.
+        task: the task, whose metrics they are.
     """
 
     native = True
@@ -278,32 +277,36 @@ class TaskMetrics(MetricsCallback):
         self.task = task
 
     def resume(self, metrics: dict[str, float]) -> None:
-        """Begin with the metrics of the checkpoint; an epoch that resumes with its validation has those of its training."""
+        """Start with the metrics of the checkpoint; an epoch that resumes with its validation gets the training metrics."""
         super().resume(metrics)
         train = self.task.names("train")
-        self.of_epoch = {name: value for name, value in metrics.items() if name in train}
+        self.epoch_metrics = {name: value for name, value in metrics.items() if name in train}
 
     def names(self) -> list[str]:
         """Return the names of all metrics of the task."""
         return self.task.names("train", "val", "test")
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reduce the metrics of the validation, and show them to schedules and callbacks that watch one of them."""
+        """Reduce the metrics of the validation, and provide them to schedules and callbacks that watch one of them."""
         super().on_validation_epoch_end(trainer, pl_module)
-        known = {n: torch.tensor(v, dtype=torch.float64) for n, v in self.of_epoch.items()}
+        known = {n: torch.tensor(v, dtype=torch.float64) for n, v in self.epoch_metrics.items()}
         trainer.callback_metrics.update(known)
 
-    def _measured(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
+    def _use_metrics(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
         assert isinstance(module, TaskModule)
         if not step.last:
             self._write(trainer, dict(step.metrics))
-        self.observers.after_step(replace(step, counted=[module.train_sums.counted()]))
+        self.observers.after_step(replace(step, batch_counts=[module.train_sums.take_batch_counts()]))
 
     def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
         assert isinstance(module, TaskModule)
         if isinstance(self.config.schedule, OtherSchedule):
             return super()._learning_rate(module, step)
-        return {"lr": learning_rate(self.config, self.plan, step - 1, module.devices)}
+        return {
+            "lr": learning_rate(
+                self.config.optimizer, self.config.schedule, self.plan, step - 1, module.devices
+            )
+        }
 
     def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
         """Return metrics over all ranks, and agree to stop: one reduction, one wait for the device."""
@@ -317,38 +320,34 @@ class TaskMetrics(MetricsCallback):
         self.metrics |= fresh
         return fresh
 
-    def _tested(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
+    def _test_metrics(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
         return self._reduce(trainer, module, "test")
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         for logger in trainer.loggers:
-            if logger is not self.received:
+            if logger is not self.receiver:
                 logger.log_metrics(metrics, step=steps_done(trainer))
                 logger.save()
         super()._write(trainer, metrics)
 
 
 class ModuleMetrics(MetricsCallback):
-    """Metrics that a user's module logs by itself: they come from Lightning, by way of `loggers.Received` and `Trainer.collected`."""
+    """Metrics that a user's module logs, received from Lightning by `loggers.MetricsReceiver` and `Connector.collected`."""
 
-    def judged(self, key: str, monitor: str) -> dict[str, float]:
-        """Return all that was measured in this epoch.
-
-        Raises:
-            ConfigError: a module that was validated has logged no metric of this name.
-        """
-        known = super().judged(key, monitor)
-        # without a validation its metrics are not missed
-        trains = not self.plan.val_batches and "val" not in monitor
-        if self._validated or trains:
-            monitored(self.metrics | known, monitor, key)
+    def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
+        """Return the metrics of this epoch. Raises ConfigError if the module was validated and has logged no metric of this name."""
+        known = super().monitored_metrics(key, monitor)
+        # without a validation, its metrics may be missing
+        is_training_metric = not self.plan.val_batches and "val" not in monitor
+        if self._validated or is_training_metric:
+            monitored_value(self.metrics | known, monitor, key)
         return known
 
     def _collect(self, trainer: pl.Trainer) -> None:
-        collected = renamed(trainer._logger_connector.collected, trainer.is_global_zero)  # type: ignore[attr-defined]
+        collected = prefix_reserved_names(trainer._logger_connector.collected, trainer.is_global_zero)  # type: ignore[attr-defined]
         self._unlogged |= {name: float(value) for name, value in collected.items()}
 
 
-def _plain(optimizer: Any) -> Any:
-    """Torch's own optimizer below Lightning's."""
+def _torch_optimizer(optimizer: Any) -> Any:
+    """Return torch's optimizer from Lightning's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)

@@ -1,64 +1,67 @@
-"""Takes the times within a batch, for the heartbeat: when it came, when the forward pass and the average of the gradients were done."""
+"""Report to the heartbeat when a batch arrived, and when its forward pass and gradient averaging were done."""
 
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
-from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.lightning.loop.pace import Pace
-from train_anywhere.training.lightning.loop.waiting import Waiting
+from train_anywhere.training.lightning.loop.wait_timer import WaitTimer
 from train_anywhere.training.plan import Plan
 
 
 class Clock(pl.Callback):
-    """The first callback of all, so that the work of the others is not taken for a wait for data or for other ranks."""
+    """The first of all callbacks, so that the work of others does not count as waiting for data or for other ranks."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, heartbeat: Heartbeat) -> None:
+        self.plan, self.heartbeat = plan, heartbeat
         self.pace: Pace | None = None
-        self.waiting: Waiting | None = None
+        self.wait_timer: WaitTimer | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The strategy is known."""
-        self.pace, self.waiting = Pace(trainer), Waiting(trainer, pl_module)
+        """Create the timers, now that the strategy is set up."""
+        self.pace, self.wait_timer = (
+            Pace(trainer, self.heartbeat),
+            WaitTimer(trainer, pl_module, self.heartbeat),
+        )
 
     def batch_over(self) -> None:
-        """From here on the next batch is waited for."""
+        """Start the time of the next batch."""
         if self.pace:
-            self.pace.begin()
+            self.pace.start()
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """The batch has come."""
-        heartbeat.fetched()
-        if self.waiting and batch_idx % self.plan.accumulate == 0:
-            self.waiting.begin()
+        """Report that the batch has arrived."""
+        self.heartbeat.fetched()
+        if self.wait_timer and batch_idx % self.plan.accumulate == 0:
+            self.wait_timer.start()
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        """The forward pass is over."""
+        """Report the end of the forward pass."""
         if self.pace:
             self.pace.forward()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """The gradients are averaged."""
-        if self.waiting:
-            self.waiting.averaged()
+        """Report that the gradients are averaged."""
+        if self.wait_timer:
+            self.wait_timer.mark_average()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After a batch, and so perhaps after an optimizer step."""
-        if self.pace and self.waiting and (batch_idx + 1) % self.plan.accumulate == 0:
-            self.waiting.end()
-            self.pace.follow(self.waiting.last)
+        """Report the end of an optimizer step, if the batch completes one."""
+        if self.pace and self.wait_timer and (batch_idx + 1) % self.plan.accumulate == 0:
+            self.wait_timer.end()
+            self.pace.watch(self.wait_timer.last)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The parameters are left without hooks."""
+        """Remove the hook from the parameters."""
         if self.pace:
-            self.pace.follow(None)
+            self.pace.watch(None)

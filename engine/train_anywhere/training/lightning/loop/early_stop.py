@@ -1,4 +1,4 @@
-"""Early stopping, as a callback: when a watched metric has not improved for some validations."""
+"""Early stopping as a callback: stop when a metric has not improved for some validations."""
 
 import math
 from typing import Any
@@ -11,25 +11,25 @@ from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 
 
 class EarlyStop(pl.Callback):
-    """Ends the training when a metric has not improved for `patience` validations."""
+    """Callback that ends training when a metric has not improved for `patience` validations."""
 
     def __init__(self, rule: EarlyStopping, metrics: MetricsCallback) -> None:
         self.rule, self.metrics, self.patience = rule, metrics, Patience()
         self._sign = 1 if rule.mode == "min" else -1
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Judge the epoch, if it was validated."""
+        """Compare the epoch with the best one, if it was validated."""
         if self.rule.patience is None or self.rule.monitor is None:
             return
-        measured = self.metrics.judged("trainer.early_stopping.monitor", self.rule.monitor)
+        measured = self.metrics.monitored_metrics("trainer.early_stopping.monitor", self.rule.monitor)
         if self.rule.monitor in measured:
-            self.patience.judge(measured[self.rule.monitor], self.rule)
+            self.patience.update(measured[self.rule.monitor], self.rule)
             self._end_if_over(trainer)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """What a resumed run has to know; the best value is written as a cost: lower is better, infinity is none yet."""
+        """Save the best value, as a cost (lower is better; infinity: no value yet), and the epochs waited since."""
         best = self.patience.best
         cost = math.inf if best is None else self._sign * best
         checkpoint["early_stop"] = {"best": cost, "waited": self.patience.waited}
@@ -37,12 +37,12 @@ class EarlyStop(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep counting; a run that had stopped early is over."""
+        """Restore the count; a run that had stopped early stops again."""
         saved = checkpoint["early_stop"]
         best = None if saved["best"] == math.inf else self._sign * saved["best"]
         self.patience = Patience(best, saved["waited"])
         self._end_if_over(trainer)
 
     def _end_if_over(self, trainer: pl.Trainer) -> None:
-        if self.patience.over(self.rule):
+        if self.patience.should_stop(self.rule):
             trainer.should_stop = True

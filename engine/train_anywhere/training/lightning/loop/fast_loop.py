@@ -1,9 +1,9 @@
-"""Lightning's loop over the batches of an epoch, which for an ordinary step calls what somebody has overridden, and nothing else.
+"""Lightning's loop over the batches of an epoch, changed so that a usual step calls only overridden hooks.
 
-Lightning's own calls some thirty hooks of each callback and of the module in every step, each within a profiler's context, whether
-anybody has written one or not; that, and not the training, is most of what its Trainer adds to a step (engine/benchmarks/step.py). Here
-the hooks that were overridden are looked up once an epoch. They are called in Lightning's order, with the same arguments, and what a
-checkpoint holds of the loop is the same. A step that is anything but ordinary is left to Lightning: see `unusual`.
+Lightning calls about thirty hooks of each callback and of the module in every step, each in a profiler context, even if none is
+overridden. This is most of the time that its Trainer adds to a step (engine/benchmarks/step.py). Here the overridden hooks are looked
+up once per epoch and called in Lightning's order, with the same arguments. A checkpoint holds the same loop state.
+Lightning's own loop runs all other kinds of steps: see `find_unsupported`.
 """
 
 import traceback
@@ -37,51 +37,50 @@ HOOKS = (
     "on_before_optimizer_step",
     "on_train_batch_end",
 )
-"""Of callbacks and of the module, in a step."""
+"""Hooks of callbacks and of the module in a step."""
 
-OF_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-"""Hooks of the module, or of a LightningDataModule, around the batch's way to the device."""
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks of the module, or of a LightningDataModule, that move a batch to the device."""
 
 
 class FastEpochLoop(_TrainingEpochLoop):
-    """One epoch.
+    """The loop over the batches of one epoch; `validates` returns whether the epoch ends with a validation.
 
-    Args:
-        validates: whether the epoch that is ending has a validation.
-        fast: `trainer.fast_step`; without it each step is left to Lightning.
+    With `fast=False` (`trainer.fast_step`), Lightning's own loop runs each step.
     """
 
     def __init__(self, trainer: pl.Trainer, validates: Callable[[], bool], fast: bool = True) -> None:
         super().__init__(trainer)
-        self._validates, self._wanted = validates, fast
+        self._validates, self._allowed = validates, fast
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._after: list[Any] = []
-        self._attributes: dict[str, Any] = {}  # of the module, set without a search in its parameters
+        # of the module; setting them here avoids a search in its parameters
+        self._attributes: dict[str, Any] = {}
         self._module: Any = None
         self._fast = self._moves = self._takes_index = self._zeroes = self._clips = False
 
     def on_run_start(self, data_fetcher: _DataFetcher) -> None:
-        """An epoch begins: look up what is overridden."""
+        """Look up the overridden hooks at the start of an epoch."""
         super().on_run_start(data_fetcher)
         trainer, module = self.trainer, self.trainer.lightning_module
         self._module, self._attributes = module, vars(module)
         self._zeroes = overrides(module, "optimizer_zero_grad")
         self._clips = bool(trainer.gradient_clip_val) or overrides(module, "configure_gradient_clipping")
         self._fast = (
-            self._wanted
+            self._allowed
             and not isinstance(data_fetcher, _DataLoaderIterDataFetcher)
-            and unusual(trainer) is None
+            and find_unsupported(trainer) is None
         )
-        self._hooks = {name: overridden_hooks(trainer, name) for name in HOOKS}
+        self._hooks = {name: find_hooks(trainer, name) for name in HOOKS}
         self._after = [c for c in trainer.callbacks if hasattr(c, "after_batch")]  # type: ignore[attr-defined]
         self._takes_index = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         owners = [owner for owner in (module, trainer.datamodule) if owner is not None]
         self._moves = trainer.strategy.root_device.type != "cpu" or any(
-            overrides(owner, name) for owner in owners for name in OF_TRANSFER
+            overrides(owner, name) for owner in owners for name in TRANSFER_HOOKS
         )
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
-        """One batch. Raises StopIteration: there is none left, or the module wants no more of this epoch."""
+        """Train on one batch. Raises StopIteration if none is left, or if the module skips the rest of this epoch."""
         if self.restarting or not self._fast:
             super().advance(data_fetcher)
             return
@@ -116,7 +115,7 @@ class FastEpochLoop(_TrainingEpochLoop):
             trainer._logger_connector.update_train_step_metrics()
 
     def on_advance_end(self, data_fetcher: _DataFetcher) -> None:
-        """After a batch and all its hooks: `after_batch` of callbacks, a validation and all else that may be due at an epoch's end."""
+        """Call `after_batch` of callbacks after all hooks of a batch, then Lightning's end of the epoch if due."""
         trainer = self.trainer
         for callback in self._after:
             callback.after_batch(trainer, self.batch_idx)
@@ -130,23 +129,23 @@ class FastEpochLoop(_TrainingEpochLoop):
         return self._validates()
 
     def _broadcast_sigterm_tensor(self) -> None:
-        """Nothing: the ranks agree to stop when they reduce their metrics anyway (`callbacks.MetricsCallback`)."""
+        """Do nothing: the ranks agree to stop when they reduce their metrics (`callbacks.MetricsCallback`)."""
 
     def _on_device(self, batch: Any) -> Any:
-        """A batch of the loader, where the module wants it."""
+        """Return a batch of the loader on the module's device."""
         if not self._moves:
             return batch
         batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
         return self.trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
     def _train(self, batch: Any, index: int) -> dict[str, Any]:
-        """Forward and backward pass, and the optimizer's step if enough batches are accumulated; returns what the module returned."""
-        optimizer, made = self.trainer.strategy.optimizers[0], dict[str, Any]()
+        """Run forward and backward pass, and the optimizer step if enough batches are accumulated; return the module's outputs."""
+        optimizer, outputs = self.trainer.strategy.optimizers[0], dict[str, Any]()
 
         def closure() -> torch.Tensor | None:
-            made.clear()  # an optimizer may call it more than once
-            made.update(self._gradients(batch, index, optimizer))
-            return made.get("loss")
+            outputs.clear()  # an optimizer may call this more than once
+            outputs.update(self._compute_gradients(batch, index, optimizer))
+            return outputs.get("loss")
 
         if self._should_accumulate():
             with _block_parallel_sync_behavior(self.trainer.strategy, block=True):
@@ -154,43 +153,45 @@ class FastEpochLoop(_TrainingEpochLoop):
         else:
             stepped = self.automatic_optimization.optim_progress.optimizer.step
             stepped.increment_ready()
-            optimizer.step(lambda: self._ready(closure(), optimizer))
+            optimizer.step(lambda: self._before_step(closure(), optimizer))
             stepped.increment_completed()
-        return made
+        return outputs
 
-    def _gradients(self, batch: Any, index: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Forward and backward pass; returns what the module returned, its loss detached."""
+    def _compute_gradients(self, batch: Any, index: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Run forward and backward pass; return the module's outputs with the loss detached."""
         trainer = self.trainer
         arguments = (batch, index) if self._takes_index else (batch,)
         with torch.enable_grad():
-            output = self._within("training_step", trainer.strategy.training_step, *arguments)
+            output = self._call_as_hook("training_step", trainer.strategy.training_step, *arguments)
             if output is None and trainer.world_size > 1:
                 raise ConfigError(
-                    f"training_step of {type(trainer.lightning_module).__name__} returned None, and a rank can't skip a step that the "
-                    "others make; return a loss in each step, such as 0 * loss."
+                    f"training_step of {type(trainer.lightning_module).__name__} returned None, and one rank can't skip a step that the "
+                    "others run; return a loss in each step, such as 0 * loss."
                 )
-            loss, made = loss_of(output, trainer.accumulate_grad_batches)
+            loss, outputs = split_output(output, trainer.accumulate_grad_batches)
             if index % trainer.accumulate_grad_batches == 0:
-                self._zero(index, optimizer)
+                self._zero_gradients(index, optimizer)
             if loss is not None:
                 self._backward(loss)
-        return made
+        return outputs
 
-    def _zero(self, index: int, optimizer: torch.optim.Optimizer) -> None:
-        """A new step's gradients begin at nothing."""
+    def _zero_gradients(self, index: int, optimizer: torch.optim.Optimizer) -> None:
+        """Clear the gradients for a new step."""
         zeroed = self.automatic_optimization.optim_progress.optimizer.zero_grad
         zeroed.increment_ready()
         self._call("on_before_zero_grad", optimizer)
         zeroed.increment_started()
         if self._zeroes:
             epoch = self.trainer.current_epoch
-            self._within("optimizer_zero_grad", self._module.optimizer_zero_grad, epoch, index, optimizer)
+            self._call_as_hook(
+                "optimizer_zero_grad", self._module.optimizer_zero_grad, epoch, index, optimizer
+            )
         else:
             optimizer.zero_grad()
         zeroed.increment_completed()
 
     def _backward(self, loss: torch.Tensor) -> None:
-        """The strategy averages the gradients over the ranks meanwhile, or afterwards."""
+        """Run the backward pass; the strategy averages the gradients over the ranks during or after it."""
         strategy = self.trainer.strategy
         strategy.pre_backward(loss)
         self._call("on_before_backward", loss)
@@ -198,8 +199,10 @@ class FastEpochLoop(_TrainingEpochLoop):
         self._call("on_after_backward")
         strategy.post_backward(loss.detach())
 
-    def _ready(self, loss: torch.Tensor | None, optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
-        """The gradients are there; the optimizer is about to use them."""
+    def _before_step(
+        self, loss: torch.Tensor | None, optimizer: torch.optim.Optimizer
+    ) -> torch.Tensor | None:
+        """Call the hooks before an optimizer step and clip the gradients; return the loss."""
         self._call("on_before_optimizer_step", optimizer)
         trainer = self.trainer
         if self._clips:
@@ -212,25 +215,25 @@ class FastEpochLoop(_TrainingEpochLoop):
         return loss
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """A hook of the callbacks, then of the module; returns what the module's returned."""
-        answer = None
+        """Call a hook of the callbacks, then of the module; return the result of the module's hook."""
+        result = None
         for hook in self._hooks[name]:
-            answer = self._within(name, hook, *arguments)
-        return answer
+            result = self._call_as_hook(name, hook, *arguments)
+        return result
 
-    def _within(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it as the hook of this name: what `self.log` may do depends on it."""
+    def _call_as_hook(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function as the hook of this name, which decides how `self.log` works in it."""
         attributes = self._attributes
         before, attributes["_current_fx_name"] = attributes["_current_fx_name"], name
-        answer = function(*arguments)
+        result = function(*arguments)
         attributes["_current_fx_name"] = before
-        return answer
+        return result
 
 
-def loss_of(output: Any, accumulate: int) -> tuple[torch.Tensor | None, dict[str, Any]]:
-    """What to go backward from, and what callbacks get.
+def split_output(output: Any, accumulate: int) -> tuple[torch.Tensor | None, dict[str, Any]]:
+    """Return the loss for the backward pass, and the outputs for callbacks.
 
-    Lightning would divide by 1, and copy: with a small network two of the dearer operations of a step.
+    Without accumulation Lightning would still divide by 1 and copy, two of the more expensive operations with a small network.
     """
     if accumulate == 1 and isinstance(output, torch.Tensor):
         return output, {"loss": output.detach()}
@@ -238,66 +241,67 @@ def loss_of(output: Any, accumulate: int) -> tuple[torch.Tensor | None, dict[str
     return result.closure_loss, result.asdict() if result.loss is not None else {}
 
 
-def refuse_user_ends(owner: Any, *names: str) -> None:
-    """Make a StopIteration that user code raises in these methods of a loop an error: Lightning ends the epoch without a message."""
+def refuse_user_stop_iteration(owner: Any, *names: str) -> None:
+    """Turn a StopIteration of user code in these methods of a loop into an error: Lightning would silently end the epoch."""
     for name in names:
-        setattr(owner, name, partial(_without_user_ends, getattr(owner, name)))
+        setattr(owner, name, partial(_call_without_user_stop, getattr(owner, name)))
 
 
-def _without_user_ends(method: Callable[..., Any], *arguments: Any) -> Any:
+def _call_without_user_stop(method: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return method(*arguments)
     except StopIteration as end:
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
-        own = Path(frames[-1].co_filename).name in ("training_epoch_loop.py", "fast_loop.py")  # -1 of a hook
+        # on_train_batch_start has returned -1
+        own = Path(frames[-1].co_filename).name in ("training_epoch_loop.py", "fast_loop.py")
         if own or any(Path(code.co_filename).name == "fetchers.py" for code in frames):
             raise
         raise user_error(end) from end
 
 
-def unusual(trainer: pl.Trainer) -> str | None:
-    """Why the steps of this training are left to Lightning's own loop; None: they are ordinary."""
+def find_unsupported(trainer: pl.Trainer) -> str | None:
+    """Return why Lightning's own loop must run the steps of this training, or None if the fast loop can."""
     module, strategy, precision = trainer.lightning_module, trainer.strategy, trainer.precision_plugin
     steps = (Strategy.optimizer_step, DDPStrategy.optimizer_step)
     if not module.automatic_optimization:
-        return "the module steps by hand"
+        return "the module uses manual optimization"
     if len(trainer.optimizers) != 1:
-        return "it has not one optimizer"
+        return "the number of optimizers is not 1"
     if overrides(module, "optimizer_step"):
-        return "the module steps its optimizer itself"
+        return "the module overrides optimizer_step"
     if not isinstance(trainer.profiler, PassThroughProfiler):
-        return "a profiler measures its parts"
+        return "a profiler is used"
     if (
         type(precision) not in (Precision, MixedPrecision, BFloat16)
         or getattr(precision, "scaler", None) is not None
     ):
-        return "its precision scales the loss"
+        return "the precision plugin scales the loss"
     if type(strategy).optimizer_step not in steps or getattr(strategy, "_model_averager", None) is not None:
-        return "its strategy steps in its own way"
+        return "the strategy has its own optimizer_step"
     if type(strategy).backward is not Strategy.backward or strategy.handles_gradient_accumulation:
-        return "its strategy goes backward in its own way"
+        return "the strategy has its own backward pass"
     return None
 
 
-def overridden_hooks(trainer: pl.Trainer, name: str) -> list[Callable[..., Any]]:
-    """Those of the callbacks, then the module's."""
+def find_hooks(trainer: pl.Trainer, name: str) -> list[Callable[..., Any]]:
+    """Return the overridden hooks of this name, of the callbacks first, then of the module."""
     module = trainer.lightning_module
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
 
     def bound(callback: pl.Callback) -> Callable[..., Any]:
         hook = getattr(callback, name)
-        return lambda *arguments: silent(hook(trainer, module, *arguments))
+        return lambda *arguments: ignore(hook(trainer, module, *arguments))
 
     found = [bound(callback) for callback in callbacks if overrides(callback, name)]
     return [*found, getattr(module, name)] if overrides(module, name) else found
 
 
-def silent(answer: Any) -> None:
-    """What a callback returns means nothing."""
+def ignore(result: Any) -> None:
+    """Drop the result of a callback's hook, as Lightning does."""
 
 
 def overrides(owner: Any, name: str) -> bool:
-    """Whether a hook of a callback, module or data module is somebody's own: of its class, or set on the object itself."""
+    """Return whether a callback, module or data module overrides a hook, in its class or on the object itself."""
     bases = (pl.LightningModule, pl.Callback, pl.LightningDataModule)
     base = next(b for b in bases if isinstance(owner, b))
     return getattr(getattr(owner, name), "__func__", None) is not getattr(base, name)

@@ -1,7 +1,7 @@
-"""How long a rank works by itself in a batch: from the end of the last one until its own gradients are there.
+"""Measure a rank's own work in a batch: from the end of the last batch until its own gradients are computed.
 
-What comes after waits for other ranks: the average of the gradients comes with the slowest. Which parameter's gradient is the last
-one is known once `training/lightning/loop/waiting.py` has seen a step; until then the work ends with the forward pass.
+The time after that depends on other ranks, because averaging gradients waits for the slowest rank. `wait_timer.py` finds out which
+parameter gets its gradient last; until it has seen a step, the own work ends with the forward pass.
 """
 
 from typing import Any
@@ -9,19 +9,20 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from train_anywhere.monitor.heartbeat import own as heartbeat
+from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
 
 class Pace:
-    """Measures it, once a batch.
+    """Measures the own work, once per batch.
 
-    On a GPU the program only queues the work; two events in that queue take the time there, and are read when they have
-    passed, some batches later: nothing waits for them. FSDP gathers weights in the forward pass, which waits for others: there
+    The program only queues the work of a GPU. Two events in the queue take the time there; they are read some batches later, when
+    they have passed, so nothing waits for them. FSDP gathers weights in the forward pass, which waits for other ranks: with it,
     only the wait for data is the rank's own.
     """
 
-    def __init__(self, trainer: pl.Trainer) -> None:
+    def __init__(self, trainer: pl.Trainer, heartbeat: Heartbeat) -> None:
+        self.heartbeat = heartbeat
         device = trainer.strategy.root_device
         self.gathers, self.queues = isinstance(trainer.strategy, FullyShardedStrategy), device.type == "cuda"
         self._first: Any = None
@@ -29,10 +30,10 @@ class Pace:
         self._known = 0.0
         self._followed: torch.Tensor | None = None
         self._hook: Any = None
-        self._there = False
+        self._done = False
 
-    def follow(self, parameter: torch.Tensor | None) -> None:
-        """From here on the gradient of this one is the last of a backward pass; None: of nothing any more."""
+    def watch(self, parameter: torch.Tensor | None) -> None:
+        """Watch this parameter as the last to get its gradient; None stops watching."""
         if parameter is self._followed:
             return
         if self._hook:
@@ -41,44 +42,44 @@ class Pace:
         if parameter is not None:
             self._hook = parameter.register_post_accumulate_grad_hook(self._gradient)
 
-    def begin(self) -> None:
-        """A batch is done."""
-        self._there = False
+    def start(self) -> None:
+        """Start the time of the next batch."""
+        self._done = False
         if self.queues and self._first is None:
-            self._first = event()
+            self._first = record_event()
 
     def forward(self) -> None:
-        """The forward pass is queued, or done."""
-        heartbeat.at("backward")
+        """Note the end of the forward pass, which is computed, or queued on a GPU."""
+        self.heartbeat.at("backward")
         if self._followed is None:
-            self._computed()
+            self._mark_computed()
 
     def _gradient(self, parameter: torch.Tensor) -> None:
-        """The rank's gradients are there."""
-        self._computed()
+        """Note the last gradient of a backward pass."""
+        self._mark_computed()
 
-    def _computed(self) -> None:
-        """A batch may go backward several times, and wait for others in between: the first time counts."""
-        if self._there:
+    def _mark_computed(self) -> None:
+        """Report the own work, at the first backward pass of a batch: between several of them a rank may wait for others."""
+        if self._done:
             return
-        self._there = True
+        self._done = True
         if self.gathers:
-            heartbeat.computed(heartbeat.waited)
+            self.heartbeat.computed(self.heartbeat.waited)
         else:
-            heartbeat.computed(self._of_queue() if self.queues else None)
+            self.heartbeat.computed(self._gpu_seconds() if self.queues else None)
 
-    def _of_queue(self) -> float:
-        """Of the newest batch that was measured."""
+    def _gpu_seconds(self) -> float:
+        """Return the seconds that the GPU worked in the newest measured batch."""
         if self._first is not None and self._last is None:
-            self._last = event()
+            self._last = record_event()
         elif self._last is not None and self._last.query():
             self._known = self._first.elapsed_time(self._last) / 1000
             self._first = self._last = None
         return self._known
 
 
-def event() -> Any:
-    """A mark at the end of what the GPU has to do so far."""
-    made = torch.cuda.Event(enable_timing=True)
-    made.record()
-    return made
+def record_event() -> Any:
+    """Return a CUDA event at the end of the GPU's queue."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

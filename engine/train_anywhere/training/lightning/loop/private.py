@@ -1,4 +1,4 @@
-"""The private names of Lightning that the engine uses. A version without one of them is refused here, with one message."""
+"""The private names of Lightning that the engine uses; a version that lacks one of them is refused here, with one message."""
 
 import lightning
 
@@ -17,8 +17,8 @@ try:
     from lightning.pytorch.utilities.exceptions import _TunerExitException
 except ImportError as error:
     raise ConfigError(
-        f"lightning {lightning.__version__} is not a version that this engine knows ({error}); install the locked one: make setup. "
-        "A newer engine may know it: make update."
+        f"this engine does not support lightning {lightning.__version__} ({error}); install the locked version: make setup. "
+        "A newer engine may support it: make update."
     ) from error
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""TensorBoard files without a second framework in the process."""
+"""Write TensorBoard files without loading a second framework."""
 
 import sys
 import types
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(TensorBoardLogger):
-    """Writes event files into one folder; `self.log` of the module ends up here as well.
+    """Writes event files into one folder, also for the values of `self.log`.
 
     Args:
-        events: knows the folder, and what to do if its disk fails.
-        step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows
-            one curve.
+        events: provides the folder, and handles errors of its disk.
+        step: optimizer steps done before. Later events of an earlier attempt are purged, so a resumed run shows one curve.
     """
 
     def __init__(self, events: EventFileSync, step: int) -> None:
-        # tensorboard loads a framework of its own for its file functions if that is installed, unless this module exists
+        # tensorboard would load TensorFlow for its file functions, if installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         super().__init__(events.target, name="", version="", default_hp_metric=False)
         self.events, self.step = events, step
@@ -35,36 +34,36 @@ class TensorBoard(TensorBoardLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> "SummaryWriter | DummyExperiment":
-        """The writer of the file in use, for `add_image` and the like; one that does nothing while the disk fails."""
+        """The writer of the current file, for `add_image` and similar calls; a dummy while the disk fails."""
         if self._experiment is None:
-            self.events.attempt(self._open, self._reopen)
+            self.events.try_write(self._open, self._close)
         return self._experiment or DummyExperiment()
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """One point of each metric's curve, on the disk when this returns."""
+        """Write one point of each metric's curve, and flush it to disk."""
 
         def write() -> None:
             TensorBoardLogger.log_metrics(self, metrics, step)
             self.experiment.flush()
             self.step = max(self.step, step or 0)
 
-        self.events.attempt(write, self._reopen)
+        self.events.try_write(write, self._close)
 
     @rank_zero_only
     def save(self) -> None:
-        """Write out what is buffered, but no hparams.yaml: the run folder has its config.yaml."""
+        """Flush the buffer. No hparams.yaml is written, because the run folder has its config.yaml."""
         if self._experiment is not None:
-            self.events.attempt(self.experiment.flush, self._reopen)
+            self.events.try_write(self.experiment.flush, self._close)
 
     def finalize(self, status: str) -> None:
-        """The Trainer calls this after fit, and the test still has to be written: the file stays open."""
+        """Flush but keep the file open: the Trainer calls this after fit, and the test is still to be written."""
         self.save()
 
     def _open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._experiment = SummaryWriter(str(self.events.open()), purge_step=self.step + 1)
+        self._experiment = SummaryWriter(str(self.events.prepare_folder()), purge_step=self.step + 1)
 
-    def _reopen(self) -> None:
+    def _close(self) -> None:
         self._experiment = None

@@ -1,5 +1,9 @@
-"""How ranks share the work in Lightning, one file per strategy; `make` turns the name of `strategy=` into Lightning's object.
+"""Lightning strategies, one file each; `choose` maps the name in `strategy=` to a strategy.
 
-`ddp` and `fsdp` build on torch's, `dp` on DataParallel, `horovod` sends gradients itself (`horovod_gradients`). `environment` gives
-Lightning the ranks that `train_anywhere.distributed` has found, `store` lets them meet where they should, `device` picks this rank's.
+ddp, dp               on torch's DistributedDataParallel and DataParallel
+fsdp                  on torch's fully_shard; `blocks` finds the layers to split, `deferred_weights` builds a model without memory
+horovod               sends gradients itself, see `horovod_gradients`
+environment           passes the ranks that `train_anywhere.distributed` has found to Lightning
+rendezvous            the store in which the ranks of torch meet
+rank_device           the device of this rank
 """

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during backward."""
+"""torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during the backward pass."""
 
 import gc
 from typing import Any, cast
@@ -13,26 +13,27 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
-from train_anywhere.training.lightning.dropin.trained import late
+from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.loop.private import _init_dist_connection
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
 from train_anywhere.training.lightning.strategies.rendezvous import open_store
 
-COMPRESSED = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
-"""What sends gradients, by the name of the compression."""
+COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+"""Hooks of torch that send gradients, by the name of the compression."""
 
 AFTER_SAVE = "Trainer.save_checkpoint"
-"""Lightning's name of the barrier after a checkpoint. Ours are written in the background: it would only be a wait."""
+"""Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
 
 
 class OneDevicePerRank(DDPStrategy):
-    """DistributedDataParallel over ranks that exist already and know one device each.
+    """DistributedDataParallel over ranks that are already running, with one device each.
 
-    Lightning's own computes ranks as node * devices + local rank, which is wrong for uneven jobs, indexes its
-    devices by the local rank, and has a launcher that starts processes.
+    Lightning's DDPStrategy computes ranks as node * devices + local rank, which is wrong for uneven jobs. It indexes its
+    devices by the local rank, and its launcher starts processes.
 
     Args:
-        compression: "none", or "fp16" or "bf16" to send gradients with 16 bits; in fp16 those above 65504 become infinite.
+        compression: "none", or "fp16" or "bf16" to send gradients with 16 bits; in fp16 gradients above 65504 become infinite.
+        options: arguments of DDPStrategy and DistributedDataParallel.
     """
 
     def __init__(self, *, compression: str = "none", **options: Any) -> None:
@@ -42,7 +43,7 @@ class OneDevicePerRank(DDPStrategy):
         self._frozen: dict[nn.Parameter, str] = {}
 
     def configure_ddp(self) -> None:
-        """Lightning registers hooks for gradients on GPUs alone."""
+        """Wrap the module, and register the hook for compression: Lightning registers such hooks only on GPUs."""
         assert self.lightning_module
         named = list(self.lightning_module.named_parameters())
         self.averaged = {p for _, p in named if p.requires_grad}
@@ -50,17 +51,18 @@ class OneDevicePerRank(DDPStrategy):
         super().configure_ddp()
         if self.compression != "none":
             assert isinstance(self.model, DistributedDataParallel)
-            self.model.register_comm_hook(None, COMPRESSED[self.compression])
+            self.model.register_comm_hook(None, COMPRESSION_HOOKS[self.compression])
 
-    def expect(self, module: pl.LightningModule) -> None:
-        """Of a module that steps by hand, a backward may be of a part of the weights: one network of two."""
+    def allow_unused_parameters(self, module: pl.LightningModule) -> None:
+        """Find unused parameters with manual optimization: a backward pass may cover only some weights, e.g. one of two networks."""
         if not module.automatic_optimization:
             self._ddp_kwargs.setdefault("find_unused_parameters", True)
 
-    def follow_trained(self) -> None:
-        """Wrap the module again if other parameters are trained than those whose gradients are averaged; all ranks call it together.
+    def update_trainable(self) -> None:
+        """Wrap the module again if other parameters are trainable than those whose gradients are averaged. All ranks must call this.
 
-        With unused parameters allowed, those that are frozen now stay: a step by hand may freeze one network for the other.
+        If unused parameters are allowed, parameters that are frozen now stay wrapped: manual optimization may freeze one of two
+        networks for a while.
         """
         module, strategy = self.lightning_module, cast(Any, self)
         if not isinstance(strategy.model, DistributedDataParallel) or module is None:
@@ -74,10 +76,10 @@ class OneDevicePerRank(DDPStrategy):
         if (trained | kept) == self.averaged:
             return
         for parameter in module.parameters():
-            parameter.grad = None  # it lies in the memory of the old wrapper
+            parameter.grad = None  # its memory belongs to the old wrapper
         strategy.model = module
         self._pl_static_graph_delay_done = False
-        gc.collect()  # the old wrapper takes its hooks off the parameters
+        gc.collect()  # the old wrapper removes its hooks from the parameters
         for parameter in (frozen := kept - trained):
             parameter.requires_grad_(True)
         self.configure_ddp()
@@ -85,13 +87,13 @@ class OneDevicePerRank(DDPStrategy):
             parameter.requires_grad_(False)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Raise ConfigError for a parameter that is trained since the middle of an epoch: each rank would use its own gradient."""
+        """Raise ConfigError for a parameter that became trainable within an epoch: each rank would use its own gradient."""
         if (
             self._frozen
             and self.world_size > 1
             and (names := [name for p, name in self._frozen.items() if p.requires_grad])
         ):
-            raise late(names, self.lightning_module, batch_idx)
+            raise late_unfreeze_error(names, self.lightning_module, batch_idx)
 
     @property
     def root_device(self) -> torch.device:
@@ -100,15 +102,17 @@ class OneDevicePerRank(DDPStrategy):
         return self.parallel_devices[0]
 
     def determine_ddp_device_ids(self) -> None:
-        """None: batches are on the device already. With any, Lightning makes DDP in a stream of its own, and each backward pass waits
-        for it."""
+        """Return None: batches are already on the device.
+
+        With device ids, Lightning would create DDP in its own CUDA stream, and each backward pass would wait for it.
+        """
 
     def set_world_ranks(self) -> None:
-        """The environment knows them; only Lightning's `rank_zero_only` must be set."""
+        """Set Lightning's `rank_zero_only`; the environment knows the ranks."""
         rank_zero_only.rank = self.global_rank
 
     def setup_distributed(self) -> None:
-        """As Lightning's, but the ranks meet in our own store. The Trainer calls it again at the start of each loop."""
+        """Connect the ranks as Lightning does, but in this project's store. The Trainer calls this at the start of each loop."""
         environment = self.cluster_environment
         assert isinstance(environment, TopologyEnvironment)
         reset_seed()
@@ -126,12 +130,12 @@ class OneDevicePerRank(DDPStrategy):
         )
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait until all ranks are here; but not after a checkpoint."""
+        """Wait for all ranks, except after a checkpoint."""
         if name != AFTER_SAVE:
             super().barrier(name)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """As Lightning's, which lets all ranks wait for each other first: a sum, as of each row of metrics, is a wait by itself."""
+        """Reduce like Lightning, but a sum without Lightning's extra barrier: the all-reduce already synchronizes the ranks."""
         if reduce_op != "sum" or not isinstance(tensor, Tensor) or not distributed.is_initialized():
             return super().reduce(tensor, group, reduce_op)
         distributed.all_reduce(tensor, group=group)

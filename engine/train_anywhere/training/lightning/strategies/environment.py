@@ -1,4 +1,4 @@
-"""Lightning's view of this rank, taken from `train_anywhere.distributed.discover`."""
+"""Lightning's cluster environment, from the ranks that `train_anywhere.distributed` has found."""
 
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 
@@ -6,9 +6,9 @@ from train_anywhere.distributed.topology import Topology
 
 
 class TopologyEnvironment(ClusterEnvironment):
-    """Takes everything from a `Topology`.
+    """A cluster environment from a `Topology`.
 
-    Lightning's own environments read Slurm's or torchrun's variables again, each with its own conditions (the
+    Lightning's own environments read the variables of Slurm or torchrun again, with their own conditions (the
     same number of ranks on every node, --ntasks-per-node given), signal handlers and requeue.
     """
 
@@ -20,37 +20,37 @@ class TopologyEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Where rank 0 listens."""
+        """The address on which rank 0 listens."""
         return self.topology.coordinator_address
 
     @property
     def main_port(self) -> int:
-        """The port rank 0 listens on."""
+        """The port on which rank 0 listens."""
         return self.topology.coordinator_port
 
     @staticmethod
     def detect() -> bool:
-        """Never picked by Lightning itself."""
+        """Return False, so that Lightning never picks this environment by itself."""
         return False
 
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return self.topology.world_size
 
     def set_world_size(self, size: int) -> None:
-        """Lightning computes ranks per node times nodes, which is wrong for uneven jobs: ignored."""
+        """Ignore Lightning's value, ranks per node times nodes, which is wrong for uneven jobs."""
 
     def global_rank(self) -> int:
-        """Number of this rank."""
+        """Return the number of this rank."""
         return self.topology.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Ignored, as `set_world_size`."""
+        """Ignore Lightning's value, as in `set_world_size`."""
 
     def local_rank(self) -> int:
-        """Number of this rank on its node."""
+        """Return the number of this rank on its node."""
         return self.topology.local_rank
 
     def node_rank(self) -> int:
-        """Number of this node."""
+        """Return the number of this node."""
         return self.topology.node_rank

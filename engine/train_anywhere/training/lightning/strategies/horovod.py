@@ -1,8 +1,8 @@
-"""Horovod as a strategy of Lightning, which removed its own in 2.0.
+"""Horovod as a Lightning strategy, which Lightning 2.0 removed.
 
-No process group of torch.distributed exists: every collective goes through Horovod, and each has a fixed
-name, by which Horovod matches those of different ranks. The optimizer is Lightning's own and not wrapped,
-because the averages are complete when backward returns: before unscaling, clipping and the step.
+There is no process group of torch.distributed: every collective uses Horovod and has a fixed name, by which Horovod
+matches the ranks. The optimizer is not wrapped, because gradients are averaged when the backward pass returns: before
+unscaling, clipping and the step.
 """
 
 import math
@@ -19,28 +19,29 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from train_anywhere.distributed.horovod.initialize import explaining_lost_ranks, start_horovod
+from train_anywhere.distributed.horovod.initialize import explain_lost_ranks, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.dropin.trained import late
+from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.loop.private import _optimizers_to_device
 from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
 from train_anywhere.training.lightning.strategies.horovod_gradients import (
     GradientExchange,
-    addable,
     hvd,
-    sendable,
+    to_sendable,
+    to_summable,
 )
 
 
 class HorovodStrategy(ParallelStrategy):
-    """Data parallelism over ranks that exist already, with one device each.
+    """Data parallelism over ranks that are already running, with one device each.
 
     Args:
-        topology: which rank this process is.
+        topology: the ranks, and which one this process is.
         device: the device of this rank.
-        compression: "none" or "fp16", of the gradients on the wire.
+        compression: "none", or "fp16" to send gradients with 16 bits.
+        options: arguments of Lightning's ParallelStrategy.
     """
 
     strategy_name = "horovod"
@@ -63,19 +64,19 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """For a `DistributedSampler`; Lightning's own would count one rank."""
+        """Arguments for a `DistributedSampler`; Lightning would count one rank."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
     def setup_environment(self) -> None:
-        """From here on the ranks know each other."""
+        """Connect the ranks."""
         super().setup_environment()
         start_horovod(self.topology, hvd)
         rank_zero_only.rank = self.global_rank
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Move the model to its device, broadcast rank 0's state, then make optimizers and the hooks on gradients."""
+        """Move the model to its device, broadcast rank 0's state, then create the optimizers and the gradient hooks."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
         refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
@@ -93,19 +94,19 @@ class HorovodStrategy(ParallelStrategy):
             _optimizers_to_device(self.optimizers, self.root_device)
 
     def model_to_device(self) -> None:
-        """To this rank's device."""
+        """Move the model to this rank's device."""
         assert self.model
         if self.root_device.type == "cuda":
             torch.cuda.set_device(self.root_device)
         self.model.to(self.root_device)
 
     def on_validation_start(self) -> None:
-        """Buffers, such as BatchNorm's statistics, differ between ranks while training: rank 0's count."""
+        """Send rank 0's buffers to all ranks: during training they differ, such as the statistics of BatchNorm."""
         assert self.model
         self._broadcast_state(list(self.model.named_buffers()))
 
     def teardown(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks from the model."""
         if self.exchange:
             self.exchange.close()
         self.exchange = None
@@ -115,7 +116,7 @@ class HorovodStrategy(ParallelStrategy):
         if self.world_size == 1:
             return
         with self._collective():
-            sent = [(tensor, sendable(tensor), name) for name, tensor in state]
+            sent = [(tensor, to_sendable(tensor), name) for name, tensor in state]
             handles = [hvd.broadcast_async_(packed, 0, name=f"state.{name}") for _, packed, name in sent]
             for (tensor, packed, _), handle in zip(sent, handles, strict=True):
                 hvd.synchronize(handle)
@@ -123,93 +124,93 @@ class HorovodStrategy(ParallelStrategy):
                     tensor.copy_(packed)
 
     def _reduce_metrics_by_horovod(self, model: nn.Module) -> None:
-        """Without this, torchmetrics asks torch.distributed, finds nothing, and silently keeps one rank's numbers."""
+        """Let torchmetrics use Horovod: with torch.distributed it would silently keep the numbers of one rank."""
         for metric in (m for m in model.modules() if isinstance(m, Metric)):
             metric.distributed_available_fn = lambda: self.world_size > 1
             metric.dist_sync_fn = self._gather_ragged
 
     # --- gradients ----------------------------------------------------------------------------------------------
 
-    def follow_trained(self) -> None:
-        """Average the gradients of parameters that are trained since this epoch too; all ranks call it together."""
+    def update_trainable(self) -> None:
+        """Average also the gradients of parameters that became trainable in this epoch. All ranks must call this."""
         if self.exchange and self.model:
-            self.exchange.follow(self.model)
+            self.exchange.add_parameters(self.model)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Raise ConfigError for a parameter that is trained since the middle of an epoch."""
+        """Raise ConfigError for a parameter that became trainable within an epoch."""
         if self.exchange and (names := [n for p, n in self.exchange.frozen.items() if p.requires_grad]):
-            raise late(names, self.lightning_module, batch_idx)
+            raise late_unfreeze_error(names, self.lightning_module, batch_idx)
 
     def post_backward(self, closure_loss: Tensor) -> None:
-        """Wait for the averages, which began to travel during backward."""
+        """Wait for the averaging that started during the backward pass."""
         super().post_backward(closure_loss)
         if self.exchange:
-            with explaining_lost_ranks(self.topology):
+            with explain_lost_ranks(self.topology):
                 self.exchange.finish()
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Entered by Lightning for all but the last batch of an accumulation: nothing is sent."""
+        """Send nothing within the block, which Lightning enters for all but the last batch of an accumulation."""
         if not self.exchange:
             yield
             return
-        with self.exchange.paused():
+        with self.exchange.pause():
             yield
 
     # --- collectives --------------------------------------------------------------------------------------------
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
-        """Lightning validates under inference_mode, which does not reach the thread where Horovod allocates."""
-        with torch.inference_mode(False), torch.no_grad(), explaining_lost_ranks(self.topology):
+        """Leave inference mode for a collective: Horovod allocates tensors in its own thread, where the mode is not set."""
+        with torch.inference_mode(False), torch.no_grad(), explain_lost_ranks(self.topology):
             yield
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait until all ranks are here; but not after a checkpoint."""
+        """Wait for all ranks, except after a checkpoint."""
         if self.world_size > 1 and name != AFTER_SAVE:
             with self._collective():
                 hvd.allreduce(torch.zeros(1), name="barrier")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Any object that can be pickled, from rank `src` to all."""
+        """Send any object that can be pickled from rank `src` to all ranks."""
         if self.world_size == 1:
             return obj
         with self._collective():
             return hvd.broadcast_object(obj, src, name="broadcast")
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """The mean (of integers: rounded down), sum, max, min or product over ranks; no tensor: as it is."""
+        """Return the mean (for integers: rounded down), sum, max, min or product over ranks; a value that is not a tensor is unchanged."""
         if not isinstance(tensor, Tensor) or self.world_size == 1:
             return tensor
         refuse_group(group)
         op = OPERATION.search(str(reduce_op or "sum").lower())  # "mean", ReduceOp.SUM, <RedOpType.AVG: 1>
         if not op:
             raise ConfigError(
-                f"strategy=horovod can't reduce by {reduce_op}: use sum, mean, min, max or product."
+                f"strategy=horovod can't reduce with reduce_op={reduce_op}; use sum, mean, min, max or product."
             )
         with self._collective():
-            reduced = hvd.allreduce(addable(tensor), name=f"reduce.{op[0]}", op=OPERATIONS[op[0]])
+            reduced = hvd.allreduce(to_summable(tensor), name=f"reduce.{op[0]}", op=OPERATIONS[op[0]])
         if op[0] in ("mean", "avg"):
             rounding = None if reduced.is_floating_point() else "floor"
             reduced = torch.div(reduced, self.world_size, rounding_mode=rounding)
         return reduced.to(tensor.dtype)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """[...] of each rank, all of one shape, to [world size, ...]."""
+        """Gather a tensor [...] from each rank, of the same shape, into [world size, ...]."""
         refuse_group(group)
         if self.world_size == 1:
             return tensor
         if sync_grads and torch.is_grad_enabled():
             return hvd.allgather(tensor.unsqueeze(0), name="all_gather")  # has a backward
         with self._collective():
-            return hvd.allgather(sendable(tensor).unsqueeze(0), name="all_gather").to(tensor.dtype)
+            return hvd.allgather(to_sendable(tensor).unsqueeze(0), name="all_gather").to(tensor.dtype)
 
     def _gather_ragged(self, tensor: Tensor, group: Any = None) -> list[Tensor]:
-        """One tensor per rank, of any shape with up to 7 dimensions: how torchmetrics wants them."""
+        """Return one tensor per rank, each of any shape with up to 7 dimensions, as torchmetrics expects."""
         with self._collective():
             shape = torch.tensor([[tensor.dim(), *tensor.shape] + [0] * (7 - tensor.dim())])
             shapes = hvd.allgather(shape, name="metric.shape").tolist()
-            flat = hvd.allgather(sendable(tensor).reshape(-1), name="metric.values").to(tensor.dtype)
+            flat = hvd.allgather(to_sendable(tensor).reshape(-1), name="metric.values").to(tensor.dtype)
         sizes = [row[1 : 1 + row[0]] for row in shapes]
         parts = flat.split([math.prod(size) for size in sizes])
         return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
@@ -227,17 +228,17 @@ OPERATION = re.compile("|".join(OPERATIONS))
 
 
 def refuse_group(group: Any) -> None:
-    """Process groups belong to torch.distributed."""
+    """Raise ConfigError for a process group, which only torch.distributed has."""
     if group is not None and group is not getattr(torch.distributed.group, "WORLD", None):
         raise ConfigError(
-            "strategy=horovod has no process groups: reduce over all ranks, or use strategy=ddp."
+            "strategy=horovod has no process groups; reduce over all ranks, or use strategy=ddp."
         )
 
 
-def refuse_torch_sync_batchnorm(model: nn.Module, asked: bool) -> None:
-    """Without torch.distributed torch's SyncBatchNorm would silently be a plain BatchNorm."""
-    if asked or any(isinstance(m, nn.SyncBatchNorm) for m in model.modules()):
+def refuse_torch_sync_batchnorm(model: nn.Module, requested: bool) -> None:
+    """Raise ConfigError for torch's SyncBatchNorm: without torch.distributed it would silently be a BatchNorm."""
+    if requested or any(isinstance(m, nn.SyncBatchNorm) for m in model.modules()):
         raise ConfigError(
-            "torch's SyncBatchNorm does not work with strategy=horovod: build the model with "
+            "torch's SyncBatchNorm does not work with strategy=horovod; build the model with "
             "horovod.torch.SyncBatchNorm (GPUs only), or use strategy=ddp."
         )

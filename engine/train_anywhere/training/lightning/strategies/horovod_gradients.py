@@ -1,4 +1,4 @@
-"""Average gradients over Horovod's ranks while backward is still computing others."""
+"""Average gradients over Horovod's ranks while the backward pass computes others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from train_anywhere.errors import ConfigError
 hvd = import_horovod("torch")
 
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
-"""Types that Horovod 0.28.1 can't add up."""
+"""Types that Horovod 0.28.1 can't sum."""
 
 
-def sendable(tensor: Tensor) -> Tensor:
-    """The tensor as Horovod can send it, itself where possible.
+def to_sendable(tensor: Tensor) -> Tensor:
+    """Return a tensor that Horovod can send, the same one if possible.
 
-    Horovod knows no bfloat16, no bool and no strides. It fills tensors in a thread of its own, where those
-    made under `torch.inference_mode` can't be changed.
+    Horovod supports neither bfloat16, bool nor strides. It writes tensors in its own thread, where those created under
+    `torch.inference_mode` can't be changed.
     """
     tensor = tensor.clone() if tensor.is_inference() else tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
@@ -28,21 +28,21 @@ def sendable(tensor: Tensor) -> Tensor:
     return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
-def addable(tensor: Tensor) -> Tensor:
-    """The same for adding up over ranks, where Horovod knows fewer types."""
-    return sendable(tensor.to(torch.int32) if tensor.dtype in INTEGERS else tensor)
+def to_summable(tensor: Tensor) -> Tensor:
+    """Return a tensor that Horovod can sum over ranks, for which it supports fewer types."""
+    return to_sendable(tensor.to(torch.int32) if tensor.dtype in INTEGERS else tensor)
 
 
 class GradientExchange:
-    """Replaces the gradients of a module by their average over all ranks.
+    """Replaces the gradients of a module by their averages over all ranks.
 
-    When backward has added up the gradient of a parameter, its all-reduce starts at once; `finish` waits for
-    all. A parameter that took no part in a rank's loss counts as a gradient of 0 there, as in Horovod's own
-    optimizer: all ranks must send the same. Sparse gradients (embeddings) are gathered and stay sparse.
+    The all-reduce of a gradient starts as soon as the backward pass has accumulated it; `finish` waits for all of them. A
+    parameter without a gradient on a rank counts as 0 there, as in Horovod's own optimizer, because all ranks must send the
+    same parameters. Sparse gradients (embeddings) are gathered and stay sparse.
 
     Args:
-        module: on its device already.
-        compression: "fp16" sends 16 bits per number; larger gradients than 65504 become infinite.
+        module: the module, already on its device.
+        compression: "fp16" to send gradients with 16 bits; those above 65504 become infinite.
     """
 
     def __init__(self, module: nn.Module, compression: str) -> None:
@@ -51,10 +51,10 @@ class GradientExchange:
         self.pending: dict[Tensor, tuple[Any, Any]] = {}
         self.active = True
         self.hooks: list[Any] = []
-        self.follow(module)
+        self.add_parameters(module)
 
-    def follow(self, module: nn.Module) -> None:
-        """Average the gradients of all parameters that are trained now, besides those from before."""
+    def add_parameters(self, module: nn.Module) -> None:
+        """Average also the gradients of all parameters that are trainable now."""
         for name, p in module.named_parameters():
             if p.requires_grad and p not in self.names:
                 self.names[p] = name
@@ -62,7 +62,7 @@ class GradientExchange:
         self.frozen = {p: name for name, p in module.named_parameters() if p not in self.names}
 
     def finish(self) -> None:
-        """Wait until all gradients are averages; called after backward and before anything reads them."""
+        """Wait until all gradients are averaged; called after the backward pass, before anything reads them."""
         if not self.active:
             return
         for parameter in self.names:
@@ -74,8 +74,8 @@ class GradientExchange:
             self._receive(parameter)
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within the block gradients only add up on this rank."""
+    def pause(self) -> Iterator[None]:
+        """Only accumulate gradients on this rank within the block."""
         self.active = False
         try:
             yield
@@ -83,7 +83,7 @@ class GradientExchange:
             self.active = True
 
     def close(self) -> None:
-        """Leave the module as it was."""
+        """Remove the hooks from the module."""
         for hook in self.hooks:
             hook.remove()
         self.pending.clear()
@@ -93,9 +93,8 @@ class GradientExchange:
             return
         if parameter in self.pending:
             raise ConfigError(
-                f"the gradient of {self.names[parameter]} came twice in one backward, while it was on "
-                "its way to the other ranks: use torch.utils.checkpoint with use_reentrant=False, or "
-                "strategy=ddp."
+                f"the gradient of {self.names[parameter]} was computed twice in one backward pass, while it was being sent to the "
+                "other ranks; use torch.utils.checkpoint with use_reentrant=False, or strategy=ddp."
             )
         self._send(parameter)
 
@@ -105,16 +104,16 @@ class GradientExchange:
         if gradient.is_sparse:
             self.pending[parameter] = hvd.sparse_allreduce_async(gradient, name, op=hvd.Average), None
             return
-        packed, how = self.compression.compress(addable(gradient))
-        self.pending[parameter] = hvd.allreduce_async_(packed, name=name, op=hvd.Average), how
+        packed, context = self.compression.compress(to_summable(gradient))
+        self.pending[parameter] = hvd.allreduce_async_(packed, name=name, op=hvd.Average), context
 
     def _receive(self, parameter: Tensor) -> None:
-        handle, how = self.pending.pop(parameter)
+        handle, context = self.pending.pop(parameter)
         gradient = parameter.grad
         assert gradient is not None
         if gradient.is_sparse:
             parameter.grad = handle()
             return
-        average = self.compression.decompress(hvd.synchronize(handle), how)
+        average = self.compression.decompress(hvd.synchronize(handle), context)
         if average.data_ptr() != gradient.data_ptr():
             gradient.copy_(average)

@@ -1,0 +1,107 @@
+"""Lightning sees the ranks that the topology names."""
+
+from collections.abc import Callable
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.plugins.layer_sync import TorchSyncBatchNorm
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import nn
+
+from train_anywhere.config.checks.strategy_table import SUPPORTED
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.run import end_process_group, make_setup
+from train_anywhere.training.lightning.strategies.choose import make_strategy
+from train_anywhere.training.lightning.trainer import make_trainer
+
+MakeConfig = Callable[..., Config]
+
+
+@pytest.mark.parametrize("name", sorted(set(SUPPORTED["lightning"]) - {"horovod"}))
+def test_every_strategy_of_the_table_can_be_made(name: str, make_config: MakeConfig) -> None:
+    config = make_config("strategy=auto" if name == "single" else f"strategy={name}")
+    assert isinstance(make_strategy(name, config, Topology(), torch.device("cpu"), 1), Strategy)
+
+
+def test_bf16_is_sent_between_gpus_only(make_config: MakeConfig) -> None:
+    config = make_config("strategy=ddp", "strategy.compression=bf16")
+    with pytest.raises(ConfigError, match=r"needs GPUs.* use strategy\.compression=fp16"):
+        make_strategy("ddp", config, Topology(), torch.device("cpu"), 1)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_sync_batchnorm_is_for_several_gpus(name: str, make_config: MakeConfig) -> None:
+    """Two ranks on CPUs are refused; a single process has the whole batch, and nothing is done."""
+    config, cpu = make_config(f"strategy={name}", "trainer.sync_batchnorm=true"), torch.device("cpu")
+    two = Topology(world_size=2, local_world_size=2)
+    with pytest.raises(ConfigError, match=r"needs GPUs.* use trainer\.sync_batchnorm=false"):
+        make_strategy(name, config, two, cpu, 2)
+    for topology, layers in ((Topology(), type(None)), (two, TorchSyncBatchNorm)):
+        alone = make_strategy(name, config, Topology(), cpu, 1)
+        assert type(make_trainer(config, topology, cpu, alone).strategy._layer_sync) is layers
+
+
+class Looked(Exception):
+    """Ends a training before its first step."""
+
+
+class Look(pl.Callback):
+    """Sees the layers that are trained."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.norms = [type(m) for m in pl_module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        raise Looked
+
+
+def test_fsdp_splits_the_layers_of_torch(make_config: MakeConfig) -> None:
+    """Before the model is split, which afterwards has no other."""
+    made, look = make_setup(make_config("strategy=fsdp", "model=cnn"), Topology()), Look()
+    made.trainer.strategy._layer_sync = TorchSyncBatchNorm()
+    made.trainer.callbacks.append(look)
+    try:
+        with pytest.raises(Looked):
+            made.trainer.fit(made.module, made.splits.train.loader(), [])
+    finally:
+        del made
+        end_process_group()
+    assert look.norms == [nn.SyncBatchNorm] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_places_of_an_uneven_job(
+    rank: int, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks on the first node and one on the second: Lightning's own arithmetic would say 2 or 4 ranks."""
+    monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)  # is put back afterwards
+    place = {"local_rank": 0, "node_rank": rank // 2, "local_world_size": 2 - rank // 2}
+    topology = Topology(
+        rank=rank, world_size=3, nodes=2, coordinator_address="node0", coordinator_port=29500, **place
+    )
+    config = make_config("strategy=ddp", "data.batch_size=96")
+    cpu = torch.device("cpu")
+    strategy = make_strategy("ddp", config, topology, cpu, 3)
+    trainer = make_trainer(config, topology, cpu, strategy)
+    trainer.strategy.set_world_ranks()
+    assert (trainer.world_size, trainer.global_rank, trainer.local_rank) == (3, rank, 0)
+    assert (trainer.node_rank, trainer.num_nodes) == (rank // 2, 2)
+    assert trainer.is_global_zero is (rank == 0)
+
+
+def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning would take a step without --ntasks-per-node for a mistake, and handle signals of its own."""
+    for name, value in {
+        "NTASKS": "3",
+        "NTASKS_PER_NODE": "2",
+        "JOB_ID": "1",
+        "JOB_NAME": "train",
+        "PROCID": "2",
+    }.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    config = make_config()
+    cpu = torch.device("cpu")
+    trainer = make_trainer(config, Topology(), cpu, make_strategy("single", config, Topology(), cpu, 1))
+    assert (trainer.world_size, trainer.global_rank) == (1, 0)

@@ -1,0 +1,247 @@
+"""Data that people bring: every kind of loader is read to its end, and by the hooks and the Trainer that Lightning gives it."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.schema import Config
+from train_anywhere.data.dataset import Splits
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import CheckpointError, ConfigError, DataError
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.rank_splits import Opener, from_module
+
+from .conftest import Fit
+from .data_strangers import EVALUATED, ROWS, VAL, Dividing, Passing, pairs
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "engine.tests.training.lightning.data_strangers"
+SHORT = ("data.batch_size=16", "trainer.max_epochs=2", "monitor.progress=plain", "trainer.accelerator=cpu")
+
+
+@pytest.fixture
+def reading(make_run: MakeRun) -> MakeRun:
+    """`reading("evaluated", "data.kind=web")`: a run with the data that the function gives."""
+    return lambda data, *words: make_run(
+        *to_hydra_overrides([f"task._target_={HERE}.Lit", f"data._target_={HERE}.{data}", *SHORT, *words])
+    )
+
+
+@pytest.mark.parametrize("kind", EVALUATED)
+@pytest.mark.quick("generators", "rows")
+def test_every_row_of_any_loader_is_evaluated(kind: str, reading: MakeRun, fit: Fit) -> None:
+    metrics = fit(*reading("evaluated", f"data.kind={kind}")).metrics
+    for part in ("val", "test"):
+        measured = {name: value for name, value in metrics.items() if name.startswith(f"{part}_rows")}
+        assert measured and set(measured.values()) == {float(VAL)}
+
+
+@pytest.mark.parametrize("data", ["split_at_random", "arrays", "tensors"])
+def test_a_split_may_be_what_other_tools_return(data: str, reading: MakeRun, fit: Fit) -> None:
+    outcome = fit(*reading(data))
+    assert (outcome.step, outcome.metrics["val_rows"]) == (2 * ROWS // 16, float(VAL))
+
+
+def test_no_validation_is_one_note(reading: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = fit(*reading("only_train", "checkpoint.monitor=val_loss"))
+    assert outcome.step == 2 * ROWS // 16 and outcome.checkpoint
+    assert capfd.readouterr().out.count("there is no validation data: the newest checkpoint counts") == 1
+
+
+def test_early_stopping_without_validation_is_refused(reading: MakeRun, fit: Fit) -> None:
+    words = ("trainer.early_stopping.patience=2", "trainer.early_stopping.monitor=val_loss")
+    with pytest.raises(ConfigError, match="patience=2 counts validations, and there is no validation data"):
+        fit(*reading("only_train", *words))
+
+
+def test_a_generator_can_t_be_validated_twice(reading: MakeRun, fit: Fit) -> None:
+    with pytest.raises(ConfigError, match="is a generator, which can be read only once"):
+        fit(*reading("once"))
+
+
+def test_a_generator_can_t_be_trained_from_twice(reading: MakeRun, fit: Fit) -> None:
+    with pytest.raises(DataError, match="a generator can be read once only, and epoch 2 reads it again"):
+        fit(*reading("once_to_train", "trainer.limit_train_batches=4"))
+
+
+def test_a_module_s_own_loaders_are_used_where_no_data_is_named(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run(*to_hydra_overrides([f"task._target_={HERE}.Boring", *SHORT[1:]]))
+    assert config.data.name == "module"
+    outcome = fit(config, run)
+    assert outcome.step == 2 * ROWS // 16
+    rows = {f"val_rows/dataloader_idx_{n}": float(VAL) for n in (0, 1)} | {"test_rows": float(VAL)}
+    assert rows.items() <= outcome.metrics.items()
+
+
+def test_lightning_s_own_boring_model_trains(make_run: MakeRun, fit: Fit) -> None:
+    words = ["task._target_=lightning.pytorch.demos.boring_classes.BoringModel", *SHORT[1:]]
+    assert fit(*make_run(*to_hydra_overrides(words))).step == 2 * 64
+
+
+def test_named_data_wins_over_a_module_s_own(
+    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"task._target_={HERE}.Boring", f"data._target_={HERE}.only_train", *SHORT]
+    assert fit(*make_run(*to_hydra_overrides(words))).step == 2 * ROWS // 16
+    assert "the train_dataloader of Boring is not used: data=custom replaces it" in capfd.readouterr().out
+
+
+def test_a_module_without_loaders_needs_data(make_run: MakeRun, fit: Fit) -> None:
+    with pytest.raises(ConfigError, match="Lit has no train_dataloader; name the data"):
+        fit(*make_run(*to_hydra_overrides([f"task._target_={HERE}.Lit", "data=module", *SHORT])))
+
+
+def test_a_data_module_has_its_trainer(reading: MakeRun, fit: Fit) -> None:
+    outcome = fit(*reading("NeedsTrainer"))
+    assert (outcome.step, outcome.metrics["val_rows"]) == (2 * ROWS // 16, float(VAL))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_batch_of_a_data_loader_is_printed(ranks: int, reading: MakeRun) -> None:
+    config, _ = reading("only_train")
+    told: list[str] = []
+    topology = Topology(world_size=ranks, local_world_size=ranks)
+    opener = Opener(config, topology, False, None, told.append)
+    part = opener.open_split(DataLoader(pairs(ROWS), 8, shuffle=True), "train")
+    assert len(part) == ROWS // 8 // ranks
+    assert told == [f"batch 8 per rank, {8 * ranks} in all: data comes from your DataLoader."]
+
+
+@pytest.mark.parametrize(("module", "each"), [(Dividing, 8), (Passing, 16)])
+def test_the_batch_size_of_a_data_module_is_that_of_all_ranks(
+    module: type[Dividing], each: int, reading: MakeRun
+) -> None:
+    """Whether its loaders have 8 rows for each of two ranks, or all 16."""
+    config, _ = reading(module.__name__)
+    told: list[str] = []
+    source = module(config.data.batch_size)
+    opener = Opener(config, Topology(world_size=2, local_world_size=2), False, None, told.append, source)
+    assert len(opener.open_split(DataLoader(pairs(ROWS), each, shuffle=True), "train")) == ROWS // 16
+    assert told == ["batch 8 per rank, 16 in all: data comes from your DataLoader."]
+
+
+@pytest.mark.parametrize("module", ["Dividing", "Passing"])
+def test_a_data_module_s_own_batch_size_stays(module: str, make_run: MakeRun, fit: Fit) -> None:
+    words = [f"task._target_={HERE}.Lit", f"data._target_={HERE}.{module}", *SHORT[1:]]
+    assert fit(*make_run(*to_hydra_overrides(words))).step == 2 * ROWS // 64
+
+
+@pytest.mark.parametrize(("per_node", "ranks"), [(True, [0, 2]), (False, [0])])
+def test_data_is_prepared_once_for_each_disk(per_node: bool, ranks: list[int]) -> None:
+    """Two nodes of two ranks, each with a disk of its own or with one for both."""
+    prepared = []
+
+    class Counting(Passing):
+        def prepare_data(self) -> None:
+            prepared.append(self.trainer.global_rank)
+
+    for rank in range(4):
+        topology = Topology(rank, rank % 2, rank // 2, world_size=4, local_world_size=2, nodes=2)
+        trainer: Any = SimpleNamespace(
+            world_size=4, global_rank=rank, strategy=SimpleNamespace(barrier=lambda name: None)
+        )
+        data = Counting(16)
+        data.prepare_data_per_node = per_node
+        from_module(data, Splits(None, None), topology, trainer)
+    assert prepared == ranks
+
+
+def test_a_stream_of_a_data_module_gives_batches(reading: MakeRun, fit: Fit) -> None:
+    assert fit(*reading("Streaming")).metrics["val_rows"] == VAL
+
+
+def test_a_loader_of_each_rank_prints_what_a_step_is(reading: MakeRun) -> None:
+    config, _ = reading("only_train", "trainer.limit_train_batches=2")
+    told: list[str] = []
+    opener = Opener(config, Topology(world_size=2, local_world_size=2), False, None, told.append)
+
+    class Own(DistributedSampler[Any]):
+        """A sampler of someone's own for each rank."""
+
+    rows = pairs(ROWS)
+    opener.open_split(DataLoader(rows, 8, sampler=Own(rows, num_replicas=2, rank=0)), "train")
+    assert (
+        told[0]
+        == "each step reads a batch of the loader on each of 2 ranks: with more ranks, steps are fewer and larger."
+    )
+
+
+def test_a_stream_of_rows_prints_its_batch(
+    reading: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(*reading("rows_of_a_stream", "trainer.limit_train_batches=2"))
+    assert "batches of 16 rows of a Stream" in capfd.readouterr().out
+
+
+def test_a_loading_process_that_was_killed_is_one_sentence(reading: MakeRun, fit: Fit) -> None:
+    with pytest.raises(DataError, match=r"a data loading process died.*data\.workers=1"):
+        fit(*reading("dying", "data.workers=1"))
+
+
+def saving(make_run: MakeRun, module: str, *words: str) -> tuple[Config, RunDir]:
+    """A run whose module adds an object to its checkpoints."""
+    names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.only_train")
+    return make_run(*to_hydra_overrides([*names, *SHORT, *words]))
+
+
+def test_objects_of_a_module_that_does_not_load_them_are_left_out(
+    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config, run = saving(make_run, "Saves")
+    assert fit(config, run, train=6).state == "preempted"
+    out, err = capfd.readouterr()
+    assert (out + err).count("left out of the checkpoints: scaler.inner (a ") == 1
+    assert fit(config, run).step == 8
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("SavesAndLoads", []),
+        ("Saves", ["checkpoint.other_objects=refuse"]),
+        ("Lit", [f"callbacks.saving._target_={HERE}.SavingCallback"]),
+    ],
+)
+def test_objects_that_may_be_loaded_are_refused_before_the_first_step(
+    module: str, words: list[str], make_run: MakeRun, fit: Fit
+) -> None:
+    config, run = saving(make_run, module, *words)
+    with pytest.raises(CheckpointError, match=r"can't hold scaler.*checkpoint\.other_objects=leave_out"):
+        fit(config, run)
+    steps_done = fit.recorder.steps_done  # type: ignore[attr-defined]
+    assert not steps_done or not steps_done()
+
+
+def test_objects_that_were_left_out_are_loaded_as_the_new_module_has_them(
+    make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config, run = saving(make_run, "SavesAndLoads", "checkpoint.other_objects=leave_out")
+    fit(config, run, train=6)
+    assert fit(config, run).step == 8
+    assert "loaded 6 Keeper" in capfd.readouterr().out
+
+
+def test_several_loaders_need_a_step_that_takes_their_number(make_run: MakeRun, fit: Fit) -> None:
+    with pytest.raises(
+        ConfigError, match=r"Lightning refuses: You provided multiple .*Try adding `dataloader_idx=0`"
+    ):
+        fit(*make_run(*to_hydra_overrides([f"task._target_={HERE}.NoIndex", *SHORT[1:]])))
+
+
+@pytest.mark.parametrize("kind", ["none", "arrays", "sets", "loaders", "sampler"])
+def test_a_native_task_validates_on_any_of_them(kind: str, make_run: MakeRun, fit: Fit) -> None:
+    words = [
+        "task=regression",
+        "model=mlp",
+        "model.hidden=[8]",
+        f"data._target_={HERE}.tables",
+        f"data.kind={kind}",
+    ]
+    outcome = fit(*make_run(*to_hydra_overrides([*words, *SHORT])))
+    assert outcome.step == 2 * ROWS // 16 and outcome.checkpoint
+    assert ("val/mae" in outcome.metrics) == (kind != "none")

@@ -1,0 +1,79 @@
+"""Whatever is wrong with a checkpoint whose checksums hold is one sentence."""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from train_anywhere.checkpoints.disk.manifest import flush_files, read_manifest, write_manifest
+from train_anywhere.checkpoints.info import INFO_FIELDS, CheckpointInfo
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import CheckpointError
+from train_anywhere.runs.folder import RunDir
+
+TINY = ("model=mlp", "model.hidden=[4]", "trainer.limit_train_batches=2", "trainer.accelerator=cpu")
+Spoil = Callable[[Path], None]
+
+
+def changed(**values: Any) -> Spoil:
+    """The checkpoint with other values."""
+
+    def spoil(file: Path) -> None:
+        torch.save(torch.load(file, weights_only=True) | values, file)
+
+    return spoil
+
+
+def without(name: str) -> Spoil:
+    """The checkpoint without one of its parts."""
+
+    def spoil(file: Path) -> None:
+        state = torch.load(file, weights_only=True)
+        del state[name]
+        torch.save(state, file)
+
+    return spoil
+
+
+def compressed(file: Path) -> None:
+    """Ten million zeros in a few bytes."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(10_000_000))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda file: file.write_bytes(b"no zip file"), "can't be read: File is not a zip file"),
+        (lambda file: file.write_bytes(b""), "can't be read: File is not a zip file"),
+        (compressed, "unpacks to 10000000 bytes"),
+        (lambda file: torch.save(Path("/"), file), "holds more than tensors and numbers"),
+        (lambda file: torch.save([1, 2], file), "can't be resumed"),
+        (changed(state_dict={"network.0.weight": torch.zeros(3)}), "can't be resumed: Error"),
+        (changed(state_dict=7), "can't be resumed"),
+        (changed(optimizer_states=[{"state": {}, "param_groups": []}]), "can't be resumed"),
+        (changed(loops={}), "can't be resumed"),
+        (changed(random_states=torch.zeros(3)), "random states are torch.float32 [3]"),
+        (without("random_states"), "random states are NoneType"),
+        (without("optimizer_states"), "can't be resumed"),
+    ],
+)
+@pytest.mark.quick(
+    "<lambda>-can't be read: File is not a zip file0", "<lambda>-can't be read: File is not a zip file1"
+)
+def test_a_checkpoint_that_is_no_checkpoint(
+    fit: Any, make_run: Callable[..., tuple[Config, RunDir]], spoil: Spoil, says: str
+) -> None:
+    config, run = make_run(*TINY, "trainer.max_epochs=1")
+    fit(config, run)
+    for folder in run.checkpoints.glob("0*"):
+        spoil(folder / "model.ckpt")
+        manifest = read_manifest(folder)
+        info = CheckpointInfo(**{name: manifest[name] for name in INFO_FIELDS})
+        write_manifest(folder, info, flush_files(folder))
+    with pytest.raises(CheckpointError) as refused:
+        fit(config, run)
+    assert says in str(refused.value)

@@ -1,0 +1,41 @@
+"""What is refused and said when a run resumes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import CheckpointError
+from train_anywhere.training.plan import make_plan
+from train_anywhere.training.resume_messages import refuse_other_framework, resume_message
+
+
+def test_the_checkpoint_of_the_other_framework_is_refused() -> None:
+    saved = SavedCheckpoint(path=Path("x"), step=1, epoch=0, batch=1, metrics={}, value=None, framework="one")
+    refuse_other_framework(saved, "one")
+    with pytest.raises(CheckpointError, match="was written with framework=one; resume with that"):
+        refuse_other_framework(saved, "other")
+
+
+def test_a_longer_schedule_that_raises_the_learning_rate_again_is_told(
+    make_config: Callable[..., Config],
+) -> None:
+    def line(*words: str, lr: float) -> str:
+        config = make_config("trainer.max_epochs=9", "optimizer.lr=0.001", *words)
+        plan = make_plan(config, 4, 1, 1, 1)
+        metrics = {"lr": lr} if lr else {}
+        saved = SavedCheckpoint(
+            path=Path("x"), step=24, epoch=6, batch=0, metrics=metrics, value=None, framework="one"
+        )
+        return resume_message(saved, config, plan, 1)
+
+    cosine = ("schedule.warmup_epochs=0", "schedule.final=0")  # half a cosine at step 23 of 36 is 0.289
+    plain = "resuming at step 24 of 36"
+    assert (
+        line(*cosine, lr=1.2e-05)
+        == f"{plain}; schedule=cosine now ends there: the learning rate rises from 1.2e-05 to 0.000289"
+    )
+    assert line(*cosine, lr=0.000289) == line(*cosine, lr=0) == line("schedule=constant", lr=0.001) == plain
+    assert line("schedule.warmup_epochs=7", lr=1e-05) == plain  # it rises anyway

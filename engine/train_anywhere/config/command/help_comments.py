@@ -1,0 +1,58 @@
+"""Add the comments of configs/, which Hydra drops, to its page for `--help`."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from train_anywhere.config.command.compose import CONFIGS
+
+KEYS = "Keys and their defaults\n"
+"""The heading of the keys, which end at an empty line; see hydra.help in configs/train.yaml."""
+
+LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.]+):(?P<value>.*?)(?:  # (?P<comment>.*))?")
+
+
+def add_comments(page: str) -> str:
+    """Return the page with the comment of each key that has one."""
+    before, heading, after = page.partition(KEYS)
+    keys, gap, rest = after.partition("\n\n")
+    known = {**read_comments(CONFIGS / "train.yaml"), **dict(choice_comments(keys))}
+    lines = [append_comment(line, known.get(path, "")) for path, line in lines_with_keys(keys)]
+    return before + heading + "\n".join(lines) + gap + rest
+
+
+def read_comments(file: Path, group: str = "") -> dict[str, str]:
+    """Return the comments of a file of configs/, by key: {'trainer.max_steps': 'optimizer steps'}."""
+    found = {}
+    for path, line in lines_with_keys(file.read_text(encoding="utf-8-sig")):
+        match = LINE.fullmatch(line)
+        if match and match["comment"]:
+            found[f"{group}.{path}" if group else path] = match["comment"]
+    return found
+
+
+def choice_comments(keys: str) -> Iterator[tuple[str, str]]:
+    """Yield the comments of the selected choices: for `model.name: cnn` those of configs/model/cnn.yaml."""
+    for path, line in lines_with_keys(keys):
+        group, _, last = path.rpartition(".")
+        file = CONFIGS / group / f"{line.partition(':')[2].strip()}.yaml"
+        if last == "name" and group and "." not in group and file.is_file():
+            text = file.read_text(encoding="utf-8-sig")
+            yield from read_comments(file, "" if text.startswith("# @package _global_") else group).items()
+
+
+def lines_with_keys(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each line of some YAML with its dotted key, or "" if it has none."""
+    above: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if match := LINE.fullmatch(line):
+            depth = len(match["indent"])
+            above = [(d, key) for d, key in above if d < depth] + [(depth, match["key"])]
+            yield ".".join(key for _, key in above), line
+        else:
+            yield "", line
+
+
+def append_comment(line: str, comment: str) -> str:
+    """Append a comment to a line; short lines have their comments in one column."""
+    return f"{line:<42}  # {comment}" if comment else line

@@ -1,0 +1,131 @@
+"""Resolve `after=RUN` to the jobs to wait for, and explain why a job that waited never started."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.features.feature import Dependency
+from train_anywhere.files import ROOT
+from train_anywhere.runs.folder import ATTEMPTS
+from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.status import find_runs
+from train_anywhere.slurm.status.find_runs import RunEntry
+
+KEY = "after"
+"""Key of run.json with the run or sweep that this one waits for."""
+
+ENDS = {
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "preempted": "was stopped before its end",
+    "completed": "is complete, but its job failed (loss not finite?)",
+}
+"""States of a run that ended, each as the end of a sentence."""
+
+
+def find_dependency(after: str, scheduler: str, results: Path) -> Dependency:
+    """Return the jobs that must succeed before a job of the same scheduler starts.
+
+    Args:
+        after: folder or id of a run or sweep.
+        scheduler: the scheduler of the waiting job.
+        results: folder in which ids of runs are looked up.
+
+    Raises:
+        ConfigError: the run does not exist, or will not complete by itself; the message says what to do first.
+        SchedulerError: the scheduler does not report the state of the jobs.
+    """
+    try:
+        found, known = find_runs.query_scheduler(find_runs.find(_strip_root(after), results))
+    except ProjectError as error:
+        raise type(error)(f"after={_strip_root(after)}: {error}") from None
+    job_ids, problems = [], []
+    for run in found:
+        try:
+            job_ids += _last_job(run, known, scheduler)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
+    first = found[0].folder.path
+    path = first if len(found) == 1 else first.with_name(first.name.rpartition("-")[0])
+    return Dependency(str(path), _shorten(found, job_ids))
+
+
+def _strip_root(after: str) -> str:
+    """Return a run id without the project folder: the configuration makes a path of each value of `after`."""
+    path = Path(after)
+    return path.name if path.parent == ROOT and not path.exists() else after
+
+
+def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str]:
+    """Return a list with the job that completes the run; empty if it is complete."""
+    name = f"after={display_path(run.folder.path)}"
+    if run.trouble:
+        raise ConfigError(f"{name}: {run.trouble}")
+    state = find_runs.read_state(run, known)[0] if run.scheduler else str(run.folder.read_info().get("state"))
+    if state == "completed" and not known.active(run.job_ids):
+        return []
+    if run.scheduler is None:
+        raise ConfigError(f"{name}: that run is {state} and has no job; submit this one when it is complete.")
+    if run.scheduler != scheduler:
+        raise ConfigError(
+            f"{name}: a job of {scheduler} can't wait for that run, a job of {run.scheduler}; submit this one when it is complete."
+        )
+    living = [i for i in run.job_ids if known.active([i])]
+    if not living:
+        raise ConfigError(
+            f"{name}: that run {_end(state)}, so a job that waits for it would never start; resume it first, or leave after= out."
+        )
+    return living[-1:]  # the last of a chain
+
+
+def _end(state: str) -> str:
+    return ENDS.get(state, f"is {state}")
+
+
+def _shorten(found: Sequence[RunEntry], job_ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the job ids, or only the array's id if they are all the members of one array."""
+    arrays = {i.partition("_")[0] for run in found for i in run.job_ids}
+    once = all(len(run.job_ids) == 1 for run in found)
+    return (arrays.pop(),) if len(job_ids) > 1 and once and len(arrays) == 1 else tuple(job_ids)
+
+
+def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
+    """Return why a job that waited for a run never started; empty if it started, or if no such run failed."""
+    if not info.get(KEY) or info.get(ATTEMPTS):
+        return ""
+    with suppress(ProjectError):
+        runs = find_runs.find(str(info[KEY]), run.folder.path.parent.parent)
+        found, known = find_runs.query_scheduler(runs)
+        for other in found:
+            state, its_own = find_runs.read_state(other, known)
+            if _has_failed(other, state, known):
+                because = explain_cancel(other, its_own) if state == "cancelled" else ""
+                return f"run {other.folder.id}, which it waited for, {_end(state)}{because and ': '}{because or '.'}"
+    return ""
+
+
+def _has_failed(run: RunEntry, state: str, known: queue.JobStates) -> bool:
+    if state == "completed":  # if the loss is nan, the run completes, but its job fails
+        return "FAILED" in known.select(run.job_ids[-1:]).values()
+    return state in ENDS or state.upper() in queue.ENDED
+
+
+def settle_state(run: RunEntry, state: str, info: Mapping[str, Any]) -> str:
+    """Return why a run whose job left the queue never started, and record it as cancelled in run.json."""
+    # Slurm soon forgets the job, and no other process writes this run.json any more
+    if state == "cancelled" and info.get("state") == "preempted":
+        with suppress(OSError):
+            run.folder.update(state="cancelled")
+    if state == "cancelled" and info.get("why"):  # a trial that was stopped
+        return str(info["why"])
+    if state in ("completed", "") or not (because := explain_cancel(run, info)):
+        return ""
+    if info.get("state") == "queued":
+        with suppress(OSError):
+            run.folder.update(state="cancelled")
+    return because

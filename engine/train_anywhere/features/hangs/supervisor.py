@@ -1,0 +1,165 @@
+"""Check the ranks of all nodes, on the first node: print each finding once, and write RUN/monitor/watch.json."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from train_anywhere.features.bad_nodes import nodes_file
+from train_anywhere.features.hangs import kill_ranks, stacks
+from train_anywhere.features.hangs.hangs import Hang, describe, find_hang, minority_ranks
+from train_anywhere.features.hangs.startup import StartupWatch
+from train_anywhere.features.hangs.stragglers import Stragglers
+from train_anywhere.files.atomic import write_atomic
+from train_anywhere.files.ordinary import make_folder
+from train_anywhere.files.plain_json import dumps
+from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus, read_json
+from train_anywhere.runs.attempts import running_job
+
+FILE = "watch.json"
+
+STACKS_S = 4.0
+"""Seconds for another node to write its stack traces, once it has read of the hang."""
+
+
+class Supervisor:
+    """Detects missing, slow and hanging ranks, and decides what the nodes do about a hang.
+
+    Args:
+        node: this node, the first one.
+        startup: watches the start of the ranks.
+        bound: seconds of silence that always count as a hang.
+        every: seconds between two writes of a node.
+        requeue: whether a hang ends the run, so that its job is requeued.
+        environ: the job's environment variables.
+    """
+
+    def __init__(
+        self,
+        node: NodeRanks,
+        startup: StartupWatch,
+        bound: float,
+        every: float,
+        requeue: bool,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.node, self.run, self.startup = node, node.run, startup
+        self.bound, self.requeue = bound, requeue
+        self.start = kill_ranks.start_of_job(environ)
+        self.batch = bool(running_job(environ))
+        self.file = self.run.monitor / FILE
+        self.others = OtherNodes(self.run, node.host, every)
+        self.patience = 2 * every + STACKS_S
+        self.stragglers = Stragglers()
+        before = read_json(self.file).get("hangs")
+        hangs = before if isinstance(before, list) else []
+        self.hangs = [h for h in hangs if isinstance(h, dict) and isinstance(h.get("step"), int)]
+        self.hang: dict[str, Any] | None = None
+        self._numbers = 0
+        self._since = 0.0
+        self._ended = False
+        self._wrote: Any = None
+
+    def update(self, own: list[RankStatus]) -> None:
+        """Check all ranks now; `own` are the ranks of this node."""
+        if self._ended:  # kill ranks again that could not be killed before
+            kill_ranks.kill(own)
+            return
+        ranks = own + self.others.read()
+        lines = self.startup.update(ranks, time.monotonic())
+        if not self.startup.late(ranks):
+            lines += self.stragglers.update([r for r in ranks if not r.ended])
+        self._report(ranks, *lines)
+        self._look_for_hang(own, ranks)
+
+    def _look_for_hang(self, own: list[RankStatus], ranks: list[RankStatus]) -> None:
+        found = find_hang(ranks, self.bound)
+        now = time.monotonic()
+        if found is None:
+            before, self.hang = self.hang, None
+            if before:
+                silent = now - self._since + before["seconds"]
+                self._report(ranks, f"the ranks resumed after {silent:.0f} s.")
+        elif self.hang is None:
+            self._since = now
+            self._report_hang(found, own, ranks)
+        elif self.requeue and (own == ranks or now - self._since >= self.patience):
+            self._end_run(found, own, ranks)
+
+    def _report_hang(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
+        """Report the hang, and make all nodes write stack traces."""
+        self._numbers += 1
+        self.hang = {
+            "number": self._numbers,
+            "ranks": list(hang.numbers),
+            "step": hang.step,
+            "seconds": round(hang.silent),
+            "end": False,
+        }
+        self._write(ranks)  # the other nodes start when they read it
+        collected = stacks.collect(own, self.node.place.path)
+        stacks.write(self.run.monitor, own, collected)
+        tops = {n: stacks.top(text) for n, text in collected.items()}
+        minority = minority_ranks(tops) if own == ranks else []
+        self.hang["line"] = line = describe(hang, minority)
+        self._report(ranks, f"{line} Stack traces of all ranks: {self.run.monitor}/stacks-*.txt")
+
+    def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
+        """End the run: the other nodes read this in watch.json, and the launcher stops the remaining processes."""
+        assert self.hang
+        failed = kill_ranks.is_repeated_hang(self.hangs, hang.step)
+        lines = [self._describe_end(hang.step, failed), *self._exclude_node(hang)]
+        self.hang["end"] = self._ended = True
+        found = {"step": hang.step, "start": self.start, "host": _host(hang)}
+        self.hangs = [] if failed else [*self.hangs, found]
+        self._report(ranks, *lines)
+        kill_ranks.end_run(self.run, own, hang.step, failed)
+
+    def _exclude_node(self, hang: Hang) -> list[str]:
+        """Exclude a node whose ranks hang for the second time while others wait; return the line for the log, if any."""
+        host = _host(hang)
+        if not host or all(before.get("host") != host for before in self.hangs):
+            return []
+        with suppress(OSError):
+            nodes_file.add(self.run, host)
+        return [f"{host} has hung before; the job will be requeued without it."]
+
+    def _describe_end(self, step: int, failed: bool) -> str:
+        if failed:
+            return f"the run failed: it hangs at step {step} for the {kill_ranks.TIMES}rd time without progress, see the stack traces."
+        if self.batch:
+            return "monitor.hang=requeue: stopped the ranks; the job will be requeued, as after a preemption."
+        return f"monitor.hang=requeue: stopped the ranks; resume with: python src/train.py resume={self.run.path}"
+
+    def _report(self, ranks: list[RankStatus], *lines: str) -> None:
+        """Write watch.json, then print, so that the file already has the facts of each line in the log."""
+        self._write(ranks)
+        for line in lines:
+            print_line(line)
+
+    def _write(self, ranks: list[RankStatus]) -> None:
+        """Write watch.json, for `jobs.py` and the other nodes, if its content has changed."""
+        content = {
+            "start": self.start,
+            "late": sorted(self.startup.late(ranks)),
+            "slow": [{"rank": n, "factor": round(f, 2)} for n, f in sorted(self.stragglers.factors.items())],
+            "hang": self.hang,
+            "hangs": self.hangs,
+        }
+        text = dumps(content)
+        if text != self._wrote:
+            with suppress(OSError):
+                make_folder(self.run.monitor)
+                write_atomic(self.file, text)
+                self._wrote = text
+
+
+def _host(hang: Hang) -> str | None:
+    """Return the node that blocks the others; None if it is not a single one."""
+    behind, waiting = {r.host for r in hang.behind}, {r.host for r in hang.waiting}
+    return behind.pop() if len(behind) == 1 and waiting - behind else None
+
+
+def print_line(line: str) -> None:
+    """Print a line in the job's log."""
+    print(f"watch: {line}", flush=True)

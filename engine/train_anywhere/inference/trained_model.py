@@ -1,0 +1,131 @@
+"""Opening a run folder to use its model: the configuration for one process, a checkpoint, the model with its weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from train_anywhere.checkpoints.choice import read_chosen
+from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.config.choices import PlainStrategy
+from train_anywhere.config.command.compose import compose
+from train_anywhere.config.flat import flatten, unflatten
+from train_anywhere.config.load import load
+from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files import ROOT
+from train_anywhere.launch.rank import import_framework_module
+from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
+from train_anywhere.runs.reopen.trust import refuse_untrusted
+from train_anywhere.training.resume_messages import refuse_other_framework
+
+CHANGEABLE = ("data.dir", "data.cache", "data.workers", "paths.data", "trust", "trainer.accelerator", "trainer.precision",
+              "trainer.limit_train_batches", "trainer.limit_val_batches", "trainer.limit_test_batches")  # fmt: skip
+"""Keys that may differ from the run's: the place of the data, the device and precision, and the number of batches."""
+
+CHOICE_SECTIONS = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS, "strategy"))
+"""Sections whose keys depend on the chosen config group."""
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run with a loaded model.
+
+    Attributes:
+        model: the trained model of `training/<framework>/inference.py`.
+        saved: the checkpoint of its weights.
+    """
+
+    run: RunDir
+    config: Config
+    saved: SavedCheckpoint
+    model: Any
+
+
+def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = False) -> Any:
+    """Return the trained network of a run, on the CPU and ready to predict: the network of a native task, or the drop-in model.
+
+    Args:
+        run: a run folder.
+        checkpoint: "best", "newest" or a step.
+        trust: use values that only the run folder has, see docs/trust.md.
+
+    Raises:
+        CheckpointError, ConfigError: the run or the checkpoint does not exist or can't be read.
+    """
+    words = ["trainer.accelerator=cpu", *(["trust=true"] if trust else [])]
+    return open_model(find_run(str(run)), words, checkpoint).model.network
+
+
+def find_run(named: str) -> RunDir:
+    """Return a run by its folder, or by its id below results/. Raises CheckpointError."""
+    known = [] if "/" in named else sorted((ROOT / "results").glob(f"*/{named}/config.yaml"))
+    return open_run(known[0].parent if len(known) == 1 and not Path(named).exists() else named)
+
+
+def open_model(run: RunDir, words: Sequence[str], checkpoint: str | int) -> LoadedRun:
+    """Load the model of a run with the weights of a checkpoint; `words` change the configuration, see `CHANGEABLE`.
+
+    Raises:
+        CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
+    """
+    config = use_one_device(read_config(run, words))
+
+    def read(saved: SavedCheckpoint) -> LoadedRun:
+        refuse_other_framework(saved, config.framework)
+        framework = import_framework_module(config.framework, "inference")
+        return LoadedRun(run, config, saved, framework.open_trained_model(config, saved.path))
+
+    return read_chosen(run, checkpoint, read)
+
+
+def read_config(run: RunDir, words: Sequence[str]) -> Config:
+    """Return the run's configuration with the changes in `words`.
+
+    Raises:
+        ConfigError: a key can't be changed, a value is not allowed, or the run folder has untrusted values.
+        CheckpointError: the run folder is damaged.
+    """
+    frozen, changes = flatten(read_frozen(run)), _parse_changes(words)
+    here = flatten(compose(select_group_choices(read_run_overrides(run))))
+    if not changes.pop("trust", False):
+        refuse_untrusted(run.path, {**frozen, **changes}, {**here, **changes}, training=False)
+    # keys that did not exist when the run started
+    newer = {k: v for k, v in here.items() if k not in frozen and not k.startswith(CHOICE_SECTIONS)}
+    return load(unflatten({**newer, **frozen, **changes}))
+
+
+def _parse_changes(words: Sequence[str]) -> dict[str, Any]:
+    changes, problems = {}, []
+    for key, _, value in (word.partition("=") for word in words):
+        if key not in CHANGEABLE:
+            problems.append(
+                f"{key}={value} can't be changed for a run that exists; only {', '.join(CHANGEABLE)} can."
+            )
+        else:
+            try:
+                changes[key] = yaml.safe_load(value)
+            except yaml.YAMLError:
+                problems.append(f"{key}={value} is not a YAML value.")
+    if problems:
+        raise ConfigError(*problems)
+    return changes
+
+
+def use_one_device(config: Config) -> Config:
+    """Return the configuration for one device of this process, without features; the global batch size stays."""
+    trainer = replace(config.trainer, nodes=1, devices=1, total_devices=None)
+    return replace(config, strategy=PlainStrategy("single"), trainer=trainer, features={})
+
+
+def refuse_export(framework: str, format: str, known: Sequence[str]) -> None:
+    """Raise CheckpointError for a format that the framework does not support."""
+    if format not in known:
+        raise CheckpointError(
+            f"--export {format} is not a format of a run with framework={framework}; use one of {', '.join(known)}."
+        )

@@ -1,0 +1,120 @@
+"""Exits of a run's processes: with the right code, in time, recorded, and not later than the process that started them."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+GRACE_S = 30.0
+"""Time for threads, child processes and exit handlers of user code after the end of the run."""
+
+PATIENCE_S = 120.0
+"""Time for a rank's last checkpoint after the process that started it has died."""
+
+PARENT = "TRAIN_PARENT"
+"""Environment variable with the pid of the process that started a rank and watches it."""
+
+_exit_now = os._exit
+
+
+def leave(command: Callable[[], int]) -> NoReturn:
+    """Run a command and exit with its code, at most `GRACE_S` later, even if user code keeps the process running."""
+    code = 1
+    try:
+        code = command()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        with suppress(RuntimeError):  # no more threads
+            threading.Thread(target=_exit_after_grace, args=(code,), name="exit", daemon=True).start()
+    sys.exit(code)
+
+
+def _exit_after_grace(code: int) -> None:
+    time.sleep(GRACE_S)
+    while not (left := list_leftovers()):
+        time.sleep(1)
+    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+    names = f"{', '.join(left[:3])}{more}"
+    print(f"{names} did not end within {GRACE_S:.0f} s; exiting without waiting.", file=sys.stderr)
+    for child in multiprocessing.active_children():
+        child.kill()
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    _exit_now(code)
+
+
+def list_leftovers() -> list[str]:
+    """Describe what keeps this process from exiting: threads, child processes, or an exit handler of user code."""
+    frames, main = sys._current_frames(), threading.main_thread()
+    threads = [t for t in threading.enumerate() if t is not main and t.ident in frames and not t.daemon]
+    found = [f"thread '{t.name}' ({_place(frames[t.ident])})" for t in threads if t.ident is not None]
+    found += [f"process '{p.name}' (pid {p.pid})" for p in multiprocessing.active_children() if not p.daemon]
+    own = [] if found or main.ident not in frames else _user_lines(frames[main.ident])
+    return found or ([f"an exit handler ({own[-1]})"] if own else [])
+
+
+def _place(frame: FrameType) -> str:
+    """Return the line that a thread is at: the innermost one of user code if there is one."""
+    lines = _user_lines(frame) or [_line(one) for one in traceback.extract_stack(frame)]
+    return lines[-1]
+
+
+def _user_lines(frame: FrameType) -> list[str]:
+    """Return the lines of a stack outside installed packages, the innermost last."""
+    packages = (sysconfig.get_path("stdlib"), "<frozen")
+    stack = [one for one in traceback.extract_stack(frame) if not one.filename.startswith(packages)]
+    return [_line(one) for one in stack if "-packages" not in one.filename]
+
+
+def _line(one: traceback.FrameSummary) -> str:
+    return f"{one.filename}, line {one.lineno}, in {one.name}"
+
+
+@contextmanager
+def catch_os_exit(report: Callable[[], None]) -> Iterator[None]:
+    """Make `os._exit` of user code a failure: it could leave exit code 0 and a run that seems to continue."""
+    process = os.getpid()
+
+    def exit_reported(code: int) -> NoReturn:
+        if os.getpid() == process:  # not in a forked child
+            traceback.print_stack(sys._getframe(1))
+            print(f"error: user code called os._exit({code}).", file=sys.stderr, flush=True)
+            report()
+        _exit_now(code or int(os.getpid() == process))
+
+    os._exit = exit_reported  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit = _exit_now
+
+
+def rank_environment() -> dict[str, str]:
+    """Return the environment for a rank that stops when this process dies."""
+    return {**os.environ, PARENT: str(os.getpid())}
+
+
+def follow_parent() -> None:
+    """Stop this rank when the process that started it dies: with a checkpoint, or by SIGKILL after `PATIENCE_S`."""
+    if parent := os.environ.pop(PARENT, ""):  # what this rank starts has another parent
+        threading.Thread(target=_wait_for_parent, args=(int(parent),), name="parent", daemon=True).start()
+
+
+def _wait_for_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    print(f"process {parent}, which started this rank, has died.", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,121 @@
+"""Explain with Slurm's records why a job ended, for runs whose log does not show it."""
+
+import dataclasses
+import re
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from train_anywhere.distributed import programs
+from train_anywhere.errors import SchedulerError
+from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.queue import JobStates
+from train_anywhere.slurm.status.find_runs import RunEntry
+
+MOST_ASKED = 20
+"""Largest number of jobs about which Slurm is queried one by one."""
+
+NORMAL_STATES = {"", "COMPLETED", "CANCELLED"}
+"""States that need no explanation."""
+
+PLAIN_REASONS = {"", "None", "NonZeroExitCode"}
+"""Reasons that add nothing to the exit code."""
+
+ADVICE = (
+    (r"0:53$", "Slurm could not open the log: the run folder must have free space, and the same path on all nodes"),
+    (r"^TIMEOUT|TimeLimit", "it reached its time limit: resubmit it to continue, or raise cluster.time"),
+    (r"^OUT_OF_MEMORY|OutOfMemory", "it used more memory than it had requested: raise cluster.mem, or lower data.workers"),
+    (r"^NODE_FAIL|NodeFail|^BOOT_FAIL", "one of its nodes failed: resubmit it"),
+    (r"BadConstraints", "the nodes no longer satisfy its request: compare with `sinfo -o '%P %G %c %m %f'`"),
+    (r"^DEADLINE", "it could not end before its deadline"),
+    (r"^PREEMPTED", "a job of higher priority took its nodes: resubmit it"),
+    (r"[Pp]rolog", "the site's prolog failed on a node: resubmit it, and report the job to the site"),
+    (r" 0:0$", "a node could not start it: resubmit it, and report the job to the site if that repeats"),
+)  # fmt: skip
+"""Patterns of `STATE REASON EXITCODE`, and what to do; the first that matches counts."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """The end of a job, in Slurm's terms.
+
+    Attributes:
+        state: such as FAILED.
+        reason: such as JobLaunchFailure; empty if Slurm gives none.
+        exit_code: exit code and signal of the batch script, such as 0:53.
+    """
+
+    state: str
+    reason: str = ""
+    exit_code: str = ""
+
+
+def query_ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
+    """Return how Slurm jobs ended, from slurmctld, else from the accounting if there is one.
+
+    Raises:
+        SchedulerError: Slurm does not answer.
+    """
+    facts = queue.query_job_fields(job_ids, "JobState", "Reason", "ExitCode")
+    found = {job: JobEnd(*values) for job, values in facts.items()}
+    if missing := JobStates(dict.fromkeys(found, "")).missing(job_ids):
+        command = [*queue.SACCT, "--format=JobID,State,Reason,ExitCode", queue.jobs_option(missing)]
+        with suppress(SchedulerError):
+            rows = re.findall(r"(?m)^(\d[^|]*)\|(\w+)[^|]*\|([^|]*)\|(\d+:\d+)$", programs.query(command, ""))
+            found |= {job: JobEnd(*values) for job, *values in rows}
+    return found
+
+
+def query_newest_ends(found: Sequence[RunEntry], known: JobStates) -> dict[str, JobEnd]:
+    """Return how the newest jobs of runs ended, only for those that failed; nothing if Slurm does not answer."""
+    jobs = [run.job_ids[-1] for run in found if run.scheduler == "slurm" and run.job_ids]
+    ended = [job for job in jobs if not known.active([job])]
+    failed = [job for job in ended if not {*known.select([job]).values()} <= NORMAL_STATES]
+    job_ids = list(dict.fromkeys(job.partition("_")[0] for job in failed))[:MOST_ASKED]
+    with suppress(SchedulerError):  # the states of the jobs are known without it
+        return query_ends(job_ids) if job_ids else {}
+    return {}
+
+
+def explain(run: RunEntry, ended: JobEnd | None) -> str:
+    """Return Slurm's reason for the end of a run's newest job, and what to do; empty if the log shows more."""
+    if ended is None or ended.state in NORMAL_STATES or queue.is_active(ended.state):
+        return ""
+    if (
+        ended.state == "FAILED"
+        and ended.reason in PLAIN_REASONS
+        and ended.exit_code[-2:] == ":0"
+        and _has_printed(run)
+    ):
+        return ""
+    facts = {"State": ended.state, "Reason": ended.reason, "ExitCode": ended.exit_code}
+    listed = ", ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", "None"))
+    return f"Slurm reports {listed} for job {run.job_ids[-1]}: {_advice(*facts.values())}."
+
+
+def explain_newest(run: RunEntry) -> str:
+    """Query Slurm and `explain` the end of a run's newest job; empty if Slurm does not know the job, or does not answer."""
+    with suppress(SchedulerError):
+        if run.scheduler == "slurm" and run.job_ids:
+            return explain(run, query_ends(run.job_ids[-1:]).get(run.job_ids[-1]))
+    return ""
+
+
+def _has_printed(run: RunEntry) -> bool:
+    """Return whether the newest job of a run has printed something."""
+    with suppress(OSError):
+        logs = dataclasses.replace(run, job_ids=run.job_ids[-1:]).logs()
+        return any(path.stat().st_size for path in logs)
+    return False
+
+
+def _advice(state: str, reason: str, exit_code: str) -> str:
+    text = f"{state} {reason} {exit_code}"
+    if found := next((words for pattern, words in ADVICE if re.search(pattern, text)), ""):
+        return found
+    code, killed = (int(number or 0) for number in (exit_code or "0:0").split(":"))
+    if number := killed or max(0, code - 128):
+        named = f" ({signal.Signals(number).name})" if number in [*signal.Signals] else ""
+        return f"{'the batch script' if killed else 'a program of the batch script'} was killed by signal {number}{named}"
+    return f"the batch script ended with exit code {code} before it printed anything"

@@ -1,0 +1,173 @@
+"""Create all variables of a user's model, its metrics and optimizers before a checkpoint is restored, without running a step."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from train_anywhere.errors import ConfigError
+from train_anywhere.training.keras.dropin.gradients import AveragingApply, NamedVariables, build_optimizer
+
+TF_RANDOM_OPERATIONS = {
+    "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "Multinomial", "RandomShuffle",
+    "RandomGamma", "RandomPoissonV2",
+}  # fmt: skip
+"""Operations of TensorFlow with random states that can't be saved."""
+
+LATE_CREATION_ERRORS = (
+    "singleton tf.Variables",
+    "variables on a non-first call",
+    "cannot add new elements of state",
+)
+"""Parts of the error messages of TensorFlow and Keras if a variable or a layer is created within a step."""
+
+
+class UntrackedVariable:
+    """A plain `tf.Variable` with the interface of a Keras variable."""
+
+    def __init__(self, value: tf.Variable, number: int) -> None:
+        self.value, self.name = value, value.name
+        self.path, self.dtype, self.shape = f"other/{number}/{value.name}", value.dtype.name, value.shape
+
+    def assign(self, value: Any) -> None:
+        """Assign a value, converted to the variable's type."""
+        self.value.assign(tf.cast(value, self.value.dtype))
+
+    def numpy(self) -> np.ndarray:
+        """Return the value as an array."""
+        return np.asarray(self.value)
+
+
+def build_variables(
+    model: keras.Model,
+    target: str,
+    no_decay: Sequence[str],
+    applies: Sequence[AveragingApply],
+    train: Any,
+    test: Any,
+) -> tuple[NamedVariables, list[str]]:
+    """Trace the steps without running them, and create the variables that they need; called within the strategy's scope.
+
+    Args:
+        model: the user's model.
+        target: dotted name of the model, for messages.
+        no_decay: `optimizer.no_decay`, see `build_optimizer`.
+        applies: the `apply` methods of all optimizers of the model.
+        train: types and shapes of the training batches.
+        test: types and shapes of the evaluation batches; None if there is no evaluation.
+
+    Returns:
+        Variables by name that the steps use but neither the model nor its metrics and optimizers track, and notes for the user.
+
+    Raises:
+        ConfigError: there is no loss, or variables are created within a step.
+    """
+    own_step = type(model).train_step is not keras.Model.train_step
+    with explain_errors(model, target):
+        create_variables(lambda data: forward(model, data, not own_step), train, quiet=own_step)
+        if own_step:
+            create_variables(model.train_step, train, quiet=True)
+        graphs = [trace_step(model.train_step, train, applies)]
+    for apply in applies:
+        if apply.variables:
+            build_optimizer(apply.optimizer, apply.variables, no_decay)
+    if test is not None:
+        with explain_errors(model, target):
+            graphs.append(trace_step(model.test_step, test, applies))
+    if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
+        # the first run of a step would initialize it, but a resumed run has to restore it before
+        raise ConfigError(late_creation_message(target))
+    notes = [TF_RANDOM_NOTE] if any(uses_tf_random(graph) for graph in graphs) else []
+    return ({} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)), notes
+
+
+def forward(model: keras.Model, data: Any, compiled: bool) -> None:
+    """Call the model as `fit` does, to create its variables; if `compiled`, also those of its compiled losses and metrics."""
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+    predicted = model(x)
+    if compiled:
+        model.compute_loss(x, y, predicted, weight)
+        model.compute_metrics(x, y, predicted, weight)
+
+
+def create_variables(step: Callable[[Any], Any], spec: Any, quiet: bool) -> None:
+    """Trace a step to create its variables; with `quiet`, ignore an error, since gradients of missing variables can't be computed."""
+    try:
+        with keras.StatelessScope():
+            tf.function(step, autograph=False).get_concrete_function(spec)
+    except Exception:
+        if not quiet:
+            raise
+
+
+def trace_step(step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply]) -> Any:
+    """Return the graph of a step on a replica, and record in `applies` for which variables it calls the optimizers."""
+    distribution = tf.distribute.get_strategy()
+    for apply in applies:
+        apply.tracing = True
+    try:
+        run = tf.function(lambda data: distribution.run(step, args=(data,)) and None, autograph=False)
+        return run.get_concrete_function(spec).graph
+    finally:
+        for apply in applies:
+            apply.tracing = False
+
+
+def late_creation_message(target: str) -> str:
+    """Return the message for a variable that is created within a step."""
+    return f"task._target_={target} creates layers or variables in its train_step; create them in the constructor."
+
+
+@contextmanager
+def explain_errors(model: keras.Model, target: str) -> Iterator[None]:
+    """Raise ConfigError with the remedy instead of the known errors of Keras and TensorFlow within the block."""
+    try:
+        yield
+    except Exception as error:
+        no_loss = "No loss to compute" in str(error)
+        if (no_loss or isinstance(error, NotImplementedError)) and type(
+            model
+        ).train_step is not keras.Model.train_step:
+            raise ConfigError(
+                f"task._target_={target} has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated; give "
+                "it a test_step, or use trainer.limit_val_batches=0 trainer.limit_test_batches=0."
+            ) from error
+        if no_loss:
+            raise ConfigError(
+                f"task._target_={target} has neither a loss nor a train_step: call compile(optimizer=None, loss=...) there to use the "
+                "optimizer of this run, or give it a train_step."
+            ) from error
+        if any(part in str(error) for part in LATE_CREATION_ERRORS):
+            raise ConfigError(late_creation_message(target)) from error
+        raise
+
+
+TF_RANDOM_NOTE = (
+    "the steps use tf.random, whose state can't be saved: a resumed run draws other random numbers; use keras.random with a "
+    "keras.random.SeedGenerator."
+)
+
+
+def uses_tf_random(graph: Any) -> bool:
+    """Return whether a step draws random numbers that a resumed run would not repeat."""
+    written = graph.as_graph_def()
+    nodes = [*written.node, *(node for called in written.library.function for node in called.node_def)]
+    return any(node.op in TF_RANDOM_OPERATIONS for node in nodes)
+
+
+def find_untracked_variables(
+    model: keras.Model, applies: Sequence[AveragingApply], graphs: Sequence[Any]
+) -> NamedVariables:
+    """Return plain TensorFlow variables, and the state of `keras.random` without a generator, by name; checkpoints hold them too."""
+    known = [*model.variables, *model.metrics_variables, *(v for m in model.metrics for v in m.variables)]
+    known += [v for apply in applies for v in apply.optimizer.variables]
+    seen = {v.value.ref() for v in known}
+    found: dict[Any, tf.Variable] = {}
+    for graph in graphs:
+        found |= {v.ref(): v for v in graph.variables if v.ref() not in seen}
+    # sorted by name: the order of tracing depends on whether the state of keras.random exists already
+    plain = [UntrackedVariable(v, n) for n, v in enumerate(sorted(found.values(), key=lambda v: v.name))]
+    return {v.path: v for v in plain}

@@ -1,0 +1,138 @@
+"""Which parameters are trainable and which mode each layer is in: saved, restored, and compared over the ranks."""
+
+import hashlib
+import json
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from torch import nn
+from torch.optim import Optimizer
+
+from train_anywhere.errors import ConfigError, RanksDifferError
+from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
+from train_anywhere.training.lightning.loop.private import _FitLoop
+
+KEY = "trained"
+"""Checkpoint key of this state."""
+
+MODES = ("training", "track_running_stats")
+"""Attributes of layers that user code changes during training and that a state_dict does not hold."""
+
+
+class FitLoop(_FitLoop):
+    """Lightning's loop over epochs, changed to restore the trainable state after the start hooks and to check it in each epoch."""
+
+    @property
+    def skip(self) -> bool:
+        """Whether nothing is left to do. A run that resumes at its end is not skipped: it calls the end hooks again."""
+        return super().skip and not self.trainer.ckpt_path
+
+    def on_run_start(self) -> None:
+        """Restore the flags again, because `setup`, `on_fit_start` and `on_train_start` set them as in a new run."""
+        super().on_run_start()
+        restorer: Any = self.trainer._checkpoint_connector
+        set_flags(self.trainer.lightning_module, restorer.trainable)
+        restorer.trainable = {}
+
+    def on_advance_start(self) -> None:
+        """Check the trainable state after the epoch's start hooks."""
+        trainer: Any = self.trainer
+        if self.restarted_mid_epoch or self.restarted_on_epoch_end:  # Lightning skips the start hooks then
+            for callback in trainer.callbacks:
+                if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:
+                    rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
+                    callback.on_train_epoch_start(trainer, trainer.lightning_module)
+                    for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
+                        group["lr"] = rate  # its new schedule has changed it
+        super().on_advance_start()
+        check_trainable(trainer)
+
+
+def read_flags(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return `requires_grad` of each parameter and the modes of each layer, by name."""
+    module = trainer.lightning_module
+    modes = {
+        name: {mode: getattr(layer, mode) for mode in MODES if isinstance(getattr(layer, mode, None), bool)}
+        for name, layer in module.named_modules()
+    }
+    if trainer.validating:  # all layers are in eval mode until validation ends
+        for name, training in trainer.fit_loop.epoch_loop.val_loop._module_mode.mode.items():
+            modes.setdefault(name, {})["training"] = training
+    return {"requires_grad": {n: p.requires_grad for n, p in module.named_parameters()}, "modes": modes}
+
+
+def trainable_state(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return the state for a checkpoint: the flags, and the names of the parameters in each group of each optimizer."""
+    names = {p: name for name, p in trainer.lightning_module.named_parameters()}
+    groups = [[[names.get(p) for p in g["params"]] for g in o.param_groups] for o in trainer.optimizers]
+    return {**read_flags(trainer), "groups": groups}
+
+
+def set_flags(module: nn.Module, saved: dict[str, Any]) -> None:
+    """Set `requires_grad` and the modes as saved; a checkpoint of an earlier version has none."""
+    parameters, layers = dict(module.named_parameters()), dict(module.named_modules())
+    for name, trainable in saved.get("requires_grad", {}).items():
+        if name in parameters and parameters[name].requires_grad != trainable:
+            parameters[name].requires_grad_(trainable)
+    for name, modes in saved.get("modes", {}).items():
+        for mode, value in modes.items() if name in layers else ():
+            setattr(layers[name], mode, value)
+
+
+def restore_groups(module: nn.Module, optimizers: list[Optimizer], saved: dict[str, Any]) -> None:
+    """Give each optimizer the parameter groups that callbacks or hooks had added; their settings come with the optimizer's state."""
+    parameters = dict(module.named_parameters())
+    for optimizer, groups in zip(optimizers, saved.get("groups", []), strict=False):
+        known = all(name in parameters for group in groups for name in group)
+        if known and [len(g) for g in groups] != [len(g["params"]) for g in optimizer.param_groups]:
+            settings = [*optimizer.param_groups, *[optimizer.param_groups[0]] * len(groups)]
+            optimizer.param_groups = [
+                {**before, "params": [parameters[name] for name in group]}
+                for before, group in zip(settings, groups, strict=False)
+            ]
+
+
+def check_trainable(trainer: pl.Trainer) -> None:
+    """Compare the flags over the ranks, then let the strategy average the gradients of all trainable parameters.
+
+    Raises:
+        RanksDifferError: the flags differ; all ranks raise it.
+    """
+    strategy: Any = trainer.strategy
+    if trainer.world_size > 1:
+        own = read_flags(trainer)
+        digest = int.from_bytes(hashlib.sha256(json.dumps(own).encode()).digest()[:6])
+        numbers = torch.tensor([digest], dtype=torch.int64, device=strategy.root_device)
+        if len(set(strategy.all_gather(numbers).flatten().tolist())) > 1:
+            _refuse_differences([unpack(packed) for packed in gather(own, trainer)], trainer.current_epoch)
+    if hasattr(strategy, "update_trainable"):
+        strategy.update_trainable()
+
+
+def _refuse_differences(ranks: list[dict[str, Any]], epoch: int) -> None:
+    for rank, other in enumerate(ranks):
+        for kind, what in (("requires_grad", "requires_grad"), ("modes", "train() or eval()")):
+            first, own = ranks[0][kind], other[kind]
+            names = sorted(n for n in first.keys() | own.keys() if first.get(n) != own.get(n))
+            if names:
+                raise RanksDifferError(
+                    f"epoch {epoch} (counted from 0): {what} of {abbreviate(names)} on rank {rank} differs from rank 0; set it the same "
+                    "way on all ranks."
+                )
+
+
+def abbreviate(names: list[str]) -> str:
+    """Return the first three names and the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(name or "the module" for name in names[:3]) + more
+
+
+def late_unfreeze_error(names: list[str], module: pl.LightningModule | None, batch: int) -> ConfigError:
+    """Return the error for parameters that a hook or step has unfrozen within an epoch."""
+    epoch = module.current_epoch if module else 0
+    return ConfigError(
+        f"{abbreviate(names)} became trainable in epoch {epoch}, batch {batch} (counted from 0), but gradients are averaged only for "
+        "parameters that were trainable at the start of the epoch; set requires_grad in on_train_epoch_start."
+    )
